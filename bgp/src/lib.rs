@@ -1,0 +1,6 @@
+//! A BGP-4 speaker without I/O, and (feature `net`) the tokio shell that gives it sockets and a clock.
+#![cfg_attr(not(feature = "net"), forbid(unsafe_code))]
+
+pub mod config;
+pub mod policy;
+pub mod types;
