@@ -1,0 +1,317 @@
+//! The agent's own configuration: one YAML file, read once at start.
+//!
+//! Only what belongs to this process and this host stands here: where the store, the socket and the manifests are,
+//! which addresses BGP listens on, how loud the log is. Networks, subnets and peers are resources and come from the
+//! source, where they may change while the agent runs. An unknown field is an error: a misspelt one would otherwise
+//! be a setting that silently does nothing.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Config {
+    /// The name of this node; the host's name unless said.
+    pub node_name: Option<String>,
+    /// Labels of this node, matched by the `nodeSelector` of a Network. `kubernetes.io/hostname` is the node's name
+    /// unless said.
+    pub node_labels: BTreeMap<String, String>,
+    /// Folder of Network and Subnet manifests, watched.
+    pub manifests: PathBuf,
+    /// Unix socket of the plugin and of the operator's commands.
+    pub socket: PathBuf,
+    /// File of the local address allocations.
+    pub store: PathBuf,
+    /// Where `/metrics`, `/healthz` and `/readyz` are served. Loopback unless said: they need no password.
+    pub http_address: SocketAddr,
+    /// Addresses and port that BGP sessions are accepted on. Empty: none, every session is opened from here.
+    pub listen: Vec<SocketAddr>,
+    /// The BGP identifier; unless said, the lowest IPv4 address of the session interfaces or of the host.
+    #[serde(rename = "routerID")]
+    pub router_id: Option<Ipv4Addr>,
+    /// How long after a restart of the agent the first route selection waits for the peers' End-of-RIB, in seconds
+    /// (RFC 4724 §4.1), 1 to 3600.
+    pub selection_deferral_seconds: u16,
+    /// Most next hops that one route is spread over, 1 to 64.
+    pub max_paths: u8,
+    /// When a pod counts as ready.
+    pub readiness: Readiness,
+    /// The log.
+    pub log: Log,
+}
+
+/// When a pod counts as ready.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Readiness {
+    /// How long an ADD waits until the pod's addresses were told to an established peer, in seconds, 1 to 300.
+    pub timeout_seconds: u16,
+}
+
+/// The log: one line per event, on standard error.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Log {
+    /// error, warn, info, debug, trace, or a filter such as `info,trunkline_bgp=debug`.
+    pub level: String,
+    /// text or json.
+    pub format: LogFormat,
+}
+
+/// How a log line is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            node_name: None,
+            node_labels: BTreeMap::new(),
+            manifests: PathBuf::from("/etc/trunkline/manifests"),
+            socket: PathBuf::from("/run/trunkline/agent.sock"),
+            store: PathBuf::from("/var/lib/trunkline/store.redb"),
+            http_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 9473)),
+            listen: vec![
+                SocketAddr::from((Ipv4Addr::UNSPECIFIED, 179)),
+                SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 179)),
+            ],
+            router_id: None,
+            selection_deferral_seconds: 120,
+            max_paths: 16,
+            readiness: Readiness::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Default for Readiness {
+    fn default() -> Self {
+        Readiness { timeout_seconds: 30 }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { level: "info".to_owned(), format: LogFormat::Text }
+    }
+}
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("{path}: cannot be read: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        error: std::io::Error,
+    },
+    /// The file is no YAML of this shape.
+    #[error("{path}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The parser's words, with line and column.
+        message: String,
+    },
+    /// A field's value is out of range.
+    #[error("{path}: {field}: {message}")]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// The field, as it is written.
+        field: &'static str,
+        /// What is wrong and what to write.
+        message: String,
+    },
+}
+
+impl Config {
+    /// Reads and checks a configuration file.
+    pub fn read(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
+        Config::parse(&text, path)
+    }
+
+    /// Checks a configuration's text; `path` is only for the error.
+    pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
+        // A file of nothing but comments is YAML's null, which is no struct; it means "all defaults".
+        let blank = text.lines().all(|line| {
+            let line = line.trim();
+            line.is_empty() || line.starts_with('#') || line == "---"
+        });
+        let config: Config = if blank {
+            Config::default()
+        } else {
+            serde_saphyr::from_str(text)
+                .map_err(|error| ConfigError::Parse { path: path.to_owned(), message: error.to_string() })?
+        };
+        config.check().map_err(|(field, message)| ConfigError::Field {
+            path: path.to_owned(),
+            field,
+            message,
+        })?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        let within = |field, value: u16, low: u16, high: u16| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err((field, format!("{value} is out of range: write {low} to {high}")))
+            }
+        };
+        within("selectionDeferralSeconds", self.selection_deferral_seconds, 1, 3600)?;
+        within("maxPaths", u16::from(self.max_paths), 1, 64)?;
+        within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
+        if self.router_id == Some(Ipv4Addr::UNSPECIFIED) {
+            return Err(("routerID", "0.0.0.0 is no BGP identifier: write one of this node's IPv4 addresses, or leave the field out".to_owned()));
+        }
+        if self.node_name.as_deref() == Some("") {
+            return Err((
+                "nodeName",
+                "is empty: write a name, or leave the field out for the host's".to_owned(),
+            ));
+        }
+        for (index, address) in self.listen.iter().enumerate() {
+            if address.port() == 0 {
+                return Err(("listen", format!("{address} has port 0: write the port, BGP's is 179")));
+            }
+            if self.listen[..index].contains(address) {
+                return Err(("listen", format!("{address} stands there twice: leave one out")));
+            }
+        }
+        for (field, path) in
+            [("manifests", &self.manifests), ("socket", &self.socket), ("store", &self.store)]
+        {
+            if !path.is_absolute() {
+                return Err((field, format!("{} is relative: write the whole path, from /", path.display())));
+            }
+        }
+        self.log.level.parse::<tracing_subscriber::EnvFilter>().map_err(|error| {
+            (
+                "log.level",
+                format!(
+                    "{:?} is no level or filter ({error}): write error, warn, info, debug or trace",
+                    self.log.level
+                ),
+            )
+        })?;
+        Ok(())
+    }
+
+    /// The node's name: as configured, else the host's.
+    pub fn node_name(&self) -> String {
+        match &self.node_name {
+            Some(name) => name.clone(),
+            None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        }
+    }
+
+    /// The node's labels with the well-known host name label.
+    pub fn node_labels(&self) -> BTreeMap<String, String> {
+        let mut labels = self.node_labels.clone();
+        labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| self.node_name());
+        labels
+    }
+
+    /// How long an ADD waits for the fabric.
+    pub fn readiness_timeout(&self) -> Duration {
+        Duration::from_secs(u64::from(self.readiness.timeout_seconds))
+    }
+
+    /// Selection_Deferral_Timer.
+    pub fn selection_deferral(&self) -> Duration {
+        Duration::from_secs(u64::from(self.selection_deferral_seconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("/etc/trunkline/agent.yaml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn nothing_said_is_the_defaults() {
+        assert_eq!(parse("").unwrap(), Config::default());
+        assert_eq!(parse("# only a comment\n---\n").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_documented_example_is_valid_and_names_every_field() {
+        let text = include_str!("../../docs/agent.example.yaml");
+        let config = parse(text).unwrap();
+        assert_eq!(config.node_name(), "rack1-node1");
+        assert_eq!(config.http_address.port(), 9473);
+        for field in [
+            "nodeName",
+            "nodeLabels",
+            "manifests",
+            "socket",
+            "store",
+            "httpAddress",
+            "listen",
+            "routerID",
+            "selectionDeferralSeconds",
+            "maxPaths",
+            "readiness",
+            "timeoutSeconds",
+            "log",
+            "level",
+            "format",
+        ] {
+            assert!(text.contains(&format!("{field}:")), "{field} is not in the example");
+        }
+    }
+
+    #[test]
+    fn a_bad_value_is_refused_with_file_field_and_fix() {
+        for (text, field, fix) in [
+            ("storage: /x", "storage", "agent.yaml"),
+            ("selectionDeferralSeconds: 0", "selectionDeferralSeconds", "1 to 3600"),
+            ("maxPaths: 65", "maxPaths", "1 to 64"),
+            ("readiness: {timeoutSeconds: 301}", "readiness.timeoutSeconds", "1 to 300"),
+            ("readiness: {timeout: 3}", "timeout", "agent.yaml"),
+            ("routerID: 0.0.0.0", "routerID", "leave the field out"),
+            ("routerID: 2001:db8::1", "IPv4", "agent.yaml"),
+            ("httpAddress: localhost", "socket address", "agent.yaml"),
+            ("listen: ['10.0.0.1:0']", "listen", "179"),
+            ("listen: ['10.0.0.1:179', '10.0.0.1:179']", "listen", "twice"),
+            ("store: store.redb", "store", "from /"),
+            ("nodeName: ''", "nodeName", "leave the field out"),
+            ("log: {level: 'trunkline=loud'}", "log.level", "write error"),
+            ("log: {format: xml}", "xml", "agent.yaml"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains("/etc/trunkline/agent.yaml"), "{text}: {error}");
+            assert!(error.contains(field), "{text}: {error}");
+            assert!(error.contains(fix), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_host_name_label_is_the_node_name_unless_said() {
+        let config = parse("nodeName: a").unwrap();
+        assert_eq!(config.node_labels()["kubernetes.io/hostname"], "a");
+        let config = parse("nodeName: a\nnodeLabels: {kubernetes.io/hostname: b}").unwrap();
+        assert_eq!(config.node_labels()["kubernetes.io/hostname"], "b");
+    }
+}

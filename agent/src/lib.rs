@@ -1,0 +1,3 @@
+//! Trunkline's node agent: what `trunkline agent` runs and what the operator's commands ask it.
+
+pub mod config;
