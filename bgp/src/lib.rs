@@ -3,4 +3,5 @@
 
 pub mod config;
 pub mod policy;
+pub mod rib;
 pub mod types;

@@ -36,6 +36,15 @@ impl From<u32> for Asn {
     }
 }
 
+/// A configured peer: its place in the speaker's tables, stable until the peer is removed and then given out anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u32);
+
+impl PeerId {
+    /// Stands in for the peer of paths that this speaker originates. Not a peer: the largest peer is one less.
+    pub const LOCAL: PeerId = PeerId(0x00ff_ffff);
+}
+
 /// An address family that this speaker carries: AFI and SAFI (RFC 4760).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
@@ -348,7 +357,9 @@ impl FromStr for LargeCommunity {
 
 /// A text that is neither a community nor a large community.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no community: write asn:value with both at most 65535, a large one asn:value:value, or a well-known name such as no-export")]
+#[error(
+    "{0:?} is no community: write asn:value with both at most 65535, a large one asn:value:value, or a well-known name such as no-export"
+)]
 pub struct ParseCommunityError(String);
 
 #[cfg(test)]
