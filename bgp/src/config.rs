@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::policy::Policy;
-use crate::types::{Asn, FamilySet};
+use crate::types::{Asn, Community, FamilySet, LargeCommunity};
 
 /// What holds for the whole speaker.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,20 @@ pub struct SpeakerConfig {
     pub max_paths: usize,
     /// Seed of the jitter. Tests fix it.
     pub seed: u64,
+}
+
+/// What a prefix that this speaker originates carries. ORIGIN is IGP and the AS_PATH empty; the next hop is the
+/// session's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Origination {
+    /// MULTI_EXIT_DISC; none is sent if none.
+    pub med: Option<u32>,
+    /// LOCAL_PREF towards internal peers; 100 if none.
+    pub local_pref: Option<u32>,
+    /// Standard communities.
+    pub communities: Vec<Community>,
+    /// Large communities.
+    pub large_communities: Vec<LargeCommunity>,
 }
 
 /// A secret: shown as `***` by Debug, so that it never reaches a log.
@@ -182,5 +196,134 @@ impl PeerConfig {
             || *families != new.families
             || *graceful_restart != new.graceful_restart
             || *shutdown != new.shutdown
+    }
+}
+
+/// Why the speaker refuses a configuration. What ran before keeps running.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A field of the speaker has a value that BGP has no place for.
+    #[error("{field}: {fault}")]
+    Speaker {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it, and what would be right.
+        fault: String,
+    },
+    /// A field of a peer has a value that BGP has no place for.
+    #[error("peer {peer}: {field}: {fault}")]
+    Peer {
+        /// The peer's address.
+        peer: IpAddr,
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it, and what would be right.
+        fault: String,
+    },
+    /// There is a peer with this address already.
+    #[error("peer {0} is configured already: update it, or remove it first")]
+    DuplicatePeer(IpAddr),
+    /// There is no peer with this address.
+    #[error("no peer {0} is configured")]
+    UnknownPeer(IpAddr),
+}
+
+impl SpeakerConfig {
+    /// Whether every field has a value that BGP has a place for.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let fault = |field, fault: &str| Err(ConfigError::Speaker { field, fault: fault.to_owned() });
+        if self.local_as.0 == 0 {
+            return fault("local_as", "0 is reserved (RFC 7607): give 1 to 4294967295");
+        }
+        if self.router_id.is_unspecified() {
+            return fault(
+                "router_id",
+                "0.0.0.0 is not a BGP identifier (RFC 6286): give one of the node's IPv4 addresses",
+            );
+        }
+        if self.max_paths == 0 {
+            return fault("max_paths", "0 paths would use no route: give at least 1");
+        }
+        Ok(())
+    }
+}
+
+impl PeerConfig {
+    /// Whether every field has a value that BGP has a place for.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let peer = self.address;
+        let fault = |field, fault: String| Err(ConfigError::Peer { peer, field, fault });
+        if peer.is_unspecified() || peer.is_multicast() || matches!(peer, IpAddr::V4(v4) if v4.is_broadcast())
+        {
+            return fault("address", "not the address of one host: give a unicast address".to_owned());
+        }
+        let link_local = matches!(peer, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        if link_local && self.interface.is_none() {
+            return fault(
+                "interface",
+                "a link-local address means nothing without its interface: name it".to_owned(),
+            );
+        }
+        if self.port == 0 {
+            return fault("port", "0 is not a port: leave it at 179 or give the peer's".to_owned());
+        }
+        if self.remote_as.0 == 0 {
+            return fault("remote_as", "0 is reserved (RFC 7607): give 1 to 4294967295".to_owned());
+        }
+        if self.local_address.is_some_and(|local| local.is_ipv4() != peer.is_ipv4()) {
+            return fault(
+                "local_address",
+                "not of the peer's address family: give one of the same".to_owned(),
+            );
+        }
+        let hold = self.hold_time;
+        if hold.subsec_nanos() != 0 || matches!(hold.as_secs(), 1 | 2) || hold.as_secs() > u64::from(u16::MAX)
+        {
+            let text = "must be 0 (off) or 3 to 65535 whole seconds (RFC 4271 section 4.2)";
+            return fault("hold_time", format!("{hold:?} {text}"));
+        }
+        if self.keepalive.is_some_and(|keepalive| keepalive < Duration::from_secs(1)) {
+            return fault(
+                "keepalive",
+                "at most one a second (RFC 4271 section 4.4): give at least 1 s".to_owned(),
+            );
+        }
+        if self.keepalive.is_some_and(|keepalive| !hold.is_zero() && keepalive >= hold) {
+            return fault(
+                "keepalive",
+                format!("must be under the Hold Time of {hold:?}: a third of it is usual"),
+            );
+        }
+        if self.connect_retry < Duration::from_secs(1) {
+            return fault("connect_retry", "give at least 1 s".to_owned());
+        }
+        if self.ebgp_multihop == Some(0) {
+            return fault("ebgp_multihop", "a packet with TTL 0 goes nowhere: give 1 to 255".to_owned());
+        }
+        if self.ttl_security == Some(0) {
+            return fault(
+                "ttl_security",
+                "give the hops to the peer: 1 if directly connected, to 254".to_owned(),
+            );
+        }
+        if self.ttl_security.is_some() && self.ebgp_multihop.is_some() {
+            return fault("ttl_security", "always sends with TTL 255: leave ebgp_multihop out".to_owned());
+        }
+        if self.families.is_empty() {
+            return fault(
+                "families",
+                "a session without any family carries nothing: name at least one".to_owned(),
+            );
+        }
+        if self.graceful_restart.is_some_and(|seconds| seconds > 4095) {
+            return fault(
+                "graceful_restart",
+                "the Restart Time is at most 4095 s (RFC 4724 section 3)".to_owned(),
+            );
+        }
+        if self.max_prefixes == Some(0) {
+            return fault("max_prefixes", "0 would end every session: leave it out for no limit".to_owned());
+        }
+        Ok(())
     }
 }

@@ -4,4 +4,5 @@
 pub mod config;
 pub mod policy;
 pub mod rib;
+pub mod speaker;
 pub mod types;

@@ -1,0 +1,227 @@
+//! What passes between the speaker and its shell: connections, actions, events.
+//!
+//! The shell owns sockets and the clock. It gives the speaker what happened and does what the speaker's
+//! [`Action`]s say; a [`ConnId`] names one TCP connection, or one attempt to make it, on both sides.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::config::Password;
+use crate::types::{Asn, Family, FamilySet, PeerId};
+
+/// One TCP connection, or one attempt to make it. Never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn#{}", self.0)
+    }
+}
+
+/// What the shell does for the speaker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Start a TCP connection. Answered by `handle_connected` or `handle_connect_failed`.
+    Connect {
+        /// Its name from now on.
+        conn: ConnId,
+        /// For which peer.
+        peer: PeerId,
+        /// The address to bind to, the kernel's choice if none.
+        local: Option<IpAddr>,
+        /// Where to. The scope of a link-local address is `options.interface`.
+        remote: SocketAddr,
+        /// Set before connecting.
+        options: SocketOptions,
+    },
+    /// Set these on a connection that is there: after accepting it, or because the configuration changed.
+    /// The password is already in the listener's key table and need not be set again.
+    Configure {
+        /// The connection.
+        conn: ConnId,
+        /// Its options from now on.
+        options: SocketOptions,
+    },
+    /// End the connection, or the attempt. The speaker has forgotten it: what the shell still says of it is
+    /// ignored.
+    Close {
+        /// The connection.
+        conn: ConnId,
+        /// Written after what `poll_transmit` gave before, and before the FIN, for at most a short time of
+        /// lingering: a NOTIFICATION, with the OPEN before it if that was not taken yet. Empty when there is
+        /// nothing to say (a silent stop above all).
+        last_words: Vec<u8>,
+    },
+    /// The complete key table of the listening sockets, in place of the one before.
+    Listen(Vec<ListenKey>),
+}
+
+/// Options of a peer's socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// TCP-MD5 key for the peer's address.
+    pub password: Option<Password>,
+    /// TTL (hop limit) to send with; the kernel's default if none.
+    pub ttl: Option<u8>,
+    /// Packets that arrive with less are dropped by the kernel (GTSM, RFC 5082).
+    pub min_ttl: Option<u8>,
+    /// The interface of a link-local peer: scope of the address, and SO_BINDTODEVICE.
+    pub interface: Option<String>,
+}
+
+/// What a listening socket has to know of a peer before it accepts from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenKey {
+    /// The peer's address.
+    pub remote: IpAddr,
+    /// The interface of a link-local address.
+    pub interface: Option<String>,
+    /// TCP-MD5 key: unsigned segments from the address are dropped by the kernel.
+    pub password: Option<Password>,
+    /// GTSM: checked on the accepted socket, by [`Action::Configure`].
+    pub min_ttl: Option<u8>,
+}
+
+/// Why a connection is not accepted. The shell closes it at once.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody configured this address.
+    #[error("no peer {0} is configured")]
+    UnknownPeer(IpAddr),
+    /// The peer is configured and administratively down.
+    #[error("peer {0} is administratively shut down")]
+    Shutdown(IpAddr),
+    /// The peer has to come to its configured local address.
+    #[error("peer {peer} connected to {local}, its session is configured for {expected}")]
+    LocalAddress {
+        /// The peer.
+        peer: IpAddr,
+        /// Where it came to.
+        local: IpAddr,
+        /// Where it should come to.
+        expected: IpAddr,
+    },
+    /// The peer is in Idle after an error, until its IdleHoldTimer expires (RFC 4271 §8.2.2, Idle).
+    #[error("peer {peer} is held idle for another {left:?} after an error")]
+    IdleHold {
+        /// The peer.
+        peer: IpAddr,
+        /// Until it may try again.
+        left: Duration,
+    },
+    /// The speaker is stopping.
+    #[error("the speaker has stopped")]
+    Stopped,
+}
+
+/// How the speaker ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// TCP is closed and nothing is said, so that peers keep the routes for the Restart Time (RFC 4724).
+    Silent,
+    /// A Cease, Administrative Shutdown, with a text for the peers' operators (RFC 9003), at most 255 octets.
+    Cease {
+        /// The text; may be empty.
+        communication: String,
+    },
+}
+
+/// What became of an edit of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing differs.
+    Unchanged,
+    /// Applied to the session as it is.
+    Applied,
+    /// What was agreed in OPEN, or what the TCP connection was made with, differs: a new session.
+    Reset,
+}
+
+/// What happened, for logs, metrics and whoever waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The session is Established.
+    PeerUp {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: IpAddr,
+        /// Its AS number.
+        remote_as: Asn,
+        /// This side of the connection.
+        local: SocketAddr,
+        /// The families that both sides have.
+        families: FamilySet,
+    },
+    /// The session has left Established.
+    PeerDown {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: IpAddr,
+        /// Why, in words.
+        reason: String,
+        /// The families whose paths are kept as stale for the peer's Restart Time (RFC 4724 §4.2).
+        retained: FamilySet,
+    },
+    /// An attempt at a session failed before Established. One event when the reason differs from the last one's,
+    /// so that a peer that stays away is not told of again and again.
+    PeerError {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: IpAddr,
+        /// What went wrong, in words.
+        error: String,
+    },
+    /// A malformed attribute was met and dealt with by RFC 7606, the session stays. One event per peer and
+    /// wording at most while the session lasts.
+    MalformedUpdate {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: IpAddr,
+        /// The attribute, the fault and its outcome, in words.
+        fault: String,
+    },
+    /// The peer has sent End-of-RIB: its initial table is here.
+    EndOfRib {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: IpAddr,
+        /// Of which family.
+        family: Family,
+    },
+    /// Stale paths of a peer were removed.
+    StaleSwept {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: IpAddr,
+        /// Of which family.
+        family: Family,
+        /// How many paths.
+        paths: usize,
+    },
+    /// A watched prefix has been written to an Established peer.
+    Advertised {
+        /// The prefix.
+        prefix: IpNet,
+        /// The peer.
+        peer: PeerId,
+    },
+    /// The initial selection of the family is done (the peers that were waited for have sent End-of-RIB, or the
+    /// Selection_Deferral_Timer expired): what the FIB still holds from before and `route_changes` did not name
+    /// may be swept. Once per family and life of the speaker, after [`Speaker::originations_complete`].
+    ///
+    /// [`Speaker::originations_complete`]: crate::speaker::Speaker::originations_complete
+    Converged {
+        /// The family.
+        family: Family,
+    },
+}

@@ -1,0 +1,162 @@
+//! What an operator sees of a peer. Plain values; durations are counted back from the `now` of the question.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::types::{Asn, Family, PeerId};
+
+/// The states of RFC 4271 §8.2.2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Not trying: shut down, or held after an error.
+    #[default]
+    Idle,
+    /// A TCP connection is being made.
+    Connect,
+    /// Waiting for the peer to connect, and for the next attempt of its own.
+    Active,
+    /// OPEN is sent, the peer's is awaited.
+    OpenSent,
+    /// Both OPENs are there, a KEEPALIVE is awaited.
+    OpenConfirm,
+    /// UPDATEs are exchanged.
+    Established,
+}
+
+impl State {
+    /// The name that the RFC gives it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Idle => "Idle",
+            State::Connect => "Connect",
+            State::Active => "Active",
+            State::OpenSent => "OpenSent",
+            State::OpenConfirm => "OpenConfirm",
+            State::Established => "Established",
+        }
+    }
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Everything that is to be said of one peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Its index.
+    pub peer: PeerId,
+    /// Its address, the key of its configuration.
+    pub address: IpAddr,
+    /// The interface of a link-local address.
+    pub interface: Option<String>,
+    /// Configured AS number.
+    pub remote_as: Asn,
+    /// The AS number of this side.
+    pub local_as: Asn,
+    /// Administratively down.
+    pub shutdown: bool,
+    /// State of the session; of the more advanced connection while there are two.
+    pub state: State,
+    /// How long it has been in this state.
+    pub state_for: Duration,
+    /// The next own attempt to connect, if one is scheduled.
+    pub next_attempt: Option<Duration>,
+    /// What the Established session agreed on; none otherwise.
+    pub session: Option<SessionStatus>,
+    /// One row for each configured family.
+    pub families: Vec<FamilyStatus>,
+    /// Messages and octets since the peer was configured.
+    pub traffic: Traffic,
+    /// How often the session became Established.
+    pub established_count: u64,
+    /// How often it left Established.
+    pub flaps: u64,
+    /// Prefix limit over both families.
+    pub max_prefixes: Option<u32>,
+    /// What went wrong last, and how long ago; kept when the session comes back.
+    pub last_error: Option<Dated>,
+    /// The last NOTIFICATION sent.
+    pub notification_sent: Option<Dated>,
+    /// The last NOTIFICATION received.
+    pub notification_received: Option<Dated>,
+}
+
+/// What an Established session agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionStatus {
+    /// This side of the connection.
+    pub local: SocketAddr,
+    /// The other side.
+    pub remote: SocketAddr,
+    /// The peer's BGP identifier.
+    pub remote_router_id: Ipv4Addr,
+    /// Hold Time agreed; zero if off.
+    pub hold_time: Duration,
+    /// Between KEEPALIVEs; zero if off.
+    pub keepalive: Duration,
+    /// Capabilities that this side sent, in words.
+    pub capabilities_sent: Vec<String>,
+    /// Capabilities that the peer sent, in words.
+    pub capabilities_received: Vec<String>,
+    /// The peer's Restart Time in seconds, if it has graceful restart.
+    pub peer_restart_time: Option<u16>,
+}
+
+/// One family of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FamilyStatus {
+    /// The family.
+    pub family: Family,
+    /// Both sides have it, in the Established session.
+    pub negotiated: bool,
+    /// Paths received.
+    pub received: usize,
+    /// Of these, not refused by import policy or loop checks.
+    pub accepted: usize,
+    /// Paths advertised.
+    pub advertised: usize,
+    /// Of the received, kept from before the peer's restart.
+    pub stale: usize,
+    /// End-of-RIB has come.
+    pub end_of_rib_received: bool,
+    /// End-of-RIB has gone out.
+    pub end_of_rib_sent: bool,
+}
+
+/// Counts of messages by kind, and octets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From the peer.
+    pub received: MessageCounts,
+    /// To the peer.
+    pub sent: MessageCounts,
+}
+
+/// Counts of messages by kind, and octets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageCounts {
+    /// OPEN.
+    pub open: u64,
+    /// UPDATE.
+    pub update: u64,
+    /// NOTIFICATION.
+    pub notification: u64,
+    /// KEEPALIVE.
+    pub keepalive: u64,
+    /// ROUTE-REFRESH.
+    pub route_refresh: u64,
+    /// Octets, headers included.
+    pub octets: u64,
+}
+
+/// Something said, and how long ago.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dated {
+    /// In words.
+    pub text: String,
+    /// How long ago.
+    pub ago: Duration,
+}
