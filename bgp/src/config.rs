@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::policy::Policy;
-use crate::types::{Asn, Community, FamilySet, LargeCommunity};
+use crate::types::{Asn, FamilySet};
 
 /// What holds for the whole speaker.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,20 +27,6 @@ pub struct SpeakerConfig {
     pub max_paths: usize,
     /// Seed of the jitter. Tests fix it.
     pub seed: u64,
-}
-
-/// What a prefix that this speaker originates carries. ORIGIN is IGP and the AS_PATH empty; the next hop is the
-/// session's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Origination {
-    /// MULTI_EXIT_DISC; none is sent if none.
-    pub med: Option<u32>,
-    /// LOCAL_PREF towards internal peers; 100 if none.
-    pub local_pref: Option<u32>,
-    /// Standard communities.
-    pub communities: Vec<Community>,
-    /// Large communities.
-    pub large_communities: Vec<LargeCommunity>,
 }
 
 /// A secret: shown as `***` by Debug, so that it never reaches a log.

@@ -22,10 +22,11 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
-pub use crate::config::{ConfigError, Origination, PeerConfig, SpeakerConfig};
+pub use crate::config::{ConfigError, PeerConfig, SpeakerConfig};
+pub use crate::rib::{FibPath, Origination, RouteChange};
 pub use crate::types::PeerId;
 pub use io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions, Stop};
-pub use route::{FibPath, Route, RouteChange};
+pub use route::Route;
 pub use status::{Dated, FamilyStatus, MessageCounts, PeerStatus, SessionStatus, State, Traffic};
 
 /// A BGP speaker. See the module for the order of calls.

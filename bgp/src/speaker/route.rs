@@ -1,4 +1,4 @@
-//! Routes as the speaker shows them: changes for a FIB, and listings for an operator.
+//! Routes as the speaker lists them for an operator.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -6,24 +6,6 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use crate::types::{Asn, Community, LargeCommunity, NextHop};
-
-/// The learned best paths of one prefix, complete: it replaces what was said of the prefix before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteChange {
-    /// The prefix.
-    pub prefix: IpNet,
-    /// The paths to spread traffic over, best first. Empty: the prefix is gone.
-    pub paths: Vec<FibPath>,
-}
-
-/// One way to a prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FibPath {
-    /// Where traffic is sent.
-    pub next_hop: NextHop,
-    /// Who told of it.
-    pub peer: IpAddr,
-}
 
 /// One path in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
