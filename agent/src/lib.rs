@@ -1,3 +1,4 @@
 //! Trunkline's node agent: what `trunkline agent` runs and what the operator's commands ask it.
 
 pub mod config;
+pub mod plan;

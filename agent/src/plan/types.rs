@@ -1,0 +1,299 @@
+//! The planner's words: what it is given (the host as it is), and what it answers (what the host should have).
+//!
+//! Everything is ordered (BTree), so that equal intents give equal plans and a difference of two plans is a walk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+use trunkline_bgp::config::PeerConfig;
+use trunkline_bgp::rib::Origination;
+use trunkline_bgp::types::{Asn, Family, NextHop};
+
+/// This node, as `nodeSelector`s see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// The node's name.
+    pub name: String,
+    /// The node's labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The host as it was found: the planner's second input.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Host {
+    /// Links of this network namespace, Trunkline's own left out.
+    pub links: Vec<Link>,
+    /// Which table each subnet's own rule (`from <subnet> lookup T`) leads to. This is how a network finds its
+    /// table again after a restart.
+    pub tables: BTreeMap<IpNet, u32>,
+    /// Tables that somebody else uses.
+    pub used_tables: BTreeSet<u32>,
+    /// The BGP sessions. The kernel does not know them: whoever asks for the plan fills them in.
+    pub sessions: Vec<Session>,
+}
+
+/// One link of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Interface index.
+    pub index: u32,
+    /// Interface name.
+    pub name: String,
+    /// Link-layer address, if it has one of six octets.
+    pub mac: Option<[u8; 6]>,
+    /// Its addresses, each with the length of its connected prefix.
+    pub addresses: Vec<IpNet>,
+    /// Administratively up.
+    pub up: bool,
+    /// MTU in octets.
+    pub mtu: u32,
+}
+
+/// One BGP session, as far as forwarding needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The peer's address.
+    pub peer: IpAddr,
+    /// This side's address, if the session has (or had) one.
+    pub local: Option<IpAddr>,
+    /// In state Established.
+    pub established: bool,
+    /// A next hop that the peer announced in a family, if it announced any path there.
+    pub next_hops: BTreeMap<Family, NextHop>,
+}
+
+/// Everything that this node should have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// The kernel's side.
+    pub kernel: KernelPlan,
+    /// The speaker's side; none where no BGP network is on this node.
+    pub bgp: Option<BgpPlan>,
+    /// By name, the networks that are on this node, and those that are refused.
+    pub networks: BTreeMap<String, NetworkPlan>,
+}
+
+/// What the kernel should have besides the pods.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KernelPlan {
+    /// By path below `/proc/sys`.
+    pub sysctls: BTreeMap<String, Sysctl>,
+    /// Policy rules.
+    pub rules: BTreeSet<Rule>,
+    /// Routes that follow from the intent and the sessions; pods' and learned ones come by themselves.
+    pub routes: BTreeMap<RouteKey, RouteTarget>,
+    /// Masquerading.
+    pub nat: NatRules,
+    /// Where learned routes go; none where no peer's routes are imported.
+    pub learned: Option<Learned>,
+}
+
+/// Where learned routes go and whose they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// The table.
+    pub table: u32,
+    /// Peers whose routes are imported.
+    pub peers: BTreeSet<IpAddr>,
+}
+
+/// What a sysctl should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sysctl {
+    /// This value.
+    Exactly(&'static str),
+    /// Not the left one: if it is found, the right one is written. (Strict `rp_filter` becomes loose; off stays off.)
+    Instead(&'static str, &'static str),
+}
+
+/// A policy rule that leads to a table. Its family is that of `from`; without `from` it is `family`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rule {
+    /// Address family.
+    pub family: Family,
+    /// Preference: lower is asked first.
+    pub priority: u32,
+    /// Source prefix; any if none.
+    pub from: Option<IpNet>,
+    /// Name of the interface that the packet came in by; any if none.
+    pub iif: Option<String>,
+    /// The table that it leads to.
+    pub table: u32,
+}
+
+/// What identifies a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteKey {
+    /// The table.
+    pub table: u32,
+    /// The destination.
+    pub prefix: IpNet,
+}
+
+/// Where a route leads.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RouteTarget {
+    /// Dropped without a word.
+    Blackhole,
+    /// To one of these (ECMP), sorted, at least one.
+    Via(Vec<Hop>),
+}
+
+impl RouteTarget {
+    /// Hops in their canonical order, without doubles.
+    pub fn via(mut hops: Vec<Hop>) -> RouteTarget {
+        hops.sort_unstable();
+        hops.dedup();
+        RouteTarget::Via(hops)
+    }
+}
+
+/// One next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hop {
+    /// The router; none where the destination is on the link itself.
+    pub gateway: Option<IpAddr>,
+    /// Interface index. None: the link that the gateway is reached by, found when the route is installed.
+    pub ifindex: Option<u32>,
+}
+
+/// Masquerading of what leaves the subnets that ask for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NatRules {
+    /// Subnets with `autoNatOutgoing`.
+    pub sources: BTreeSet<IpNet>,
+    /// Every known subnet: traffic to these keeps its source.
+    pub inside: BTreeSet<IpNet>,
+}
+
+/// What the speaker should have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BgpPlan {
+    /// The AS of this node.
+    pub local_as: Asn,
+    /// The BGP identifier.
+    pub router_id: Ipv4Addr,
+    /// The peers, by address.
+    pub peers: BTreeMap<IpAddr, PeerConfig>,
+    /// Peers without which a pod may be ready (`allowNotEstablished`).
+    pub optional_peers: BTreeSet<IpAddr>,
+    /// What is advertised besides the pods.
+    pub originate: BTreeMap<IpNet, Origination>,
+}
+
+/// How a network's pods reach the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Underlay: the subnet and each pod are advertised.
+    Bgp,
+    /// Each pod is advertised, wherever it runs.
+    GlobalBgp,
+    /// A mode that this version does not do; the network is refused.
+    Other,
+}
+
+/// One network on this node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetworkPlan {
+    /// Its mode.
+    pub mode: Mode,
+    /// The table that its subnets' rules lead to (the underlay's in GlobalBGP).
+    pub table: Option<u32>,
+    /// Its subnets' prefixes by name.
+    pub subnets: BTreeMap<String, IpNet>,
+    /// What a pod's link may carry: the least MTU of the links to the peers.
+    pub mtu: Option<u32>,
+    /// Why this network is not served here, in words for the operator. None: it is.
+    pub refused: Option<String>,
+}
+
+/// One attached pod: the planner's input on the fast path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// The network's name.
+    pub network: String,
+    /// The pod's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Host side of its veth pair.
+    pub host_ifname: String,
+    /// Index of that.
+    pub host_ifindex: u32,
+    /// MAC of the pod side.
+    pub mac: [u8; 6],
+}
+
+/// What one pod needs on the host and in BGP.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodPlan {
+    /// Host side of its veth pair: the pod's key.
+    pub host_ifname: String,
+    /// Index of that.
+    pub host_ifindex: u32,
+    /// One /32 or /128 in table 39999 for each address.
+    pub routes: BTreeMap<RouteKey, RouteTarget>,
+    /// Permanent neighbours on the host side.
+    pub neighbours: BTreeSet<Neighbour>,
+    /// What is advertised for it.
+    pub originate: BTreeMap<IpNet, Origination>,
+}
+
+/// A permanent neighbour entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Neighbour {
+    /// The link.
+    pub ifindex: u32,
+    /// The neighbour's address.
+    pub address: IpAddr,
+    /// Its MAC.
+    pub mac: [u8; 6],
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Two networks on one node want different local AS numbers.
+    #[error("Network {first} and Network {second} are both on this node with different local AS numbers ({first_as} and {second_as}): give them the same netID, or keep them apart by nodeSelector")]
+    LocalAs {
+        /// One of them.
+        first: String,
+        /// Its AS.
+        first_as: u32,
+        /// The other.
+        second: String,
+        /// Its AS.
+        second_as: u32,
+    },
+    /// Two underlay BGP networks on one node.
+    #[error("Network {first} and Network {second} are both Underlay networks on this node: keep them apart by nodeSelector")]
+    TwoUnderlays {
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A field that the planner cannot use.
+    #[error("{resource}: {field}: {message}")]
+    Field {
+        /// Kind and name.
+        resource: String,
+        /// Path of the field.
+        field: String,
+        /// What is wrong and what to write.
+        message: String,
+    },
+    /// A pod asks for a network that is not here.
+    #[error("Network {name} is not on this node: check its nodeSelector against the node's labels")]
+    NoNetwork {
+        /// The network.
+        name: String,
+    },
+    /// A pod asks for a network that is refused.
+    #[error("Network {name} is not served on this node: {reason}")]
+    Refused {
+        /// The network.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+}
