@@ -1,1 +1,15 @@
-//! Resources and the attach protocol.
+//! What Trunkline's programs say to each other and to its operators: the resources, and the attach protocol.
+//!
+//! Everything here is data and pure functions; reading files, sockets and clocks is left to the binaries.
+//!
+//! - [`resources`], [`policy`]: Network, Subnet and IPInstance, field for field as hybridnet has them
+//!   (`networking.alibaba.com/v1`), with optional additions to a BGP peer.
+//! - [`manifest`]: from the text of a YAML file to resources, with errors that name the field.
+//! - [`validate`]: the rules that resources must keep, alone, together and on one node.
+//! - [`names`]: annotations, labels and finalizers.
+//! - [`attach`]: the protocol between the CNI plugin and the agent.
+
+pub mod attach;
+pub mod names;
+pub mod policy;
+pub mod resources;
