@@ -10,6 +10,7 @@
 //! - [`attach`]: the protocol between the CNI plugin and the agent.
 
 pub mod attach;
+pub mod manifest;
 pub mod names;
 pub mod policy;
 pub mod resources;

@@ -1,0 +1,318 @@
+//! From the text of a manifest file to resources.
+//!
+//! A file holds one or more YAML documents, each a Network or a Subnet. Every document is read, so that all
+//! faults of a file are told at once; each [`ManifestError`] has the line, the resource, the field's path
+//! and what to write instead. Lines of the file are never quoted: one of them may be a password.
+//!
+//! The text is cut at document markers before it is parsed, because only then the `kind` of a
+//! document can decide what it is read as, while lines and field paths stay exact.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::names::API_VERSION;
+use crate::resources::{Network, Subnet};
+
+/// A resource that the agent reads from files.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Resource {
+    /// `kind: Network`
+    Network(Box<Network>),
+    /// `kind: Subnet`
+    Subnet(Box<Subnet>),
+}
+
+/// A document that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ManifestError {
+    /// Line in the text, from 1.
+    pub line: u64,
+    /// Kind and name, as far as they could be read: `Network rack1`.
+    pub resource: String,
+    /// Path of the field, such as `spec.config.bgpPeers[0].asn`; empty if the YAML itself is broken.
+    pub field: String,
+    /// What is wrong with it, and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.line)?;
+        for part in [&self.resource, &self.field, &self.message] {
+            if !part.is_empty() {
+                write!(f, ": {part}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What every document begins with.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Header {
+    api_version: Option<String>,
+    kind: Option<String>,
+    metadata: HeaderMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct HeaderMeta {
+    name: Option<String>,
+}
+
+/// Reads every document of a text. Documents that hold nothing (or comments only) are passed over.
+pub fn parse(text: &str) -> Result<Vec<Resource>, Vec<ManifestError>> {
+    let mut resources = Vec::new();
+    let mut errors = Vec::new();
+    for document in documents(text) {
+        match document.read() {
+            Ok(Some(resource)) => resources.push(resource),
+            Ok(None) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(resources) } else { Err(errors) }
+}
+
+/// One YAML document of a text.
+struct Document {
+    text: String,
+    /// Lines before it.
+    offset: u64,
+}
+
+/// Cuts a text at its document markers. A marker is `---` at the start of a line and nothing else can be
+/// (YAML 1.2 §9.1.2), so this needs no parser. What follows on the marker's line belongs to the document.
+fn documents(text: &str) -> Vec<Document> {
+    let mut documents = vec![Document { text: String::new(), offset: 0 }];
+    for (number, line) in (0..).zip(text.split_inclusive('\n')) {
+        let after_marker = line.strip_prefix("---").filter(|rest| rest.starts_with([' ', '\t', '\r', '\n']));
+        if let Some(rest) = after_marker.or((line == "---").then_some("")) {
+            documents.push(Document { text: format!("   {rest}"), offset: number });
+        } else if let Some(document) = documents.last_mut() {
+            document.text.push_str(line);
+        }
+    }
+    documents.retain(|document| {
+        let nothing = |line: &str| matches!(line.trim_start().chars().next(), None | Some('#' | '%'));
+        !document.text.lines().all(nothing)
+    });
+    documents
+}
+
+impl Document {
+    fn read(&self) -> Result<Option<Resource>, ManifestError> {
+        let header: Option<Header> = self.parse("")?;
+        let Some(header) = header else { return Ok(None) };
+        let refuse = |field: &str, message: String| ManifestError {
+            line: self.first_line(),
+            resource: header.describe(),
+            field: field.to_owned(),
+            message,
+        };
+        match header.api_version.as_deref() {
+            Some(API_VERSION) => {}
+            Some(other) => {
+                return Err(refuse("apiVersion", format!("`{other}` is not known: write {API_VERSION}")));
+            }
+            None => return Err(refuse("apiVersion", format!("missing: write {API_VERSION}"))),
+        }
+        match header.kind.as_deref() {
+            Some("Network") => Ok(Some(Resource::Network(self.parse(&header.describe())?))),
+            Some("Subnet") => Ok(Some(Resource::Subnet(self.parse(&header.describe())?))),
+            Some(other) => {
+                Err(refuse("kind", format!("`{other}` is not read from files: write Network or Subnet")))
+            }
+            None => Err(refuse("kind", "missing: write Network or Subnet".to_owned())),
+        }
+    }
+
+    /// Where something is first said.
+    fn first_line(&self) -> u64 {
+        let blank = |line: &&str| matches!(line.trim_start().chars().next(), None | Some('#'));
+        self.offset + 1 + self.text.lines().take_while(blank).count() as u64
+    }
+
+    fn parse<T: DeserializeOwned>(&self, resource: &str) -> Result<T, ManifestError> {
+        let mut field = String::new();
+        let parsed = serde_saphyr::with_deserializer_from_str(&self.text, |deserializer| {
+            serde_path_to_error::deserialize(deserializer).map_err(|error| {
+                field = error.path().to_string();
+                error.into_inner()
+            })
+        });
+        parsed.map_err(|error: serde_saphyr::Error| {
+            let line = error.location().map_or(self.first_line(), |place| self.offset + place.line());
+            ManifestError {
+                line,
+                resource: resource.to_owned(),
+                field: field.trim_end_matches(['.', '?']).to_owned(),
+                message: self.message(&error),
+            }
+        })
+    }
+}
+
+impl Document {
+    /// The parser's words without position and surrounding lines; where they are about the parser, others.
+    fn message(&self, error: &serde_saphyr::Error) -> String {
+        let text = error.without_snippet().to_string();
+        let Some(place) = error.location() else { return text };
+        let position = format!(" at line {}, column {}", place.line(), place.column());
+        let text = text.strip_suffix(&position).unwrap_or(&text);
+        let numbers = match text {
+            "invalid u8" => "0 to 255",
+            "invalid u16" => "0 to 65535",
+            "invalid u32" => "0 to 4294967295",
+            _ => "",
+        };
+        if !numbers.is_empty() {
+            let value = self.scalar(place.line(), place.column());
+            return format!("`{value}` is not a whole number from {numbers}");
+        }
+        if let Some(rest) = text.strip_prefix("duplicate mapping key: ") {
+            let key = rest.split(',').next().unwrap_or(rest);
+            return format!("`{key}` is given twice: leave one of them");
+        }
+        match text {
+            "expected mapping start" => "expected a mapping, `key: value`".to_owned(),
+            "expected sequence start" => "expected a list, `- item`".to_owned(),
+            text => text.to_owned(),
+        }
+    }
+
+    /// The plain value at a place, from 1. Only asked for numbers, which are no secrets.
+    fn scalar(&self, line: u64, column: u64) -> &str {
+        let index = |number: u64| usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
+        let line = self.text.lines().nth(index(line)).unwrap_or_default();
+        let start = line.char_indices().nth(index(column)).map_or(line.len(), |(offset, _)| offset);
+        let rest = &line[start..];
+        rest.split([',', '}', ']', ' ', '#']).next().unwrap_or(rest)
+    }
+}
+
+impl Header {
+    fn describe(&self) -> String {
+        let kind = self.kind.as_deref().unwrap_or_default();
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        format!("{kind} {name}").trim().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The single error of a Network with this spec (indented by two).
+    fn network_error(spec: &str) -> ManifestError {
+        let text = format!(
+            "# a comment\n---\napiVersion: {API_VERSION}\nkind: Network\nmetadata: {{name: rack1}}\nspec:\n{spec}\n"
+        );
+        let mut errors = parse(&text).expect_err("refused");
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        errors.remove(0)
+    }
+
+    #[test]
+    fn an_error_names_line_resource_field_and_fix() {
+        // (spec, line, field, what the message must say)
+        let table = [
+            ("  netIDD: 3", 7, "spec.netIDD", "unknown field `netIDD`, expected one of nodeSelector, netID"),
+            (
+                "  mode: FOO",
+                7,
+                "spec.mode",
+                "unknown variant `FOO`, expected one of VLAN, VXLAN, BGP, GlobalBGP",
+            ),
+            ("  netID: -1 # no", 7, "spec.netID", "`-1` is not a whole number from 0 to 4294967295"),
+            (
+                "  config: {bgpPeers: [{asn: 4294967296, address: 10.0.0.1}]}",
+                7,
+                "spec.config.bgpPeers[0].asn",
+                "`4294967296` is not a whole number from 0 to 4294967295",
+            ),
+            (
+                "  config:\n    bgpPeers:\n    - asn: 1\n      address: 10.0.0.1\n    - asn: x",
+                11,
+                "spec.config.bgpPeers[1].asn",
+                "`x` is not a whole number from 0 to 4294967295",
+            ),
+            ("  config: {bgpPeers: [{asn: 1}]}", 7, "spec.config.bgpPeers[0]", "missing field `address`"),
+            (
+                "  config: {bgpPeers: [{asn: 1, port: 70000}]}",
+                7,
+                "spec.config.bgpPeers[0].port",
+                "0 to 65535",
+            ),
+            (
+                "  config: {bgpPeers: [{asn: 1, asnn: 2}]}",
+                7,
+                "spec.config.bgpPeers[0].asnn",
+                "unknown field `asnn`, expected one of asn, address",
+            ),
+            (
+                "  config: {bgpPeers: [{asn: 1, import: {rules: [{action: drop}]}}]}",
+                7,
+                "spec.config.bgpPeers[0].import.rules[0].action",
+                "unknown variant `drop`, expected one of accept, reject",
+            ),
+            ("  config: 7", 7, "spec.config", "expected a mapping"),
+        ];
+        for (spec, line, field, message) in table {
+            let error = network_error(spec);
+            assert_eq!((error.line, error.field.as_str()), (line, field), "{error}");
+            assert!(error.message.contains(message), "{error}");
+            assert!(error.to_string().contains("Network rack1"), "{error}");
+        }
+        let error = network_error("  netID: 1\n  netID: 2");
+        assert!(error.message.contains("`netID` is given twice"), "{error}");
+        let error = network_error("  mode: BGP\n   netID: 2");
+        assert_eq!(error.line, 8, "{error}");
+    }
+
+    #[test]
+    fn secrets_are_in_no_error() {
+        for peer in [
+            "{asn: 1, address: 10.0.0.1, password: [hunter2]}",
+            "{asn: 1, address: 10.0.0.1, password: {a: hunter2}}",
+            "{asn: 1, address: 10.0.0.1, password: hunter2, password: hunter2}",
+            "{asn: 1, address: 10.0.0.1, password: \"hunter2}",
+            "{asn: x, address: 10.0.0.1, password: hunter2}",
+            "{asn: 1, address: 10.0.0.1, passwrd: hunter2}",
+            "{asn: 1, password: hunter2}",
+        ] {
+            let error = network_error(&format!("  config: {{bgpPeers: [{peer}]}}"));
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_kinds_and_versions_are_refused_by_name() {
+        let errors = parse(
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n---\nkind: Subnet\n--- # third\n\n# here\napiVersion: \
+             networking.alibaba.com/v1\nkind: NodeInfo\nmetadata: {name: n1}\n---\n[]\n",
+        )
+        .unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "line 1: Pod web: apiVersion: `v1` is not known: write networking.alibaba.com/v1",
+                "line 5: Subnet: apiVersion: missing: write networking.alibaba.com/v1",
+                "line 9: NodeInfo n1: kind: `NodeInfo` is not read from files: write Network or Subnet",
+                "line 13: expected a mapping, `key: value`",
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_is_no_error() {
+        for text in ["", "\n\n", "# only a comment\n", "---\n---\n", "%YAML 1.2\n---\n"] {
+            assert_eq!(parse(text), Ok(Vec::new()), "{text:?}");
+        }
+    }
+}

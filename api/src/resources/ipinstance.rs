@@ -1,0 +1,132 @@
+//! IPInstance: one address that was given to a pod.
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::{ObjectMeta, null_default};
+use super::subnet::IpVersion;
+
+/// One address that was given to a pod: in the pod's namespace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IPInstance {
+    /// `networking.alibaba.com/v1`.
+    pub api_version: String,
+    /// `IPInstance`.
+    pub kind: String,
+    /// Its name, namespace and labels.
+    pub metadata: ObjectMeta,
+    /// What was given.
+    pub spec: IPInstanceSpec,
+    /// Who uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<IPInstanceStatus>,
+}
+
+/// What was given with an [`IPInstance`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IPInstanceSpec {
+    /// Name of the network.
+    pub network: String,
+    /// Name of the subnet.
+    pub subnet: String,
+    /// The address.
+    pub address: Address,
+    /// The pod it is for.
+    #[serde(default, deserialize_with = "null_default")]
+    pub binding: Binding,
+}
+
+/// The address of an [`IPInstance`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Address {
+    /// `"4"` or `"6"`.
+    pub version: IpVersion,
+    /// The address with the subnet's length, `10.0.0.7/24`.
+    pub ip: String,
+    /// The subnet's gateway.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub gateway: String,
+    /// The VLAN id or VNI.
+    #[serde(default, rename = "netID", skip_serializing_if = "Option::is_none")]
+    pub net_id: Option<u32>,
+    /// The pod's MAC address.
+    pub mac: String,
+}
+
+/// The pod that an [`IPInstance`] is for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Binding {
+    /// The object that owns the pod.
+    #[serde(default, deserialize_with = "null_default")]
+    pub referred_object: ReferredObject,
+    /// The pod's node; empty while the address is only kept for it.
+    #[serde(default, deserialize_with = "null_default")]
+    pub node_name: String,
+    /// The pod's UID; empty while the address is only kept for it.
+    #[serde(
+        default,
+        rename = "podUID",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub pod_uid: String,
+    /// The pod's name.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub pod_name: String,
+    /// Of a stateful pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stateful: Option<Stateful>,
+}
+
+/// The owner of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReferredObject {
+    /// Its kind, such as `StatefulSet`.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// Its name.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Its UID.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+}
+
+/// The place of a stateful pod in its set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Stateful {
+    /// Its ordinal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
+}
+
+/// Who uses the address of an [`IPInstance`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IPInstanceStatus {
+    /// The node.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    /// The pod.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub pod_name: String,
+    /// The pod's namespace.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub pod_namespace: String,
+    /// The pod's sandbox.
+    #[serde(
+        default,
+        rename = "sandboxID",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub sandbox_id: String,
+    /// RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_timestamp: Option<String>,
+}

@@ -1,0 +1,26 @@
+//! Network, Subnet and IPInstance as hybridnet v0.8.9 writes them, plus what Trunkline adds to a BGP peer.
+//!
+//! A manifest that hybridnet's API server takes, or gives back (`kubectl get -o yaml`), loads unchanged: names and
+//! defaults are the same, `null` and `""` stand for "not said" wherever its Go structs write them. Any other
+//! field is refused, so that a typing error is seen at once.
+//!
+//! Addresses are kept as text, and are parsed by the methods here: a text that is no address is a fault of its
+//! field ([`crate::validate`]), not of the file. After validation those methods cannot fail, and
+//! their errors are passed on with `?`.
+//!
+//! Different from hybridnet: AS numbers are unsigned 32-bit, and secrets are neither printed nor serialized.
+
+mod ipinstance;
+mod meta;
+mod network;
+mod subnet;
+mod value;
+
+pub use ipinstance::{
+    Address, Binding, IPInstance, IPInstanceSpec, IPInstanceStatus, ReferredObject, Stateful,
+};
+pub(crate) use meta::null_default;
+pub use meta::{Count, Ignored, ObjectMeta};
+pub use network::{BgpPeer, Network, NetworkConfig, NetworkMode, NetworkSpec, NetworkStatus, NetworkType};
+pub use subnet::{AddressRange, IpVersion, ParsedRange, Subnet, SubnetConfig, SubnetSpec, SubnetStatus};
+pub use value::{Secret, ValueError, parse_address};

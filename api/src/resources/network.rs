@@ -1,0 +1,257 @@
+//! Network: a set of nodes, how their pods are joined to the fabric, and the routers they peer with.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::{Count, ObjectMeta, is_default, null_default};
+use super::value::{Secret, ValueError, parse_address};
+use crate::policy::Policy;
+
+/// A set of nodes that share one way into the network: cluster-scoped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Network {
+    /// `networking.alibaba.com/v1`.
+    pub api_version: String,
+    /// `Network`.
+    pub kind: String,
+    /// Its name and labels.
+    pub metadata: ObjectMeta,
+    /// What is wanted.
+    #[serde(default)]
+    pub spec: NetworkSpec,
+    /// What was seen. Written by the controller only, and ignored in manifests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<NetworkStatus>,
+}
+
+/// What is wanted of a [`Network`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NetworkSpec {
+    /// Labels that a node has when it belongs to the network; for Underlay only, and needed there.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// VLAN: the VLAN id (0: untagged). VXLAN: the VNI. BGP: the AS number of the nodes.
+    #[serde(default, rename = "netID", skip_serializing_if = "Option::is_none")]
+    pub net_id: Option<u32>,
+    /// Underlay unless said; see [`Network::network_type`].
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub network_type: Option<NetworkType>,
+    /// Follows from the type unless said; see [`Network::mode`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<NetworkMode>,
+    /// Needed in mode BGP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<NetworkConfig>,
+}
+
+/// Where the addresses of a network live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum NetworkType {
+    /// On the real network, at the selected nodes.
+    Underlay,
+    /// Inside tunnels, on every node.
+    Overlay,
+    /// On the real network, at every node that is in an Underlay network of mode BGP.
+    GlobalBGP,
+}
+
+/// How pods of a network are joined to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum NetworkMode {
+    /// A VLAN of the node's link. Goes with Underlay, and is its default.
+    VLAN,
+    /// A VXLAN tunnel. Goes with Overlay, and is its default.
+    VXLAN,
+    /// Routes told by BGP, the subnet and every pod. Goes with Underlay.
+    BGP,
+    /// Routes told by BGP, pods only. Goes with GlobalBGP, and is its default.
+    GlobalBGP,
+}
+
+/// Further settings of a [`Network`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// The routers that the nodes peer with; at least one in mode BGP.
+    #[serde(
+        default,
+        rename = "bgpPeers",
+        deserialize_with = "null_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub bgp_peers: Vec<BgpPeer>,
+}
+
+/// A router that the nodes of a network peer with. From `port` on, the fields are Trunkline's own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BgpPeer {
+    /// Its AS number, 1 to 4294967295.
+    pub asn: u32,
+    /// Its address; a link-local one with its interface, `fe80::1%eth1`. See [`BgpPeer::endpoint`].
+    pub address: String,
+    /// The Restart Time offered (RFC 4724), at most 4095 s; 0 or nothing is 300 s.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub graceful_restart_seconds: u32,
+    /// TCP-MD5 key, 1 to 80 octets. See [`BgpPeer::password`].
+    #[serde(default, skip_serializing)]
+    pub password: Option<Secret>,
+    /// The session tells routes (as to a route server), but no traffic is sent to this router.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub does_not_route_traffic: bool,
+    /// Pods may start while this session is down.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub allow_not_established: bool,
+
+    /// Its TCP port; 179 unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// The address of this node that the session runs from; by default what the route to the peer says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_address: Option<String>,
+    /// A file on the node that holds the TCP-MD5 key (a newline at its end is not part of it).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<String>,
+    /// Hold Time offered: 0 (never expires) or 3 to 65535 s; 90 unless said (RFC 4271 §4.2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_time_seconds: Option<u32>,
+    /// Between KEEPALIVEs, at most a third of the Hold Time; a third of the negotiated one unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keepalive_seconds: Option<u32>,
+    /// Between attempts to connect, 1 to 65535 s; 120 unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect_retry_seconds: Option<u32>,
+    /// External peers that are not on a connected network: the TTL to send with, 1 to 255.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ebgp_multihop: Option<u32>,
+    /// GTSM (RFC 5082): the most hops that the peer is away, 1 to 254; excludes `ebgpMultihop`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_security: Option<u32>,
+    /// Wait for the peer to connect.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub passive: bool,
+    /// More prefixes than this, over both families, end the session (RFC 4486); at least 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_prefixes: Option<u32>,
+    /// Given: what the peer advertises and this policy accepts is routed. Not given: a default route to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import: Option<Policy>,
+}
+
+/// What was seen of a [`Network`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NetworkStatus {
+    /// The subnet that the last address (IPv4) came from.
+    #[serde(default, deserialize_with = "null_default")]
+    pub last_allocated_subnet: String,
+    /// The subnet that the last IPv6 address came from.
+    #[serde(
+        default,
+        rename = "lastAllocatedIPv6Subnet",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub last_allocated_ipv6_subnet: String,
+    /// Its subnets.
+    #[serde(default, deserialize_with = "null_default")]
+    pub subnet_list: Vec<String>,
+    /// Its nodes.
+    #[serde(default, deserialize_with = "null_default")]
+    pub node_list: Vec<String>,
+    /// IPv4 addresses.
+    #[serde(default)]
+    pub statistics: Option<Count>,
+    /// IPv6 addresses.
+    #[serde(default, rename = "ipv6Statistics", skip_serializing_if = "Option::is_none")]
+    pub ipv6_statistics: Option<Count>,
+    /// Pairs of both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dual_stack_statistics: Option<Count>,
+}
+
+impl Network {
+    /// `metadata.name`.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// The type, Underlay if it was not said.
+    pub fn network_type(&self) -> NetworkType {
+        self.spec.network_type.unwrap_or(NetworkType::Underlay)
+    }
+
+    /// The mode, by type if it was not said: VLAN, VXLAN, GlobalBGP.
+    pub fn mode(&self) -> NetworkMode {
+        self.spec.mode.unwrap_or(match self.network_type() {
+            NetworkType::Underlay => NetworkMode::VLAN,
+            NetworkType::Overlay => NetworkMode::VXLAN,
+            NetworkType::GlobalBGP => NetworkMode::GlobalBGP,
+        })
+    }
+
+    /// The peers, none where there is no `config`.
+    pub fn peers(&self) -> &[BgpPeer] {
+        self.spec.config.as_ref().map_or(&[], |config| &config.bgp_peers)
+    }
+
+    /// Whether a node with these labels belongs to the network. Overlay and GlobalBGP take every node.
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        match self.network_type() {
+            NetworkType::Underlay => {
+                !self.spec.node_selector.is_empty()
+                    && self.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+            }
+            NetworkType::Overlay | NetworkType::GlobalBGP => true,
+        }
+    }
+}
+
+impl BgpPeer {
+    /// Restart Time where `gracefulRestartSeconds` is 0 or missing.
+    pub const DEFAULT_GRACEFUL_RESTART: u16 = 300;
+    /// The longest Restart Time: the field has 12 bits (RFC 4724 §3).
+    pub const MAX_GRACEFUL_RESTART: u16 = 4095;
+    /// The longest TCP-MD5 key that the kernel takes, in octets.
+    pub const MAX_PASSWORD: usize = 80;
+
+    /// The address, and the interface of a link-local one.
+    pub fn endpoint(&self) -> Result<(IpAddr, Option<&str>), ValueError> {
+        let (address, interface) = match self.address.split_once('%') {
+            Some((address, interface)) => (address, Some(interface)),
+            None => (self.address.as_str(), None),
+        };
+        if interface == Some("") {
+            return Err(ValueError {
+                value: self.address.clone(),
+                expected: "an address with an interface after `%`, such as fe80::1%eth1",
+            });
+        }
+        match parse_address(address) {
+            Ok(address) => Ok((address, interface)),
+            Err(error) => Err(ValueError { value: self.address.clone(), ..error }),
+        }
+    }
+
+    /// The address of this node that the session runs from.
+    pub fn source(&self) -> Result<Option<IpAddr>, ValueError> {
+        self.source_address.as_deref().filter(|text| !text.is_empty()).map(parse_address).transpose()
+    }
+
+    /// The TCP-MD5 key in the resource itself; `""` is none. (The other place is `passwordFile`.)
+    pub fn password(&self) -> Option<&Secret> {
+        self.password.as_ref().filter(|password| !password.expose().is_empty())
+    }
+
+    /// The Restart Time to offer, in seconds.
+    pub fn graceful_restart(&self) -> u16 {
+        match self.graceful_restart_seconds {
+            0 => Self::DEFAULT_GRACEFUL_RESTART,
+            seconds => u16::try_from(seconds).unwrap_or(u16::MAX).min(Self::MAX_GRACEFUL_RESTART),
+        }
+    }
+}
