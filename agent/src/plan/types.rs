@@ -253,7 +253,9 @@ pub struct Neighbour {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Two networks on one node want different local AS numbers.
-    #[error("Network {first} and Network {second} are both on this node with different local AS numbers ({first_as} and {second_as}): give them the same netID, or keep them apart by nodeSelector")]
+    #[error(
+        "Network {first} and Network {second} are both on this node with different local AS numbers ({first_as} and {second_as}): give them the same netID, or keep them apart by nodeSelector"
+    )]
     LocalAs {
         /// One of them.
         first: String,
@@ -265,7 +267,9 @@ pub enum PlanError {
         second_as: u32,
     },
     /// Two underlay BGP networks on one node.
-    #[error("Network {first} and Network {second} are both Underlay networks on this node: keep them apart by nodeSelector")]
+    #[error(
+        "Network {first} and Network {second} are both Underlay networks on this node: keep them apart by nodeSelector"
+    )]
     TwoUnderlays {
         /// One of them.
         first: String,

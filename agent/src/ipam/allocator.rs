@@ -1,0 +1,550 @@
+//! Which subnet a pod's addresses come from, and the addresses themselves; no I/O.
+//!
+//! Without a wish a pod gets one address of each family that its network has subnets for. Within a family the
+//! allocator stays on the subnet it used last until that is full, then goes on to the next by name (hybridnet's
+//! order); private subnets are used only when named. A request is granted as a whole or not at all: when the second
+//! family has no address left, the first one goes back.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::pool::{Counts, Pool, PoolSpec, Unavailable};
+use super::record::Assigned;
+
+/// A network as the allocator sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkSpec {
+    /// Its name.
+    pub name: String,
+    /// Chosen for pods that name no network, if it is the only one that is.
+    pub default_candidate: bool,
+    /// Why pods cannot be attached to it on this node, in words.
+    pub refused: Option<String>,
+}
+
+/// What a pod asks for. All empty: one address of each family of the default network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// The network.
+    pub network: Option<String>,
+    /// At most one subnet of each family.
+    pub subnets: Vec<String>,
+    /// At most one address of each family.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Why no address is given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocateError {
+    /// Nothing to choose from.
+    #[error(
+        "no network of this node can take pods: add a Network and a Subnet manifest whose nodeSelector matches this node"
+    )]
+    NoNetwork,
+    /// More than one network could be meant.
+    #[error(
+        "networks {names} are all possible: name one, with \"network\" in the CNI configuration or NETWORK= in CNI_ARGS"
+    )]
+    AmbiguousNetwork {
+        /// Their names.
+        names: String,
+    },
+    /// No such network on this node.
+    #[error("network {name} is not on this node: its networks are {known}")]
+    UnknownNetwork {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The network is there but pods cannot be attached.
+    #[error("network {name} cannot take pods on this node: {reason}")]
+    RefusedNetwork {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// No such subnet on this node.
+    #[error("subnet {name} is not on this node: network {network} has {known}")]
+    UnknownSubnet {
+        /// What was asked for.
+        name: String,
+        /// The network.
+        network: String,
+        /// What there is.
+        known: String,
+    },
+    /// Two wishes of one family.
+    #[error("{first} and {second} are of the same IP version: a pod has at most one address of each")]
+    SameFamily {
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// The named address cannot be had.
+    #[error("address {address} of subnet {subnet} {reason}")]
+    Unavailable {
+        /// What was asked for.
+        address: IpAddr,
+        /// Where it would be.
+        subnet: String,
+        /// Why not, and what to do.
+        reason: &'static str,
+    },
+    /// The named address is in no subnet of the network.
+    #[error("address {address} is in no subnet of network {network}: its subnets are {known}")]
+    NoSubnetFor {
+        /// What was asked for.
+        address: IpAddr,
+        /// The network.
+        network: String,
+        /// What there is.
+        known: String,
+    },
+    /// The network has no subnets.
+    #[error(
+        "network {network} has no subnet that is not private: add a Subnet manifest, or name a private one"
+    )]
+    NoSubnet {
+        /// The network.
+        network: String,
+    },
+    /// Every address is given out.
+    #[error("no IPv{version} address is free in network {network}: {pools}; delete pods or add a Subnet")]
+    Exhausted {
+        /// 4 or 6.
+        version: u8,
+        /// The network.
+        network: String,
+        /// Each subnet with its counts.
+        pools: String,
+    },
+}
+
+/// Every pool of this node.
+#[derive(Debug, Default)]
+pub struct Allocator {
+    networks: BTreeMap<String, NetworkSpec>,
+    pools: BTreeMap<String, Pool>,
+    /// Per network and family, the subnet used last.
+    current: BTreeMap<(String, bool), String>,
+}
+
+impl Allocator {
+    /// Takes over networks and pools. What was in use is marked again by [`Allocator::restore`].
+    pub fn configure(&mut self, networks: Vec<NetworkSpec>, pools: Vec<Pool>) {
+        let cursors: Vec<_> = self.pools.iter().map(|(name, pool)| (name.clone(), pool.last())).collect();
+        self.networks = networks.into_iter().map(|network| (network.name.clone(), network)).collect();
+        self.pools = pools.into_iter().map(|pool| (pool.spec().subnet.clone(), pool)).collect();
+        for (name, cursor) in cursors {
+            self.set_cursor(&name, cursor);
+        }
+    }
+
+    /// Marks an address in use, in whatever pool has it.
+    pub fn restore(&mut self, address: IpAddr) {
+        self.pools.values_mut().for_each(|pool| pool.restore(address));
+    }
+
+    /// Gives everything that is wished for, or nothing.
+    pub fn allocate(&mut self, wish: &Wish) -> Result<(String, Vec<Assigned>), AllocateError> {
+        let network = self.network_of(wish)?;
+        let subnets = self.subnets_of(&network, wish)?;
+        for (index, address) in wish.addresses.iter().enumerate() {
+            if let Some(other) = wish.addresses[..index].iter().find(|a| a.is_ipv4() == address.is_ipv4()) {
+                return Err(AllocateError::SameFamily {
+                    first: other.to_string(),
+                    second: address.to_string(),
+                });
+            }
+        }
+        let mut given: Vec<Assigned> = Vec::new();
+        for v4 in [true, false] {
+            let named = wish.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
+            let candidates: Vec<&String> =
+                subnets.iter().filter(|name| self.pools[*name].is_v4() == v4).collect();
+            let outcome = match named {
+                Some(address) => self.take_named(&network, address, &candidates).map(Some),
+                None if candidates.is_empty() => Ok(None),
+                None => self.take_any(&network, v4, &candidates).map(Some),
+            };
+            match outcome {
+                Ok(assigned) => given.extend(assigned),
+                Err(error) => {
+                    given.iter().for_each(|assigned| self.release(assigned));
+                    return Err(error);
+                }
+            }
+        }
+        if given.is_empty() {
+            return Err(AllocateError::NoSubnet { network });
+        }
+        Ok((network, given))
+    }
+
+    /// Takes an address back.
+    pub fn release(&mut self, assigned: &Assigned) {
+        if let Some(pool) = self.pools.get_mut(&assigned.subnet) {
+            pool.release(assigned.address);
+        }
+    }
+
+    /// Takes an address back wherever it is.
+    pub fn release_address(&mut self, address: IpAddr) {
+        self.pools.values_mut().for_each(|pool| pool.release(address));
+    }
+
+    /// The last address that a subnet's round robin gave.
+    pub fn cursor(&self, subnet: &str) -> Option<IpAddr> {
+        self.pools.get(subnet)?.last()
+    }
+
+    /// Goes on after this address.
+    pub fn set_cursor(&mut self, subnet: &str, address: Option<IpAddr>) {
+        if let Some(pool) = self.pools.get_mut(subnet) {
+            pool.set_last(address);
+        }
+    }
+
+    /// How full each subnet is.
+    pub fn counts(&self) -> impl Iterator<Item = (&PoolSpec, Counts)> {
+        self.pools.values().map(|pool| (pool.spec(), pool.counts()))
+    }
+
+    fn network_of(&self, wish: &Wish) -> Result<String, AllocateError> {
+        let name = match (&wish.network, wish.subnets.first()) {
+            (Some(name), _) => name.clone(),
+            (None, Some(subnet)) if self.pools.contains_key(subnet) => {
+                self.pools[subnet].spec().network.clone()
+            }
+            (None, _) => self.default_network(wish)?,
+        };
+        match self.networks.get(&name) {
+            None => Err(AllocateError::UnknownNetwork { name, known: list(self.networks.keys()) }),
+            Some(NetworkSpec { refused: Some(reason), .. }) => {
+                Err(AllocateError::RefusedNetwork { name, reason: reason.clone() })
+            }
+            Some(_) => Ok(name),
+        }
+    }
+
+    fn default_network(&self, wish: &Wish) -> Result<String, AllocateError> {
+        // A named address says which network is meant, where only one has it.
+        let holds = |network: &NetworkSpec| {
+            wish.addresses.iter().all(|address| {
+                self.pools
+                    .values()
+                    .any(|pool| pool.spec().network == network.name && pool.spec().cidr.contains(address))
+            })
+        };
+        let usable: Vec<&NetworkSpec> =
+            self.networks.values().filter(|network| network.refused.is_none() && holds(network)).collect();
+        let preferred: Vec<&NetworkSpec> =
+            usable.iter().copied().filter(|network| network.default_candidate).collect();
+        match (preferred.as_slice(), usable.as_slice()) {
+            ([one], _) | ([], [one]) => Ok(one.name.clone()),
+            ([], []) => match self.networks.values().find(|network| network.refused.is_some()) {
+                Some(NetworkSpec { name, refused: Some(reason), .. }) if wish.addresses.is_empty() => {
+                    Err(AllocateError::RefusedNetwork { name: name.clone(), reason: reason.clone() })
+                }
+                _ => Err(match wish.addresses.first() {
+                    Some(address) if !self.networks.is_empty() => AllocateError::NoSubnetFor {
+                        address: *address,
+                        network: list(self.networks.keys()),
+                        known: list(self.pools.values().map(|pool| pool.spec().cidr.to_string())),
+                    },
+                    _ => AllocateError::NoNetwork,
+                }),
+            },
+            ([], many) | (many, _) => Err(AllocateError::AmbiguousNetwork {
+                names: list(many.iter().map(|network| network.name.clone())),
+            }),
+        }
+    }
+
+    fn subnets_of(&self, network: &str, wish: &Wish) -> Result<Vec<String>, AllocateError> {
+        let of_network = || self.pools.values().filter(|pool| pool.spec().network == network);
+        if wish.subnets.is_empty() {
+            return Ok(of_network()
+                .filter(|pool| {
+                    // Naming an address of a private subnet names the subnet.
+                    !pool.spec().private
+                        || wish.addresses.iter().any(|address| pool.spec().cidr.contains(address))
+                })
+                .map(|pool| pool.spec().subnet.clone())
+                .collect());
+        }
+        let mut named: Vec<String> = Vec::new();
+        for name in &wish.subnets {
+            let pool =
+                self.pools.get(name).filter(|pool| pool.spec().network == network).ok_or_else(|| {
+                    AllocateError::UnknownSubnet {
+                        name: name.clone(),
+                        network: network.to_owned(),
+                        known: list(of_network().map(|pool| pool.spec().subnet.clone())),
+                    }
+                })?;
+            if let Some(other) = named.iter().find(|other| self.pools[*other].is_v4() == pool.is_v4()) {
+                return Err(AllocateError::SameFamily { first: other.clone(), second: name.clone() });
+            }
+            named.push(name.clone());
+        }
+        Ok(named)
+    }
+
+    fn take_named(
+        &mut self,
+        network: &str,
+        address: IpAddr,
+        candidates: &[&String],
+    ) -> Result<Assigned, AllocateError> {
+        // Two subnets may share a prefix with disjoint ranges: the one whose range has the address decides.
+        let mut closest = None;
+        for name in candidates {
+            let Some(pool) = self.pools.get_mut(*name) else { continue };
+            if !pool.spec().cidr.contains(&address) {
+                continue;
+            }
+            match pool.take(address) {
+                Ok(()) => return Ok(assigned(pool, address)),
+                Err(Unavailable::OutOfRange) => {
+                    closest.get_or_insert((name.to_string(), Unavailable::OutOfRange));
+                }
+                Err(reason) => closest = Some((name.to_string(), reason)),
+            }
+        }
+        Err(match closest {
+            Some((subnet, reason)) => AllocateError::Unavailable {
+                address,
+                subnet,
+                reason: match reason {
+                    Unavailable::OutOfRange => "is outside its range: name one from start to end",
+                    Unavailable::Excluded => {
+                        "is never given out (gateway, excluded, network or broadcast address): name another"
+                    }
+                    Unavailable::InUse => {
+                        "is in use: see `trunkline pods`, name another or delete the pod that has it"
+                    }
+                },
+            },
+            None => AllocateError::NoSubnetFor {
+                address,
+                network: network.to_owned(),
+                known: list(candidates.iter().map(|name| self.pools[*name].spec().cidr.to_string())),
+            },
+        })
+    }
+
+    fn take_any(
+        &mut self,
+        network: &str,
+        v4: bool,
+        candidates: &[&String],
+    ) -> Result<Assigned, AllocateError> {
+        let slot = (network.to_owned(), v4);
+        let from = self
+            .current
+            .get(&slot)
+            .and_then(|current| candidates.iter().position(|name| *name == current))
+            .unwrap_or(0);
+        for name in candidates[from..].iter().chain(&candidates[..from]) {
+            if let Some(pool) = self.pools.get_mut(*name)
+                && let Some(address) = pool.take_next()
+            {
+                let assigned = assigned(pool, address);
+                self.current.insert(slot, name.to_string());
+                return Ok(assigned);
+            }
+        }
+        let pools = candidates.iter().map(|name| {
+            let counts = self.pools[*name].counts();
+            format!("subnet {name} has {} of {} in use", counts.used, counts.total)
+        });
+        Err(AllocateError::Exhausted {
+            version: if v4 { 4 } else { 6 },
+            network: network.to_owned(),
+            pools: list(pools),
+        })
+    }
+}
+
+fn assigned(pool: &Pool, address: IpAddr) -> Assigned {
+    Assigned { subnet: pool.spec().subnet.clone(), address, gateway: pool.spec().gateway }
+}
+
+fn list<T: ToString>(items: impl Iterator<Item = T>) -> String {
+    let items: Vec<String> = items.map(|item| item.to_string()).collect();
+    if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(name: &str) -> NetworkSpec {
+        NetworkSpec { name: name.to_owned(), default_candidate: true, refused: None }
+    }
+
+    fn pool(subnet: &str, network: &str, cidr: &str) -> Pool {
+        Pool::new(spec(subnet, network, cidr)).unwrap()
+    }
+
+    fn spec(subnet: &str, network: &str, cidr: &str) -> PoolSpec {
+        PoolSpec {
+            subnet: subnet.to_owned(),
+            network: network.to_owned(),
+            cidr: cidr.parse().unwrap(),
+            start: None,
+            end: None,
+            gateway: None,
+            reserved: Vec::new(),
+            excluded: Vec::new(),
+            private: false,
+        }
+    }
+
+    fn allocator(networks: &[&str], pools: Vec<Pool>) -> Allocator {
+        let mut allocator = Allocator::default();
+        allocator.configure(networks.iter().map(|name| network(name)).collect(), pools);
+        allocator
+    }
+
+    fn wish(network: &str, subnets: &[&str], addresses: &[&str]) -> Wish {
+        Wish {
+            network: (!network.is_empty()).then(|| network.to_owned()),
+            subnets: subnets.iter().map(|name| (*name).to_owned()).collect(),
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        }
+    }
+
+    fn given(allocator: &mut Allocator, wish: &Wish) -> Result<Vec<String>, String> {
+        allocator
+            .allocate(wish)
+            .map(|(_, given)| given.iter().map(|assigned| assigned.address.to_string()).collect())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_pod_without_a_wish_gets_one_address_of_each_family() {
+        let mut allocator =
+            allocator(&["n"], vec![pool("four", "n", "10.0.0.0/29"), pool("six", "n", "2001:db8::/125")]);
+        assert_eq!(given(&mut allocator, &Wish::default()).unwrap(), ["10.0.0.1", "2001:db8::1"]);
+        assert_eq!(given(&mut allocator, &wish("n", &["six"], &[])).unwrap(), ["2001:db8::2"]);
+        assert_eq!(
+            given(&mut allocator, &wish("", &[], &["10.0.0.5"])).unwrap(),
+            ["10.0.0.5", "2001:db8::3"]
+        );
+    }
+
+    #[test]
+    fn a_family_without_an_address_left_gives_the_other_back() {
+        let mut allocator =
+            allocator(&["n"], vec![pool("four", "n", "10.0.0.0/29"), pool("six", "n", "2001:db8::/127")]);
+        for _ in 0..2 {
+            given(&mut allocator, &Wish::default()).unwrap();
+        }
+        let error = given(&mut allocator, &Wish::default()).unwrap_err();
+        assert!(error.contains("IPv6") && error.contains("subnet six has 2 of 2 in use"), "{error}");
+        let used: Vec<u32> = allocator.counts().map(|(_, counts)| counts.used).collect();
+        assert_eq!(used, [2, 2]);
+    }
+
+    #[test]
+    fn a_subnet_is_used_until_it_is_full() {
+        let mut allocator = allocator(
+            &["n"],
+            vec![pool("a", "n", "10.0.0.0/31"), pool("b", "n", "10.0.1.0/31"), {
+                Pool::new(PoolSpec { private: true, ..spec("c", "n", "10.0.2.0/31") }).unwrap()
+            }],
+        );
+        let mut one = || given(&mut allocator, &Wish::default()).map(|mut given| given.remove(0));
+        assert_eq!(one().unwrap(), "10.0.0.0");
+        assert_eq!(one().unwrap(), "10.0.0.1");
+        assert_eq!(one().unwrap(), "10.0.1.0");
+        allocator.release_address("10.0.0.0".parse().unwrap());
+        let mut one = || given(&mut allocator, &Wish::default()).map(|mut given| given.remove(0));
+        assert_eq!(one().unwrap(), "10.0.1.1", "the allocator stays where it is");
+        assert_eq!(one().unwrap(), "10.0.0.0");
+        let error = one().unwrap_err();
+        assert!(error.contains("subnet a has 2 of 2 in use, subnet b has 2 of 2 in use"), "{error}");
+        assert!(!error.contains("subnet c"), "a private subnet is not used unasked: {error}");
+        assert_eq!(given(&mut allocator, &wish("", &["c"], &[])).unwrap(), ["10.0.2.0"]);
+        assert_eq!(given(&mut allocator, &wish("", &[], &["10.0.2.1"])).unwrap(), ["10.0.2.1"]);
+    }
+
+    #[test]
+    fn a_wish_that_cannot_be_met_says_why() {
+        let mut allocator = allocator(
+            &["m", "n"],
+            vec![
+                pool("a", "n", "10.0.0.0/24"),
+                pool("b", "m", "10.0.1.0/24"),
+                pool("a2", "n", "10.0.2.0/24"),
+            ],
+        );
+        given(&mut allocator, &wish("n", &[], &["10.0.0.5"])).unwrap();
+        for (wish, words) in [
+            (Wish::default(), "networks m, n are all possible"),
+            (wish("x", &[], &[]), "network x is not on this node: its networks are m, n"),
+            (wish("n", &["b"], &[]), "subnet b is not on this node: network n has a, a2"),
+            (wish("n", &["a", "a2"], &[]), "a and a2 are of the same IP version"),
+            (wish("n", &[], &["10.0.0.6", "10.0.0.7"]), "10.0.0.6 and 10.0.0.7 are of the same IP version"),
+            (wish("n", &[], &["10.0.0.5"]), "address 10.0.0.5 of subnet a is in use"),
+            (wish("n", &[], &["10.0.0.255"]), "address 10.0.0.255 of subnet a is never given out"),
+            (wish("n", &[], &["10.0.1.1"]), "address 10.0.1.1 is in no subnet of network n"),
+            (wish("", &[], &["192.0.2.1"]), "192.0.2.1 is in no subnet"),
+        ] {
+            let error = given(&mut allocator, &wish).unwrap_err();
+            assert!(error.contains(words), "{wish:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_default_network_is_the_only_one_that_can_take_pods() {
+        let refused =
+            NetworkSpec { refused: Some("mode VLAN is not supported yet".to_owned()), ..network("v") };
+        let global = NetworkSpec { default_candidate: false, ..network("g") };
+        let mut allocator = Allocator::default();
+        assert!(given(&mut allocator, &Wish::default()).unwrap_err().contains("no network of this node"));
+        allocator.configure(vec![refused.clone()], vec![pool("v4", "v", "10.0.0.0/24")]);
+        assert!(given(&mut allocator, &Wish::default()).unwrap_err().contains("mode VLAN is not supported"));
+        let pools = || {
+            vec![
+                pool("v4", "v", "10.0.0.0/24"),
+                pool("g4", "g", "10.1.0.0/24"),
+                pool("n4", "n", "10.2.0.0/24"),
+            ]
+        };
+        allocator.configure(vec![refused.clone(), global.clone()], pools());
+        assert_eq!(given(&mut allocator, &Wish::default()).unwrap(), ["10.1.0.1"]);
+        allocator.configure(vec![refused, global, network("n")], pools());
+        assert_eq!(given(&mut allocator, &Wish::default()).unwrap(), ["10.2.0.1"]);
+        assert_eq!(given(&mut allocator, &wish("", &[], &["10.1.0.9"])).unwrap(), ["10.1.0.9"]);
+        let error = given(&mut allocator, &wish("v", &[], &[])).unwrap_err();
+        assert!(error.contains("network v cannot take pods"), "{error}");
+    }
+
+    #[test]
+    fn equal_prefixes_with_disjoint_ranges_are_told_apart() {
+        let half = |name: &str, start: &str, end: &str| {
+            Pool::new(PoolSpec {
+                start: Some(start.parse().unwrap()),
+                end: Some(end.parse().unwrap()),
+                ..spec(name, "n", "10.0.0.0/24")
+            })
+            .unwrap()
+        };
+        let mut allocator = allocator(
+            &["n"],
+            vec![half("low", "10.0.0.1", "10.0.0.9"), half("high", "10.0.0.10", "10.0.0.19")],
+        );
+        let (_, given) = allocator.allocate(&wish("", &[], &["10.0.0.3"])).unwrap();
+        assert_eq!(given[0].subnet, "low");
+        let (_, given) = allocator.allocate(&wish("", &[], &["10.0.0.13"])).unwrap();
+        assert_eq!(given[0].subnet, "high");
+        let error = allocator.allocate(&wish("", &[], &["10.0.0.3"])).unwrap_err();
+        assert!(error.to_string().contains("subnet low is in use"), "{error}");
+    }
+}

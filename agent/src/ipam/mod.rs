@@ -1,0 +1,28 @@
+//! Addresses of this node's pods when there is no Kubernetes: pools, records, and the store that keeps them.
+//!
+//! ```text
+//!  attach flow ──┐   requests    ┌────────────────────────────┐  one transaction
+//!  reconcile   ──┼──────────────▶│ owner thread: Allocator,   │──────────────────▶ store.redb
+//!  status      ──┘◀── replies ───│ records                    │  for all that is queued
+//!                                └────────────────────────────┘
+//! ```
+//!
+//! A thread of its own owns all of it, since a commit waits for the disk. It takes everything that is queued,
+//! makes the changes in memory, commits them in one transaction, and only then answers: ten pods that come at once
+//! cost one fsync. If the commit fails the changes are taken back, so that memory never promises what the disk does
+//! not know.
+//!
+//! - [`pool`]: the addresses of one subnet. - [`allocator`]: which subnet, dual stack. - [`record`]: what is remembered.
+//! - [`store`]: redb. - [`owner`]: the thread.
+
+pub mod allocator;
+pub mod owner;
+pub mod pool;
+pub mod record;
+pub mod store;
+
+pub use allocator::{AllocateError, NetworkSpec, Wish};
+pub use owner::{Ipam, IpamError, Reservation, SubnetUse, Summary};
+pub use pool::{Counts, Pool, PoolSpec};
+pub use record::{Assigned, AttachmentKey, Phase, PodName, Record};
+pub use store::StoreError;

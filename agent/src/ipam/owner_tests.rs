@@ -1,0 +1,190 @@
+use super::*;
+use crate::ipam::store::tests::{Disk, key};
+
+fn pool(cidr: &str) -> Pool {
+    Pool::new(PoolSpec {
+        subnet: format!("s-{}", cidr.split('/').next().unwrap()),
+        network: "n".to_owned(),
+        cidr: cidr.parse().unwrap(),
+        start: None,
+        end: None,
+        gateway: None,
+        reserved: Vec::new(),
+        excluded: Vec::new(),
+        private: false,
+    })
+    .unwrap()
+}
+
+fn network() -> NetworkSpec {
+    NetworkSpec { name: "n".to_owned(), default_candidate: true, refused: None }
+}
+
+fn reservation(container_id: &str) -> Reservation {
+    Reservation {
+        key: key(container_id),
+        conf_name: "pods".to_owned(),
+        wish: Wish::default(),
+        mac: [2, 0, 0, 0, 0, 1],
+        pod: PodName::default(),
+    }
+}
+
+/// One request alone in its transaction.
+fn ask<T>(owner: &mut Owner, request: impl FnOnce(Answer<T>) -> Request) -> T {
+    let (answer, mut reply) = oneshot::channel();
+    owner.handle(std::iter::once(request(answer)));
+    reply.try_recv().unwrap()
+}
+
+fn reserve(owner: &mut Owner, container_id: &str) -> Result<(String, bool), String> {
+    ask(owner, |answer| Request::Reserve(Box::new(reservation(container_id)), answer))
+        .map(|(record, new)| (record.addresses[0].address.to_string(), new))
+        .map_err(|error| error.to_string())
+}
+
+fn release(owner: &mut Owner, container_id: &str) -> Result<bool, IpamError> {
+    ask(owner, |answer| Request::Release(key(container_id), answer)).map(|record| record.is_some())
+}
+
+fn owner(disk: &Disk) -> Owner {
+    let (store, contents) = disk.open();
+    let mut owner = Owner::new(store, contents);
+    owner.handle(std::iter::once(Request::Configure(vec![network()], vec![pool("10.0.0.0/29")])));
+    owner
+}
+
+#[test]
+fn an_attach_that_comes_twice_gets_the_same_address() {
+    let mut owner = owner(&Disk::default());
+    assert_eq!(reserve(&mut owner, "a").unwrap(), ("10.0.0.1".to_owned(), true));
+    assert_eq!(reserve(&mut owner, "a").unwrap(), ("10.0.0.1".to_owned(), false));
+    assert!(release(&mut owner, "a").unwrap());
+    assert!(!release(&mut owner, "a").unwrap());
+    assert!(!release(&mut owner, "never there").unwrap());
+}
+
+#[test]
+fn the_next_life_knows_every_record_and_where_the_round_robin_was() {
+    let disk = Disk::default();
+    let mut first = owner(&disk);
+    for (container, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
+        assert_eq!(reserve(&mut first, container).unwrap().0, address);
+    }
+    ask(&mut first, |answer| Request::Attached(key("a"), 1500, answer)).unwrap();
+    release(&mut first, "c").unwrap();
+    drop(first);
+    let mut second = owner(&disk);
+    let phases: Vec<Phase> = second.records.values().map(|record| record.phase).collect();
+    assert_eq!(phases, [Phase::Attached, Phase::Attaching]);
+    assert_eq!(second.records[&key("a")].mtu, Some(1500));
+    assert_eq!(reserve(&mut second, "d").unwrap().0, "10.0.0.4", "not 10.0.0.3, which was just returned");
+}
+
+#[test]
+fn a_full_disk_gives_nothing_out_and_keeps_what_there_is() {
+    let disk = Disk::default();
+    let mut owner = owner(&disk);
+    reserve(&mut owner, "a").unwrap();
+    disk.set_full(true);
+    for _ in 0..2 {
+        let error = reserve(&mut owner, "b").unwrap_err();
+        assert!(error.contains("no address is given out"), "{error}");
+    }
+    assert_eq!(reserve(&mut owner, "a").unwrap(), ("10.0.0.1".to_owned(), false), "what is there is there");
+    release(&mut owner, "a").unwrap_err();
+    assert_eq!(owner.records.len(), 1, "a release that is not on disk has not happened");
+    let summary = ask(&mut owner, Request::Summary);
+    assert!(summary.fault.is_some());
+    assert_eq!(summary.subnets[0].counts.used, 1);
+    disk.set_full(false);
+    assert!(ask(&mut owner, Request::Summary).fault.is_none(), "asking is enough to notice");
+    assert_eq!(reserve(&mut owner, "b").unwrap().0, "10.0.0.2", "the failed ones left no gap");
+    drop(owner);
+    let (_, contents) = disk.open();
+    assert_eq!(contents.unwrap().records.len(), 2);
+}
+
+#[test]
+fn requests_in_one_transaction_stand_and_fall_together() {
+    let disk = Disk::default();
+    let mut owner = owner(&disk);
+    reserve(&mut owner, "a").unwrap();
+    let group = |owner: &mut Owner| {
+        let (release, mut released) = oneshot::channel();
+        let (reserve, mut reserved) = oneshot::channel();
+        owner.handle(
+            [Request::Release(key("a"), release), Request::Reserve(Box::new(reservation("b")), reserve)]
+                .into_iter(),
+        );
+        (released.try_recv().unwrap().is_ok(), reserved.try_recv().unwrap().is_ok())
+    };
+    disk.set_full(true);
+    assert_eq!(group(&mut owner), (false, false));
+    assert_eq!(owner.records.keys().cloned().collect::<Vec<_>>(), [key("a")]);
+    disk.set_full(false);
+    assert_eq!(group(&mut owner), (true, true));
+    assert_eq!(owner.records.keys().cloned().collect::<Vec<_>>(), [key("b")]);
+}
+
+#[test]
+fn addresses_that_only_the_kernel_knows_are_given_to_nobody() {
+    let mut owner = owner(&Disk::default());
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    owner.handle(std::iter::once(Request::Unrecorded([address("10.0.0.1"), address("10.0.0.2")].into())));
+    assert_eq!(reserve(&mut owner, "a").unwrap().0, "10.0.0.3");
+    owner.handle(std::iter::once(Request::Configure(vec![network()], vec![pool("10.0.0.0/29")])));
+    assert_eq!(ask(&mut owner, Request::Summary).subnets[0].counts.used, 3);
+    owner.handle(std::iter::once(Request::Unrecorded([address("10.0.0.2")].into())));
+    assert_eq!(ask(&mut owner, Request::Summary).subnets[0].counts.used, 2);
+}
+
+#[test]
+fn a_store_that_cannot_be_read_at_first_is_taken_over_when_it_can() {
+    let disk = Disk::default();
+    let mut first = owner(&disk);
+    reserve(&mut first, "a").unwrap();
+    reserve(&mut first, "b").unwrap();
+    drop(first);
+    disk.set_full(true);
+    let mut second = owner(&disk);
+    assert!(second.fault.is_some() && second.records.is_empty());
+    reserve(&mut second, "c").unwrap_err();
+    disk.set_full(false);
+    assert!(ask(&mut second, Request::Summary).fault.is_none());
+    assert_eq!(second.records.len(), 2);
+    assert_eq!(reserve(&mut second, "c").unwrap().0, "10.0.0.3");
+    assert_eq!(reserve(&mut second, "a").unwrap(), ("10.0.0.1".to_owned(), false));
+    assert_eq!(disk.open().1.unwrap_or_default().records.len(), 3);
+}
+
+#[test]
+fn a_full_pool_says_which_and_how_full() {
+    let mut owner = owner(&Disk::default());
+    for container in 0..6 {
+        reserve(&mut owner, &container.to_string()).unwrap();
+    }
+    let error = reserve(&mut owner, "one too many").unwrap_err();
+    assert!(error.contains("subnet s-10.0.0.0 has 6 of 6 in use"), "{error}");
+    assert!(owner.fault.is_none(), "a full pool is no fault of the store");
+}
+
+#[tokio::test]
+async fn the_thread_answers_and_many_at_once_get_different_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ipam, records, fault) = Ipam::start(&folder.path().join("store.redb")).unwrap();
+    assert!(records.is_empty() && fault.is_none());
+    ipam.configure(vec![network()], vec![pool("10.0.0.0/24")]);
+    let tasks: Vec<_> = (0..100)
+        .map(|n| {
+            let ipam = ipam.clone();
+            tokio::spawn(async move { ipam.reserve(reservation(&n.to_string())).await.unwrap().0 })
+        })
+        .collect();
+    let mut given = BTreeSet::new();
+    for task in tasks {
+        given.insert(task.await.unwrap().addresses[0].address);
+    }
+    assert_eq!(given.len(), 100);
+    assert_eq!(ipam.summary().await.unwrap().records.len(), 100);
+}

@@ -1,0 +1,53 @@
+//! What a panic does: it ends the process, except where a library is known to panic on damaged input.
+//!
+//! A panic in one task must not leave a half-dead agent: better to die and be started again, which loses no packet.
+//! redb, though, panics on some files that something else wrote to, and an agent that died of a damaged store at
+//! every start would keep nothing running. So the build unwinds, [`abort_on_panic`] makes every panic an abort all
+//! the same, and [`caught`] is the one exception.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    static CATCHING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From here on a panic outside [`caught`] logs its message and aborts the process.
+pub fn abort_on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        if !CATCHING.get() {
+            tracing::error!(panic = %info, "a fault of the agent itself: it ends here and is to be started again");
+            std::process::abort();
+        }
+    }));
+}
+
+/// Runs `work`; a panic in it is an error in its words. What `work` changed must not be used after an error.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let before = CATCHING.replace(true);
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    CATCHING.set(before);
+    outcome.map_err(|panic| words(panic.as_ref()))
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_owned(),
+        (_, Some(text)) => text.clone(),
+        _ => "a panic without words".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caught_panic_is_an_error_in_its_words() {
+        assert_eq!(caught(|| 3), Ok(3));
+        let index = std::hint::black_box(4);
+        let error = caught(|| [1, 2, 3][index]).unwrap_err();
+        assert!(error.contains("index is 4"), "{error}");
+    }
+}
