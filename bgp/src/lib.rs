@@ -2,6 +2,8 @@
 #![cfg_attr(not(feature = "net"), forbid(unsafe_code))]
 
 pub mod config;
+#[cfg(feature = "net")]
+pub mod net;
 pub mod policy;
 pub mod rib;
 pub mod speaker;

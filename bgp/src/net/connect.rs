@@ -1,0 +1,92 @@
+//! One attempt to connect: a socket with everything the session needs on it before the first SYN.
+//!
+//! The password, the TTLs, the source address and the interface all have to be there at the SYN: the peer's kernel
+//! drops an unsigned one, and a SYN-ACK with the wrong TTL. The attempt has a time limit of its own, much
+//! shorter than the kernel's two minutes, and fails with a reason in words: it becomes the peer's last error.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::error::connect_failure;
+use super::sockopt;
+use crate::speaker::SocketOptions;
+
+/// Connects from `local` to `remote` within `timeout`; the error is for people.
+pub(super) async fn connect(
+    local: Option<IpAddr>,
+    remote: SocketAddr,
+    options: SocketOptions,
+    timeout: Duration,
+) -> Result<TcpStream, String> {
+    let signed = options.password.is_some();
+    let (socket, remote) = prepare(local, remote, &options)?;
+    match tokio::time::timeout(timeout, socket.connect(remote)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(connect_failure(remote, &error, timeout, signed)),
+        Err(_) => Err(connect_failure(remote, &io::ErrorKind::TimedOut.into(), timeout, signed)),
+    }
+}
+
+/// Puts the options of one peer on a socket: a new one, one just accepted, or a live one that was edited.
+pub(super) fn set_options(
+    socket: &impl std::os::fd::AsFd,
+    remote: IpAddr,
+    options: &SocketOptions,
+) -> io::Result<()> {
+    sockopt::set_ttl(socket, remote, options.ttl)?;
+    sockopt::set_min_ttl(socket, remote, options.min_ttl.unwrap_or(0))
+}
+
+fn prepare(
+    local: Option<IpAddr>,
+    mut remote: SocketAddr,
+    options: &SocketOptions,
+) -> Result<(TcpSocket, SocketAddr), String> {
+    let fault = |what: &str, error: io::Error| format!("cannot connect to {remote}: {what}: {error}");
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))
+        .map_err(|error| fault("no socket", error))?;
+    let set_up = || -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        sockopt::set_common(&socket, remote.ip())?;
+        set_options(&socket, remote.ip(), options)?;
+        if let Some(password) = &options.password {
+            sockopt::set_md5_key(&socket, remote.ip(), Some(password))?;
+        }
+        Ok(())
+    };
+    set_up().map_err(|error| fault("its socket options", error))?;
+    let mut scope = 0;
+    if let Some(interface) = &options.interface {
+        scope = sockopt::interface_index(interface).map_err(|error| fault("its interface", error))?;
+        socket
+            .bind_device(Some(interface.as_bytes()))
+            .map_err(|error| fault(&format!("its interface {interface}"), error))?;
+    }
+    if let Some(local) = local {
+        let mut source = SocketAddr::new(local, 0);
+        set_scope(&mut source, scope);
+        socket.bind(&source.into()).map_err(|error| match error.raw_os_error() {
+            Some(libc::EADDRNOTAVAIL) => format!(
+                "cannot connect to {remote}: its source address {local} is on no interface of this host: add it or \
+                 correct it"
+            ),
+            _ => fault(&format!("its source address {local}"), error),
+        })?;
+    }
+    set_scope(&mut remote, scope);
+    Ok((TcpSocket::from_std_stream(socket.into()), remote))
+}
+
+/// A link-local address is only an address together with its link.
+fn set_scope(address: &mut SocketAddr, scope: u32) {
+    if let SocketAddr::V6(address) = address
+        && address.ip().is_unicast_link_local()
+        && scope != 0
+    {
+        address.set_scope_id(scope);
+    }
+}

@@ -1,0 +1,266 @@
+//! One TCP connection: its reader, its writer, and how it ends.
+//!
+//! ```text
+//!   socket ──► reader task ──Input::Bytes──► owner ──try_write──► socket
+//!                   ▲                          │                    ▲
+//!                   └────── empty buffers ◄────┘                    │
+//!                                              └─(socket full)─► writer task
+//! ```
+//!
+//! *Reading.* Two buffers go round between reader and owner. The reader reads only while it has one, so a peer that
+//! sends faster than the owner decides is held back by TCP itself, and costs two buffers.
+//!
+//! *Writing.* The owner asks the engine for octets only when the last ones are in the socket, and writes them
+//! itself while the socket takes them, which for a KEEPALIVE or one route is always: no task switch. Once the
+//! socket is full a writer task takes the rest, waits, and brings the buffer back. Nothing is encoded meanwhile:
+//! changes gather in the Adj-RIB-Out, where the newest replaces the older. So a slow peer costs one buffer.
+//!
+//! *Ending.* A write that fails doesn't end the connection: the reader does, when it has read to the end. The
+//! peer's NOTIFICATION often lies in the receive buffer when our write meets its RST. Closing sends what is still
+//! to be sent, then a FIN, then reads until the peer's FIN, since closing a socket with unread octets
+//! sends a RST, and a RST takes a NOTIFICATION that the peer hasn't read yet with it.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio_util::task::TaskTracker;
+
+use super::error::connection_loss;
+use crate::speaker::ConnId;
+
+/// Octets read at once, and about as many encoded ahead of the socket.
+pub(super) const CHUNK: usize = 64 * 1024;
+
+/// Buffers that go round between a reader and the owner.
+const READ_BUFFERS: usize = 2;
+
+/// How long a closing connection may take to send its last octets and see the peer's FIN.
+pub(super) const LINGER: Duration = Duration::from_secs(2);
+
+/// What the connections and the listeners tell the owner.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A configured peer connected.
+    Accepted { stream: TcpStream, remote: SocketAddr },
+    /// An attempt to connect ended.
+    Connected { conn: ConnId, result: Result<TcpStream, String> },
+    /// Octets came: the first `length` of `buffer`, which goes back by [`Connection::recycle`].
+    Bytes { conn: ConnId, buffer: Vec<u8>, length: usize },
+    /// The socket took the rest of `buffer` (or failed, and then it takes no more).
+    Written { conn: ConnId, buffer: Vec<u8>, result: Result<(), String> },
+    /// The peer sent its FIN, or the connection failed.
+    Closed { conn: ConnId, reason: String },
+}
+
+/// A connection as its owner has it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: Arc<TcpStream>,
+    remote: SocketAddr,
+    reader: AbortHandle,
+    empty: mpsc::Sender<Vec<u8>>,
+    output: Output,
+    write_error: Option<String>,
+}
+
+#[derive(Debug)]
+enum Output {
+    /// Everything encoded is in the socket.
+    Ready(Vec<u8>),
+    /// The writer task has the rest.
+    Waiting(JoinHandle<()>),
+    /// The socket takes no more; the reader is about to say why.
+    Broken,
+}
+
+impl Connection {
+    /// Starts the reader.
+    pub(super) fn start(
+        conn: ConnId,
+        stream: TcpStream,
+        remote: SocketAddr,
+        inputs: &mpsc::Sender<Input>,
+    ) -> Connection {
+        let stream = Arc::new(stream);
+        let (empty, buffers) = mpsc::channel(READ_BUFFERS);
+        for _ in 0..READ_BUFFERS {
+            // Has room by construction. Allocated by the reader when octets come.
+            let _ = empty.try_send(Vec::new());
+        }
+        let reader = tokio::spawn(read(conn, Arc::clone(&stream), buffers, inputs.clone())).abort_handle();
+        Connection { stream, remote, reader, empty, output: Output::Ready(Vec::new()), write_error: None }
+    }
+
+    /// The socket, for its options.
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// The peer's end.
+    pub(super) fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// Gives a buffer back to the reader.
+    pub(super) fn recycle(&self, buffer: Vec<u8>) {
+        // Has room for every buffer there is; fails only when the reader has ended.
+        let _ = self.empty.try_send(buffer);
+    }
+
+    /// Whether the socket took all there was, so that more may be encoded.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.output, Output::Ready(_))
+    }
+
+    /// Writes what `encode` appends to the buffer. Afterwards [`Connection::is_ready`] says whether the socket
+    /// took it all. Does nothing while it isn't ready.
+    pub(super) fn write<T>(
+        &mut self,
+        conn: ConnId,
+        inputs: &mpsc::Sender<Input>,
+        encode: impl FnOnce(&mut Vec<u8>) -> T,
+    ) -> Option<T> {
+        let Output::Ready(buffer) = &mut self.output else { return None };
+        buffer.clear();
+        let result = encode(buffer);
+        match try_write(&self.stream, buffer) {
+            Ok(written) if written == buffer.len() => {}
+            Ok(written) => {
+                let buffer = std::mem::take(buffer);
+                let writer = write_rest(conn, Arc::clone(&self.stream), buffer, written, inputs.clone());
+                self.output = Output::Waiting(tokio::spawn(writer));
+            }
+            Err(error) => self.broken(connection_loss(&error)),
+        }
+        Some(result)
+    }
+
+    /// Takes the buffer back from the writer task.
+    pub(super) fn written(&mut self, buffer: Vec<u8>, result: Result<(), String>) {
+        match result {
+            Ok(()) => self.output = Output::Ready(buffer),
+            Err(reason) => self.broken(reason),
+        }
+    }
+
+    fn broken(&mut self, reason: String) {
+        self.output = Output::Broken;
+        self.write_error.get_or_insert(reason);
+    }
+
+    /// Why the connection ended, given what the reader saw: a failed write knows better than the end of file
+    /// that follows from it.
+    pub(super) fn reason(&mut self, seen: String) -> String {
+        self.write_error.take().unwrap_or(seen)
+    }
+
+    /// Sends `last` after what is under way, then a FIN, and waits a little for the peer's.
+    pub(super) fn close(self, last: Vec<u8>, closing: &TaskTracker) {
+        self.reader.abort();
+        closing.spawn(async move {
+            // Past the limit the socket is dropped as it is: the peer doesn't read, or has long gone.
+            let _ = tokio::time::timeout(LINGER, finish(self.stream, self.output, last)).await;
+        });
+    }
+
+    /// Drops a connection that the peer has closed.
+    pub(super) fn forget(self) {
+        self.reader.abort();
+        if let Output::Waiting(writer) = self.output {
+            writer.abort();
+        }
+    }
+}
+
+async fn read(
+    conn: ConnId,
+    stream: Arc<TcpStream>,
+    mut buffers: mpsc::Receiver<Vec<u8>>,
+    inputs: mpsc::Sender<Input>,
+) {
+    while let Some(mut buffer) = buffers.recv().await {
+        let result = loop {
+            if let Err(error) = stream.readable().await {
+                break Err(error);
+            }
+            buffer.resize(CHUNK, 0);
+            match stream.try_read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => break result,
+            }
+        };
+        let input = match result {
+            Ok(0) => Input::Closed { conn, reason: "the peer closed the TCP connection".to_owned() },
+            Ok(length) => Input::Bytes { conn, buffer, length },
+            Err(error) => Input::Closed { conn, reason: connection_loss(&error) },
+        };
+        let last = matches!(input, Input::Closed { .. });
+        if inputs.send(input).await.is_err() || last {
+            return;
+        }
+    }
+}
+
+/// Writes what the socket takes now; how many octets that were.
+fn try_write(stream: &TcpStream, mut octets: &[u8]) -> io::Result<usize> {
+    let all = octets.len();
+    while !octets.is_empty() {
+        match stream.try_write(octets) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => octets = &octets[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all - octets.len())
+}
+
+async fn write_all(stream: &TcpStream, mut octets: &[u8]) -> io::Result<()> {
+    loop {
+        octets = &octets[try_write(stream, octets)?..];
+        if octets.is_empty() {
+            return Ok(());
+        }
+        stream.writable().await?;
+    }
+}
+
+async fn write_rest(
+    conn: ConnId,
+    stream: Arc<TcpStream>,
+    buffer: Vec<u8>,
+    written: usize,
+    inputs: mpsc::Sender<Input>,
+) {
+    let result = write_all(&stream, &buffer[written..]).await.map_err(|error| connection_loss(&error));
+    // The owner ends before its connections only when everything ends.
+    let _ = inputs.send(Input::Written { conn, buffer, result }).await;
+}
+
+async fn finish(stream: Arc<TcpStream>, output: Output, last: Vec<u8>) -> io::Result<()> {
+    match output {
+        Output::Ready(_) => {}
+        // An aborted or panicked writer is the end of the process; nothing is left to say then.
+        Output::Waiting(writer) => writer.await.map_err(io::Error::other)?,
+        Output::Broken => return Ok(()),
+    }
+    write_all(&stream, &last).await?;
+    SockRef::from(&*stream).shutdown(Shutdown::Write)?;
+    let mut rest = vec![0; 16 * 1024];
+    loop {
+        stream.readable().await?;
+        match stream.try_read(&mut rest) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

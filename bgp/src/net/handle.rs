@@ -1,0 +1,158 @@
+//! The speaker as the rest of the process sees it: a handle to clone, whose methods are messages to the owner.
+//!
+//! A command is a closure that runs in the owner's task between two inputs. What it set off outside (keys on the
+//! listeners, connections to close) is done before the answer comes, so that after `add_peer(…).await` the
+//! peer can connect.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use ipnet::IpNet;
+use tokio::sync::{mpsc, oneshot};
+
+use super::error::{CommandError, Stopped};
+use super::owner::Owner;
+use crate::config::PeerConfig;
+use crate::rib::Origination;
+use crate::speaker::{Change, PeerStatus, Route, Stop};
+use crate::types::PeerId;
+
+/// A command to the owner.
+pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
+
+/// A running speaker. Cheap to clone; when the last clone is dropped the speaker stops silently.
+///
+/// Every method fails with [`Stopped`] once the speaker was stopped.
+#[derive(Clone, Debug)]
+pub struct SpeakerHandle {
+    commands: mpsc::Sender<Command>,
+    listening: Arc<[SocketAddr]>,
+    refused: Arc<AtomicU64>,
+}
+
+impl SpeakerHandle {
+    pub(super) fn new(
+        commands: mpsc::Sender<Command>,
+        listening: Vec<SocketAddr>,
+        refused: Arc<AtomicU64>,
+    ) -> Self {
+        SpeakerHandle { commands, listening: listening.into(), refused }
+    }
+
+    /// Adds a peer and starts its session. Fails if it is there already or a field is out of range.
+    pub async fn add_peer(&self, config: PeerConfig) -> Result<PeerId, CommandError> {
+        self.call(move |owner, now| owner.add_peer(config, now)).await?.map_err(CommandError::from)
+    }
+
+    /// Changes the peer with `config.address`; resets its session only where the protocol has to.
+    pub async fn update_peer(&self, config: PeerConfig) -> Result<Change, CommandError> {
+        self.call(move |owner, now| owner.speaker.update_peer(config, now)).await?.map_err(CommandError::from)
+    }
+
+    /// Removes a peer, with a Cease that says so, and everything learned from it.
+    pub async fn remove_peer(&self, address: IpAddr) -> Result<(), CommandError> {
+        self.call(move |owner, now| owner.remove_peer(address, now)).await?.map_err(CommandError::from)
+    }
+
+    /// Originates a prefix, or changes what it carries.
+    pub async fn originate(&self, prefix: IpNet, origination: Origination) -> Result<(), Stopped> {
+        self.call(move |owner, now| owner.speaker.originate(prefix, origination, now)).await
+    }
+
+    /// Originates many prefixes in one go.
+    pub async fn originate_all(&self, prefixes: Vec<(IpNet, Origination)>) -> Result<(), Stopped> {
+        self.call(move |owner, now| {
+            for (prefix, origination) in prefixes {
+                owner.speaker.originate(prefix, origination, now);
+            }
+        })
+        .await
+    }
+
+    /// Takes an originated prefix back.
+    pub async fn withdraw(&self, prefix: IpNet) -> Result<(), Stopped> {
+        self.call(move |owner, now| owner.speaker.withdraw(prefix, now)).await
+    }
+
+    /// Says that every first peer and prefix is there. Before this no UPDATE and no End-of-RIB leaves.
+    pub async fn originations_complete(&self) -> Result<(), Stopped> {
+        self.call(|owner, now| owner.speaker.originations_complete(now)).await
+    }
+
+    /// Asks a peer for everything again (RFC 2918). False if its session can't.
+    pub async fn request_refresh(&self, address: IpAddr) -> Result<bool, CommandError> {
+        self.call(move |owner, now| owner.speaker.request_refresh(address, now))
+            .await?
+            .map_err(CommandError::from)
+    }
+
+    /// Waits until the prefix has been written to an Established peer, at once if it has been already; which one.
+    /// There is no time limit: put one around it. Dropping the future ends the watch.
+    pub async fn watch(&self, prefix: IpNet) -> Result<IpAddr, Stopped> {
+        let (sender, receiver) = oneshot::channel();
+        self.call(move |owner, _| owner.watch(prefix, sender)).await?;
+        receiver.await.map_err(|_| Stopped)
+    }
+
+    /// Every configured peer, by address.
+    pub async fn peers(&self) -> Result<Vec<PeerStatus>, Stopped> {
+        self.call(|owner, now| owner.speaker.peers(now)).await
+    }
+
+    /// What a peer told, refused paths included.
+    pub async fn received(&self, address: IpAddr) -> Result<Vec<Route>, CommandError> {
+        self.call(move |owner, _| owner.speaker.received(address)).await?.map_err(CommandError::from)
+    }
+
+    /// What a peer was told.
+    pub async fn advertised(&self, address: IpAddr) -> Result<Vec<Route>, CommandError> {
+        self.call(move |owner, _| owner.speaker.advertised(address)).await?.map_err(CommandError::from)
+    }
+
+    /// Every path of every prefix, the chosen ones marked, originated ones included.
+    pub async fn routes(&self) -> Result<Vec<Route>, Stopped> {
+        self.call(|owner, _| owner.speaker.routes()).await
+    }
+
+    /// Ends every session as `stop` says, and the speaker. When this is done every connection was closed and the
+    /// ports are free; it takes about two seconds at most, when a peer doesn't close its side. Stopping what is
+    /// stopped is no error.
+    pub async fn stop(&self, stop: Stop) {
+        let (sender, receiver) = oneshot::channel();
+        // Both fail only if the speaker has stopped, which is what is wanted.
+        let _ = self.call(move |owner, now| owner.stop(stop, sender, now)).await;
+        let _ = receiver.await;
+    }
+
+    /// The addresses that are listened on, with the ports that the kernel chose where 0 was asked for.
+    pub fn listening(&self) -> &[SocketAddr] {
+        &self.listening
+    }
+
+    /// Connections that were closed at once, because their address is no configured peer's or the peer may not
+    /// connect now.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn downgrade(&self) -> mpsc::WeakSender<Command> {
+        self.commands.downgrade()
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Owner, Instant) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let (sender, receiver) = oneshot::channel();
+        let command: Command = Box::new(move |owner, now| {
+            let result = work(owner, now);
+            owner.act();
+            // The caller may have given up.
+            let _ = sender.send(result);
+        });
+        self.commands.send(command).await.map_err(|_| Stopped)?;
+        receiver.await.map_err(|_| Stopped)
+    }
+}

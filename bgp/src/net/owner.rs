@@ -1,0 +1,412 @@
+//! The task that owns the engine: gives it inputs and commands with the time, and does what it asks for.
+//!
+//! A turn takes what waits (a batch, so that a burst of originations becomes few UPDATEs), carries out the engine's
+//! actions, lets connections write, and passes events on. A connection whose socket takes more than a few buffers at
+//! once is put at the end of the line, so that one fast reader of a large table doesn't keep the others waiting.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use super::connect::{connect, set_options};
+use super::connection::{CHUNK, Connection, Input};
+use super::events::EventSender;
+use super::handle::Command;
+use super::listener::{Allowed, Listener};
+use super::{ShellConfig, now, sockopt};
+use crate::config::{ConfigError, PeerConfig};
+use crate::rib::RouteChange;
+use crate::speaker::{Action, ConnId, Event, ListenKey, SocketOptions, Speaker, Stop};
+use crate::types::PeerId;
+
+/// Commands or inputs that are taken in one turn, before anything is written.
+const BATCH: usize = 64;
+
+/// Buffers that one connection may fill in one turn.
+const BUFFERS_A_TURN: usize = 4;
+
+/// Watches below which it isn't worth looking for abandoned ones.
+const WATCHES_KEPT: usize = 64;
+
+/// Who waits for the advertisement of a prefix.
+type Watchers = Vec<oneshot::Sender<IpAddr>>;
+
+pub(super) struct Owner {
+    pub(super) speaker: Speaker,
+    listeners: Vec<Listener>,
+    allowed: watch::Sender<Allowed>,
+    inputs: mpsc::Sender<Input>,
+    events: EventSender,
+    refused: Arc<AtomicU64>,
+    connect_timeout: Duration,
+    attempts: FxHashMap<ConnId, AbortHandle>,
+    connections: FxHashMap<ConnId, Connection>,
+    /// Connections with something to send whose socket isn't known to be full.
+    writable: VecDeque<ConnId>,
+    /// Connections with something to send once their socket has taken what it was given.
+    unsent: FxHashSet<ConnId>,
+    closing: TaskTracker,
+    addresses: FxHashMap<PeerId, IpAddr>,
+    watches: FxHashMap<IpNet, Watchers>,
+    /// How many watches make it worth looking for abandoned ones.
+    watches_swept_at: usize,
+    route_changes: VecDeque<(usize, oneshot::Sender<Vec<RouteChange>>)>,
+    stopping: Vec<oneshot::Sender<()>>,
+    stopped: bool,
+}
+
+impl Owner {
+    pub(super) fn new(
+        speaker: Speaker,
+        listeners: Vec<Listener>,
+        allowed: watch::Sender<Allowed>,
+        inputs: mpsc::Sender<Input>,
+        events: EventSender,
+        refused: Arc<AtomicU64>,
+        shell: &ShellConfig,
+    ) -> Self {
+        Owner {
+            speaker,
+            listeners,
+            allowed,
+            inputs,
+            events,
+            refused,
+            connect_timeout: shell.connect_timeout,
+            attempts: FxHashMap::default(),
+            connections: FxHashMap::default(),
+            writable: VecDeque::new(),
+            unsent: FxHashSet::default(),
+            closing: TaskTracker::new(),
+            addresses: FxHashMap::default(),
+            watches: FxHashMap::default(),
+            watches_swept_at: WATCHES_KEPT,
+            route_changes: VecDeque::new(),
+            stopping: Vec::new(),
+            stopped: false,
+        }
+    }
+
+    /// Runs until the speaker is stopped.
+    pub(super) async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<Command>,
+        mut inputs: mpsc::Receiver<Input>,
+    ) {
+        while !self.stopped {
+            let deadline = self.speaker.poll_timeout();
+            let timer = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => {
+                        let now = now();
+                        command(&mut self, now);
+                        for _ in 1..BATCH {
+                            let Ok(command) = commands.try_recv() else { break };
+                            command(&mut self, now);
+                        }
+                    }
+                    None => self.stop_speaker(Stop::Silent, now()),
+                },
+                Some(input) = inputs.recv() => {
+                    let now = now();
+                    self.handle_input(input, now);
+                    for _ in 1..BATCH {
+                        let Ok(input) = inputs.try_recv() else { break };
+                        self.handle_input(input, now);
+                    }
+                }
+                () = timer => {}
+                // There is more to write: give the others their turn, then come back.
+                () = tokio::task::yield_now(), if !self.writable.is_empty() => {}
+            }
+            let now = now();
+            if self.speaker.poll_timeout().is_some_and(|due| due <= now) {
+                self.speaker.handle_timeout(now);
+            }
+            self.turn(now);
+        }
+        // Whoever waits to be heard has to learn that nobody listens, or nothing below would end.
+        drop((commands, inputs));
+        self.finish().await;
+    }
+
+    /// Everything that the engine has for the world.
+    fn turn(&mut self, now: Instant) {
+        self.act();
+        while let Some(conn) = self.speaker.poll_writable() {
+            match self.connections.get(&conn) {
+                Some(connection) if connection.is_ready() => self.writable.push_back(conn),
+                Some(_) => {
+                    self.unsent.insert(conn);
+                }
+                None => {}
+            }
+        }
+        for _ in 0..self.writable.len() {
+            let Some(conn) = self.writable.pop_front() else { break };
+            self.transmit(conn, now);
+        }
+        self.act();
+        while let Some((max, sender)) = self.route_changes.pop_front() {
+            if sender.is_closed() {
+                continue;
+            }
+            let changes = self.speaker.route_changes(max);
+            if changes.is_empty() {
+                self.route_changes.push_front((max, sender));
+                break;
+            }
+            // Closed between the two lines only if the consumer is gone altogether: it keeps its receiver.
+            let _ = sender.send(changes);
+        }
+    }
+
+    /// Carries out actions and passes events on.
+    pub(super) fn act(&mut self) {
+        while let Some(action) = self.speaker.poll_action() {
+            match action {
+                Action::Connect { conn, local, remote, options, .. } => {
+                    self.start_connecting(conn, local, remote, options);
+                }
+                Action::Configure { conn, options } => self.configure(conn, &options),
+                Action::Close { conn, last_words } => self.close(conn, last_words),
+                Action::Listen(keys) => self.set_listen_keys(keys),
+            }
+        }
+        while let Some(event) = self.speaker.poll_event() {
+            if let Event::Advertised { prefix, peer } = event {
+                self.advertised(prefix, peer);
+            } else {
+                self.events.send(event);
+            }
+        }
+    }
+
+    fn handle_input(&mut self, input: Input, now: Instant) {
+        match input {
+            Input::Accepted { stream, remote } => self.accepted(stream, remote, now),
+            Input::Connected { conn, result } => self.connected(conn, result, now),
+            Input::Bytes { conn, buffer, length } => {
+                // Closed from here in the meantime: the octets are nobody's.
+                if let Some(connection) = self.connections.get(&conn) {
+                    self.speaker.handle_bytes(conn, &buffer[..length], now);
+                    connection.recycle(buffer);
+                }
+            }
+            Input::Written { conn, buffer, result } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.written(buffer, result);
+                    if self.unsent.remove(&conn) {
+                        self.writable.push_back(conn);
+                    }
+                }
+            }
+            Input::Closed { conn, reason } => {
+                if let Some(mut connection) = self.connections.remove(&conn) {
+                    let reason = connection.reason(reason);
+                    connection.forget();
+                    self.unsent.remove(&conn);
+                    self.speaker.handle_closed(conn, reason, now);
+                }
+            }
+        }
+        // What follows from one input comes before the next one: a connection that the engine closed gets no
+        // further octets.
+        self.act();
+    }
+
+    fn start_connecting(
+        &mut self,
+        conn: ConnId,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        options: SocketOptions,
+    ) {
+        let inputs = self.inputs.clone();
+        let timeout = self.connect_timeout;
+        let attempt = tokio::spawn(async move {
+            let result = connect(local, remote, options, timeout).await;
+            // The owner has ended: so has everything.
+            let _ = inputs.send(Input::Connected { conn, result }).await;
+        });
+        self.attempts.insert(conn, attempt.abort_handle());
+    }
+
+    fn connected(&mut self, conn: ConnId, result: Result<TcpStream, String>, now: Instant) {
+        if self.attempts.remove(&conn).is_none() {
+            return; // given up meanwhile; dropping the stream closes it
+        }
+        let ends = result.and_then(|stream| match (stream.local_addr(), stream.peer_addr()) {
+            (Ok(local), Ok(remote)) => Ok((stream, local, remote)),
+            (Err(error), _) | (_, Err(error)) => Err(format!("the connection was lost at once: {error}")),
+        });
+        match ends {
+            Ok((stream, local, remote)) => {
+                self.keep(conn, stream, remote);
+                self.speaker.handle_connected(conn, local, remote, now);
+            }
+            Err(reason) => self.speaker.handle_connect_failed(conn, reason, now),
+        }
+    }
+
+    fn accepted(&mut self, stream: TcpStream, remote: SocketAddr, now: Instant) {
+        // Gone again already; the peer will come back if it wants to.
+        let Ok(local) = stream.local_addr() else { return };
+        match self.speaker.handle_accepted(local, remote, now) {
+            Ok(conn) => self.keep(conn, stream, remote),
+            Err(refusal) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                debug!(%remote, %local, %refusal, "refused a connection");
+            }
+        }
+    }
+
+    fn keep(&mut self, conn: ConnId, stream: TcpStream, remote: SocketAddr) {
+        if let Err(error) = sockopt::set_common(&stream, remote.ip()) {
+            warn!(%remote, %error, "cannot set the options of a connection");
+        }
+        self.connections.insert(conn, Connection::start(conn, stream, remote, &self.inputs));
+    }
+
+    fn configure(&mut self, conn: ConnId, options: &SocketOptions) {
+        let Some(connection) = self.connections.get(&conn) else { return };
+        if let Err(error) = set_options(connection.stream(), connection.remote().ip(), options) {
+            warn!(remote = %connection.remote(), %error, "cannot set the TTLs of a connection");
+        }
+    }
+
+    fn close(&mut self, conn: ConnId, last_words: Vec<u8>) {
+        if let Some(attempt) = self.attempts.remove(&conn) {
+            attempt.abort();
+        }
+        self.unsent.remove(&conn);
+        if let Some(connection) = self.connections.remove(&conn) {
+            connection.close(last_words, &self.closing);
+        }
+    }
+
+    fn set_listen_keys(&mut self, keys: Vec<ListenKey>) {
+        for listener in &mut self.listeners {
+            listener.set_keys(keys.iter().filter_map(|key| Some((key.remote, key.password.as_ref()?))));
+        }
+        let allowed: HashMap<_, _> = keys.into_iter().map(|key| (key.remote, key.interface)).collect();
+        self.allowed.send_replace(Arc::new(allowed));
+    }
+
+    fn transmit(&mut self, conn: ConnId, now: Instant) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        for _ in 0..BUFFERS_A_TURN {
+            let speaker = &mut self.speaker;
+            let more = connection
+                .write(conn, &self.inputs, |buffer| speaker.poll_transmit(conn, buffer, CHUNK, now))
+                .unwrap_or(true);
+            match (more, connection.is_ready()) {
+                (false, _) => return,
+                (true, true) => {}
+                (true, false) => {
+                    self.unsent.insert(conn);
+                    return;
+                }
+            }
+        }
+        self.writable.push_back(conn);
+    }
+
+    pub(super) fn add_peer(&mut self, config: PeerConfig, now: Instant) -> Result<PeerId, ConfigError> {
+        let address = config.address;
+        let peer = self.speaker.add_peer(config, now)?;
+        self.addresses.insert(peer, address);
+        Ok(peer)
+    }
+
+    pub(super) fn remove_peer(&mut self, address: IpAddr, now: Instant) -> Result<(), ConfigError> {
+        self.speaker.remove_peer(address, now)?;
+        self.addresses.retain(|_, peer| *peer != address);
+        Ok(())
+    }
+
+    fn advertised(&mut self, prefix: IpNet, peer: PeerId) {
+        let Some(&address) = self.addresses.get(&peer) else { return };
+        for watcher in self.watches.remove(&prefix).into_iter().flatten() {
+            // Who watched may have given up.
+            let _ = watcher.send(address);
+        }
+        self.speaker.unwatch(prefix);
+    }
+
+    /// Somebody waits until the prefix is advertised.
+    pub(super) fn watch(&mut self, prefix: IpNet, sender: oneshot::Sender<IpAddr>) {
+        let prefix = prefix.trunc();
+        self.watches.entry(prefix).or_default().push(sender);
+        self.speaker.watch(prefix);
+        if self.watches.len() > self.watches_swept_at {
+            self.sweep_watches();
+        }
+    }
+
+    /// Ends the watches that nobody waits for any more. Called each time their number has doubled, so that it costs
+    /// a watch a constant, however many are abandoned.
+    fn sweep_watches(&mut self) {
+        let speaker = &mut self.speaker;
+        self.watches.retain(|prefix, watchers| {
+            watchers.retain(|watcher| !watcher.is_closed());
+            if watchers.is_empty() {
+                speaker.unwatch(*prefix);
+            }
+            !watchers.is_empty()
+        });
+        self.watches_swept_at = (self.watches.len() * 2).max(WATCHES_KEPT);
+    }
+
+    pub(super) fn ask_route_changes(&mut self, max: usize, sender: oneshot::Sender<Vec<RouteChange>>) {
+        self.route_changes.push_back((max, sender));
+    }
+
+    /// Stops; `done` hears when it is done.
+    pub(super) fn stop(&mut self, stop: Stop, done: oneshot::Sender<()>, now: Instant) {
+        self.stopping.push(done);
+        self.stop_speaker(stop, now);
+    }
+
+    fn stop_speaker(&mut self, stop: Stop, now: Instant) {
+        if !self.stopped {
+            self.stopped = true;
+            self.speaker.stop(stop, now);
+            self.act();
+        }
+    }
+
+    async fn finish(mut self) {
+        self.allowed.send_replace(Arc::default());
+        for listener in self.listeners.drain(..) {
+            listener.close().await;
+        }
+        // The engine has closed them all; should it have forgotten one, it is closed without a word.
+        for (_, connection) in self.connections.drain() {
+            connection.close(Vec::new(), &self.closing);
+        }
+        self.attempts.drain().for_each(|(_, attempt)| attempt.abort());
+        self.closing.close();
+        self.closing.wait().await;
+        for done in self.stopping.drain(..) {
+            // Who asked may have gone.
+            let _ = done.send(());
+        }
+    }
+}

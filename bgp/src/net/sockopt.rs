@@ -1,0 +1,220 @@
+//! The socket options of a BGP session, and the only unsafe code of this crate.
+//!
+//! TCP-MD5 (RFC 2385) and the receiving side of GTSM (RFC 5082) have no safe wrapper: `TCP_MD5SIG`, `IP_MINTTL`
+//! and `IPV6_MINHOPCOUNT` are set here by `setsockopt`. What is awkward about each:
+//!
+//! - A TCP-MD5 key belongs to a remote *address*, not to a connection. It has to be on the listening socket
+//!   before the peer's SYN comes, since the kernel drops a signed SYN that it has no key for and an unsigned one
+//!   that it has a key for, both without a word. The accepted socket inherits it. An empty key deletes.
+//! - A link-local address is matched without its scope: two links with the same link-local peer share a key.
+//! - The minimum TTL is checked by the kernel for every packet of the socket, so it is not set on the listener
+//!   that all peers share, only on connections. The TTL *sent* is 255 on the listener, so that a SYN-ACK
+//!   passes a peer which checks, and becomes the peer's own once the connection is accepted.
+//!
+//! The keys never leave the structure that the kernel is handed; it is cleared afterwards.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::mem::{size_of, size_of_val};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use socket2::{SockAddr, SockRef};
+
+use crate::config::Password;
+
+/// `struct tcp_md5sig` of linux/tcp.h.
+#[repr(C)]
+struct TcpMd5Sig {
+    address: libc::sockaddr_storage,
+    flags: u8,
+    prefix_length: u8,
+    key_length: u16,
+    interface: libc::c_int,
+    key: [u8; Password::MAX_OCTETS],
+}
+
+/// The precedence of routing protocols: DSCP CS6 (RFC 4594 §3.1), as the type-of-service octet.
+const INTERNETWORK_CONTROL: u32 = 0xc0;
+
+/// What the kernel holds back unsent before the socket counts as full, in octets. It bounds how stale a route can
+/// become between being encoded and being sent, and what a peer that doesn't read costs.
+const UNSENT_LIMIT: u32 = 256 * 1024;
+
+/// Sets the TCP-MD5 key for `remote`, or deletes it. Deleting a key that isn't there is no error.
+pub(super) fn set_md5_key(socket: impl AsFd, remote: IpAddr, password: Option<&Password>) -> io::Result<()> {
+    let address = SockAddr::from(SocketAddr::new(remote, 0));
+    let key = password.map_or(&[][..], Password::expose);
+    let mut request = TcpMd5Sig {
+        // A sockaddr_storage of all zeros is valid: it is what AF_UNSPEC looks like.
+        // SAFETY: every field of sockaddr_storage is an integer or an array of integers.
+        address: unsafe { std::mem::zeroed() },
+        flags: 0,
+        prefix_length: 0,
+        key_length: key.len() as u16,
+        interface: 0,
+        key: [0; Password::MAX_OCTETS],
+    };
+    // SAFETY: SockAddr holds a sockaddr_storage of its own, so as many octets can be read from it; the two types
+    // are the same one, as libc declares it.
+    request.address = unsafe { std::ptr::read(address.as_ptr().cast::<libc::sockaddr_storage>()) };
+    request.key[..key.len()].copy_from_slice(key);
+    let result = set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_MD5SIG, &request);
+    for octet in &mut request.key {
+        // SAFETY: the pointer comes from a reference to an octet of this array. Volatile, so that clearing a
+        // value that is never read again isn't optimised away.
+        unsafe { std::ptr::write_volatile(octet, 0) };
+    }
+    match result {
+        Err(error) if password.is_none() && error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Err(io::Error::new(
+            error.kind(),
+            "the kernel has no TCP-MD5 (CONFIG_TCP_MD5SIG): take the password out, or boot a kernel that has it",
+        )),
+        result => result,
+    }
+}
+
+/// The TTL or hop limit of what is sent; the kernel's default if none.
+pub(super) fn set_ttl(socket: impl AsFd, remote: IpAddr, ttl: Option<u8>) -> io::Result<()> {
+    let (level, name) = match remote {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+    };
+    set_option(socket.as_fd(), level, name, &ttl.map_or(-1, libc::c_int::from))
+}
+
+/// The smallest TTL or hop limit that is received (GTSM); 0 takes any.
+pub(super) fn set_min_ttl(socket: impl AsFd, remote: IpAddr, min_ttl: u8) -> io::Result<()> {
+    let (level, name) = match remote {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MINTTL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT),
+    };
+    set_option(socket.as_fd(), level, name, &libc::c_int::from(min_ttl))
+}
+
+/// What every BGP connection has: no delay for small messages, the precedence of routing protocols, and a bound
+/// on what waits unsent in the kernel.
+pub(super) fn set_common(socket: impl AsFd, remote: IpAddr) -> io::Result<()> {
+    let socket = SockRef::from(&socket);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_notsent_lowat(UNSENT_LIMIT)?;
+    match remote {
+        IpAddr::V4(_) => socket.set_tos_v4(INTERNETWORK_CONTROL),
+        IpAddr::V6(_) => socket.set_tclass_v6(INTERNETWORK_CONTROL),
+    }
+}
+
+/// The index of an interface by its name.
+pub(super) fn interface_index(name: &str) -> io::Result<u32> {
+    let c_name = CString::new(name).map_err(|_| no_interface(name))?;
+    // SAFETY: the pointer is to a string that ends in NUL and lives over the call.
+    match unsafe { libc::if_nametoindex(c_name.as_ptr()) } {
+        0 => Err(no_interface(name)),
+        index => Ok(index),
+    }
+}
+
+fn no_interface(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("there is no interface {name:?} on this host"))
+}
+
+fn set_option<T>(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe `value`, which lives over the call; the kernel only reads it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of_val(value) as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+// The kernel's layout, which the call above depends on.
+const _: () = assert!(size_of::<TcpMd5Sig>() == 216);
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn password(text: &str) -> Password {
+        Password::new(text).unwrap()
+    }
+
+    fn client(remote: SocketAddr, local: IpAddr, key: Option<&Password>) -> io::Result<TcpStream> {
+        let socket = socket2::Socket::new(
+            if remote.is_ipv4() { socket2::Domain::IPV4 } else { socket2::Domain::IPV6 },
+            socket2::Type::STREAM,
+            None,
+        )?;
+        socket.bind(&SocketAddr::new(local, 0).into())?;
+        if let Some(key) = key {
+            set_md5_key(&socket, remote.ip(), Some(key))?;
+        }
+        socket.connect_timeout(&remote.into(), Duration::from_millis(300))?;
+        Ok(socket.into())
+    }
+
+    #[test]
+    fn a_key_on_the_listener_decides_who_connects() {
+        for (listen, peer) in [("127.0.0.1:0", "127.0.0.9"), ("[::1]:0", "::1")] {
+            let listener = TcpListener::bind(listen).unwrap();
+            let at = listener.local_addr().unwrap();
+            let peer: IpAddr = peer.parse().unwrap();
+            let (right, wrong) = (password("right"), password("wrong"));
+
+            set_md5_key(&listener, peer, Some(&right)).unwrap();
+            client(at, peer, Some(&right)).unwrap();
+            assert_eq!(client(at, peer, Some(&wrong)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(client(at, peer, None).unwrap_err().kind(), io::ErrorKind::TimedOut);
+
+            set_md5_key(&listener, peer, Some(&wrong)).unwrap();
+            client(at, peer, Some(&wrong)).unwrap();
+            set_md5_key(&listener, peer, None).unwrap();
+            client(at, peer, None).unwrap();
+            set_md5_key(&listener, peer, None).unwrap();
+        }
+    }
+
+    #[test]
+    fn hop_limits_are_taken_by_both_families() {
+        for listen in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(listen).unwrap();
+            let address = listener.local_addr().unwrap().ip();
+            set_common(&listener, address).unwrap();
+            for ttl in [Some(255), Some(1), None] {
+                set_ttl(&listener, address, ttl).unwrap();
+            }
+            for min_ttl in [255, 1, 0] {
+                set_min_ttl(&listener, address, min_ttl).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_from_too_far_never_arrives() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        set_min_ttl(&listener, at.ip(), 255).unwrap();
+        let error = client(at, "127.0.0.9".parse().unwrap(), None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "sent with the default TTL of 64");
+        set_min_ttl(&listener, at.ip(), 64).unwrap();
+        client(at, "127.0.0.9".parse().unwrap(), None).unwrap();
+    }
+
+    #[test]
+    fn interfaces_are_found_by_name() {
+        assert!(interface_index("lo").unwrap() > 0);
+        let error = interface_index("tl-none").unwrap_err();
+        assert!(error.to_string().contains("tl-none"), "{error}");
+        interface_index("nul\0").unwrap_err();
+    }
+}
