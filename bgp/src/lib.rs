@@ -8,3 +8,4 @@ pub mod policy;
 pub mod rib;
 pub mod speaker;
 pub mod types;
+pub mod wire;

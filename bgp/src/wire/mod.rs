@@ -1,0 +1,208 @@
+//! The wire: octets of a TCP stream to messages, and back (RFC 4271 §4).
+//!
+//! [`frame`] cuts one message off a buffer; each message type has its own module with a `decode` of the body
+//! (what follows the 19-octet header) and an `encode` of the whole message. OPEN, NOTIFICATION and
+//! ROUTE-REFRESH are rare and small, so they are plain owned values. UPDATE is where the octets are, so it is
+//! read in place: [`decode_update`] validates everything once, and what it returns borrows from the message and
+//! from a [`Scratch`] that the caller keeps; a valid UPDATE allocates nothing.
+//!
+//! What travels with a path is kept as one *canonical block* of octets: path attributes in ascending order of
+//! type code, four-octet AS numbers, no NEXT_HOP, no MP_REACH_NLRI or MP_UNREACH_NLRI, flags as the
+//! specification of each attribute has them. Two UPDATEs with equal attributes have equal blocks, so the block
+//! (with the next hop) is the key under which attributes are interned, and [`Announcement`] copies it into
+//! messages without looking inside. [`PathAttributes`] is the same block in parsed form, for decisions and policy.
+//!
+//! Whose fault an error is stands in its type ([`WireError`]), [`WireError::notification`] is the only place
+//! that turns one into a NOTIFICATION, and the milder outcomes of RFC 7606 (attribute discard, treat as
+//! withdraw) are not errors at all but part of [`Update`].
+//!
+//! Done: RFC 4271, 4760 (IPv4 and IPv6 unicast), 2545, 2918, 4486, 4724, 5492, 6286, 6793, 7606, 7607, 8092,
+//! 8654, 8950, 9003, 9072. Not done: ADD-PATH (7911), enhanced refresh (7313, beyond its error), confederations
+//! (5065: their segments are malformed here, as that RFC wants outside one), deprecation of AS_SET (9774:
+//! routers in the field still aggregate with it).
+
+pub mod attributes;
+pub mod capability;
+pub mod error;
+pub mod nlri;
+pub mod notification;
+pub mod open;
+pub mod refresh;
+pub mod update;
+pub mod writer;
+
+pub use attributes::{AsPath, Origin, PathAttributes, Segment, SegmentKind, UnknownAttribute};
+pub use capability::{AfiSafi, Capability, RestartFamily};
+pub use error::{
+    AttributeFault, AttributeFaultKind, HeaderError, OpenError, Outcome, RefreshError, UpdateError, WireError,
+};
+pub use nlri::{Nlri, Prefixes};
+pub use notification::{Cease, Notification};
+pub use open::Open;
+pub use refresh::RouteRefresh;
+pub use update::{DecodeContext, Reach, Scratch, Update, decode_update};
+pub use writer::{Announcement, EncodeContext, EncodeError, UpdateWriter, Withdrawal};
+
+/// Octets of the header: marker, length, type.
+pub const HEADER: usize = 19;
+/// The longest message, header included (RFC 4271 §4.1).
+pub const MAX_MESSAGE: usize = 4096;
+/// The longest message where both sides have the Extended Message capability (RFC 8654).
+pub const MAX_EXTENDED: usize = 65535;
+
+const MARKER: [u8; 16] = [0xff; 16];
+
+/// The type of a message, with its code on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MessageKind {
+    /// OPEN.
+    Open = 1,
+    /// UPDATE.
+    Update = 2,
+    /// NOTIFICATION.
+    Notification = 3,
+    /// KEEPALIVE.
+    Keepalive = 4,
+    /// ROUTE-REFRESH (RFC 2918).
+    RouteRefresh = 5,
+}
+
+impl MessageKind {
+    const fn from_code(code: u8) -> Option<MessageKind> {
+        Some(match code {
+            1 => MessageKind::Open,
+            2 => MessageKind::Update,
+            3 => MessageKind::Notification,
+            4 => MessageKind::Keepalive,
+            5 => MessageKind::RouteRefresh,
+            _ => return None,
+        })
+    }
+
+    /// Least and greatest length of the message, header included, where `max` is the session's greatest.
+    /// OPEN and KEEPALIVE are never extended (RFC 8654 §4).
+    fn lengths(self, max: usize) -> (usize, usize) {
+        match self {
+            MessageKind::Open => (29, MAX_MESSAGE),
+            MessageKind::Update => (23, max),
+            MessageKind::Notification => (21, max),
+            MessageKind::Keepalive => (HEADER, HEADER),
+            MessageKind::RouteRefresh => (23, max),
+        }
+    }
+}
+
+/// One message, cut off a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Its type.
+    pub kind: MessageKind,
+    /// What follows the header.
+    pub body: &'a [u8],
+    /// Octets that the message takes in the buffer, header included.
+    pub len: usize,
+}
+
+/// The message at the front of `buf`, or `None` if more octets are needed. `max` is [`MAX_MESSAGE`] or
+/// [`MAX_EXTENDED`]; a header that promises more, or less than its type needs, is refused before the body has
+/// come (RFC 4271 §6.1), so a buffer of `max` octets always suffices.
+pub fn frame(buf: &[u8], max: usize) -> Result<Option<Frame<'_>>, HeaderError> {
+    let Some((header, _)) = buf.split_first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
+    if header[..16] != MARKER {
+        return Err(HeaderError::Marker);
+    }
+    let length = u16::from_be_bytes([header[16], header[17]]);
+    let len = usize::from(length);
+    if len < HEADER || len > max {
+        return Err(HeaderError::Length { kind: None, length });
+    }
+    let kind = MessageKind::from_code(header[18]).ok_or(HeaderError::Kind { kind: header[18] })?;
+    let (least, greatest) = kind.lengths(max);
+    if len < least || len > greatest {
+        return Err(HeaderError::Length { kind: Some(kind), length });
+    }
+    Ok(buf.get(HEADER..len).map(|body| Frame { kind, body, len }))
+}
+
+/// Appends a KEEPALIVE.
+pub fn encode_keepalive(out: &mut Vec<u8>) {
+    let start = begin_message(out, MessageKind::Keepalive);
+    finish_message(out, start);
+}
+
+/// Appends a header whose length is written by [`finish_message`]; returns where the message starts.
+fn begin_message(out: &mut Vec<u8>, kind: MessageKind) -> usize {
+    let start = out.len();
+    out.extend_from_slice(&MARKER);
+    out.extend_from_slice(&[0, 0, kind as u8]);
+    start
+}
+
+/// Writes the length of the message that starts at `start` and ends with `out`; it is at most [`MAX_EXTENDED`].
+fn finish_message(out: &mut [u8], start: usize) {
+    let length = out.len() - start;
+    debug_assert!(length <= MAX_EXTENDED, "a message of {length} octets");
+    put_u16(out, start + 16, length);
+}
+
+/// Writes `value`, which is known to fit, at `at`.
+fn put_u16(out: &mut [u8], at: usize, value: usize) {
+    out[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(length: u16, kind: u8, body: usize) -> Vec<u8> {
+        let mut message = MARKER.to_vec();
+        message.extend_from_slice(&length.to_be_bytes());
+        message.push(kind);
+        message.resize(message.len() + body, 0);
+        message
+    }
+
+    #[test]
+    fn a_message_is_cut_off_once_it_is_whole() {
+        let mut buf = Vec::new();
+        encode_keepalive(&mut buf);
+        buf.extend(message(23, 2, 4));
+        let first = frame(&buf, MAX_MESSAGE).unwrap().unwrap();
+        assert_eq!((first.kind, first.len, first.body), (MessageKind::Keepalive, 19, &[][..]));
+        let second = frame(&buf[first.len..], MAX_MESSAGE).unwrap().unwrap();
+        assert_eq!((second.kind, second.len, second.body), (MessageKind::Update, 23, &[0; 4][..]));
+        for len in 0..23 {
+            assert_eq!(frame(&buf[19..19 + len], MAX_MESSAGE), Ok(None));
+        }
+    }
+
+    #[test]
+    fn a_bad_header_is_refused_before_its_body_comes() {
+        let mut marker = message(19, 4, 0);
+        marker[7] = 0;
+        assert_eq!(frame(&marker, MAX_MESSAGE), Err(HeaderError::Marker));
+        assert_eq!(frame(&message(19, 6, 0), MAX_MESSAGE), Err(HeaderError::Kind { kind: 6 }));
+        for (length, kind, max) in [
+            (5, 2, MAX_MESSAGE),
+            (18, 4, MAX_MESSAGE),
+            (20, 4, MAX_MESSAGE),
+            (20, 4, MAX_EXTENDED),
+            (28, 1, MAX_MESSAGE),
+            (4097, 1, MAX_EXTENDED),
+            (22, 2, MAX_MESSAGE),
+            (4097, 2, MAX_MESSAGE),
+            (65535, 2, MAX_MESSAGE),
+            (20, 3, MAX_MESSAGE),
+            (22, 5, MAX_MESSAGE),
+        ] {
+            let error = frame(&message(length, kind, 0), max).unwrap_err();
+            assert!(
+                matches!(error, HeaderError::Length { length: l, .. } if l == length),
+                "{length} {kind}: {error}"
+            );
+        }
+        assert_eq!(frame(&message(65535, 2, 10), MAX_EXTENDED), Ok(None));
+    }
+}

@@ -1,0 +1,196 @@
+//! Network Layer Reachability Information: length-and-prefix pairs (RFC 4271 §4.3, RFC 4760 §5).
+//!
+//! A field is checked once, when the UPDATE is decoded; from then on it is an [`Nlri`] or [`Prefixes`], which can
+//! be iterated over as often as wanted, without errors and without allocation.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use ipnet::IpNet;
+
+use super::UpdateError;
+use crate::types::{AddressFamily, Family, Ipv4, Ipv6};
+
+/// The prefixes of one field, of one family.
+#[derive(Clone, Copy)]
+pub struct Nlri<'a, F> {
+    octets: &'a [u8],
+    count: usize,
+    family: PhantomData<F>,
+}
+
+impl<'a, F: AddressFamily> Nlri<'a, F> {
+    /// A field without prefixes.
+    pub const EMPTY: Nlri<'static, F> = Nlri { octets: &[], count: 0, family: PhantomData };
+
+    /// Checks a field (RFC 7606 §5.3): every length is possible, and the last prefix ends where the field does.
+    /// `name` is for the error.
+    pub(super) fn check(octets: &'a [u8], name: &'static str) -> Result<Self, UpdateError> {
+        let mut at = 0;
+        let mut count = 0;
+        while let Some(&length) = octets.get(at) {
+            let end = at + 1 + usize::from(length).div_ceil(8);
+            if usize::from(length) > 8 * F::OCTETS || end > octets.len() {
+                return Err(UpdateError::Prefix { field: name, length, offset: at });
+            }
+            at = end;
+            count += 1;
+        }
+        Ok(Nlri { octets, count, family: PhantomData })
+    }
+
+    /// How many prefixes there are; known without iterating.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The prefixes in the order of the message, host bits cleared. One may be there twice.
+    pub fn iter(&self) -> NlriIter<'a, F> {
+        NlriIter { octets: self.octets, left: self.count, family: PhantomData }
+    }
+}
+
+impl<'a, F: AddressFamily> IntoIterator for Nlri<'a, F> {
+    type Item = F::Prefix;
+    type IntoIter = NlriIter<'a, F>;
+
+    fn into_iter(self) -> NlriIter<'a, F> {
+        self.iter()
+    }
+}
+
+impl<F: AddressFamily> fmt::Debug for Nlri<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// Iterator over [`Nlri`].
+#[derive(Clone)]
+pub struct NlriIter<'a, F> {
+    octets: &'a [u8],
+    left: usize,
+    family: PhantomData<F>,
+}
+
+impl<F: AddressFamily> Iterator for NlriIter<'_, F> {
+    type Item = F::Prefix;
+
+    #[inline]
+    fn next(&mut self) -> Option<F::Prefix> {
+        let (&length, rest) = self.octets.split_first()?;
+        let (octets, rest) = rest.split_at_checked(usize::from(length).div_ceil(8))?;
+        self.octets = rest;
+        self.left -= 1;
+        F::prefix(octets, length)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<F: AddressFamily> ExactSizeIterator for NlriIter<'_, F> {}
+
+/// The prefixes of one field whose family is known only when it is read.
+#[derive(Clone, Copy, Debug)]
+pub enum Prefixes<'a> {
+    /// IPv4 unicast.
+    V4(Nlri<'a, Ipv4>),
+    /// IPv6 unicast.
+    V6(Nlri<'a, Ipv6>),
+}
+
+impl<'a> Prefixes<'a> {
+    pub(super) fn check(family: Family, octets: &'a [u8], name: &'static str) -> Result<Self, UpdateError> {
+        Ok(match family {
+            Family::Ipv4Unicast => Prefixes::V4(Nlri::check(octets, name)?),
+            Family::Ipv6Unicast => Prefixes::V6(Nlri::check(octets, name)?),
+        })
+    }
+
+    /// Their family.
+    pub fn family(&self) -> Family {
+        match self {
+            Prefixes::V4(_) => Family::Ipv4Unicast,
+            Prefixes::V6(_) => Family::Ipv6Unicast,
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Prefixes::V4(nlri) => nlri.len(),
+            Prefixes::V6(nlri) => nlri.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The prefixes, family no longer known: for tests and display. A table takes [`Nlri`].
+    pub fn iter(&self) -> impl Iterator<Item = IpNet> + use<'a> {
+        let (v4, v6) = match *self {
+            Prefixes::V4(nlri) => (nlri, Nlri::EMPTY),
+            Prefixes::V6(nlri) => (Nlri::EMPTY, nlri),
+        };
+        v4.iter().map(IpNet::V4).chain(v6.iter().map(IpNet::V6))
+    }
+}
+
+/// Appends one prefix.
+#[inline]
+pub(super) fn push<F: AddressFamily>(out: &mut Vec<u8>, prefix: &F::Prefix) {
+    let (octets, length) = F::parts(prefix);
+    out.push(length);
+    out.extend_from_slice(&octets[..usize::from(length).div_ceil(8)]);
+}
+
+/// Octets that the prefix takes.
+#[inline]
+pub(super) fn encoded_len<F: AddressFamily>(prefix: &F::Prefix) -> usize {
+    1 + usize::from(F::parts(prefix).1).div_ceil(8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(octets: &[u8]) -> Result<Nlri<'_, Ipv4>, UpdateError> {
+        Nlri::check(octets, "NLRI")
+    }
+
+    #[test]
+    fn a_field_is_read_in_its_order() {
+        let nlri = v4(&[0, 9, 10, 255, 32, 10, 0, 0, 1]).unwrap();
+        assert_eq!(
+            nlri.iter().map(|p| p.to_string()).collect::<Vec<_>>(),
+            ["0.0.0.0/0", "10.128.0.0/9", "10.0.0.1/32"]
+        );
+        assert_eq!((nlri.len(), nlri.iter().len(), nlri.iter().skip(1).len()), (3, 3, 2));
+        let mut out = Vec::new();
+        nlri.iter().for_each(|prefix| push::<Ipv4>(&mut out, &prefix));
+        assert_eq!(out, [0, 9, 10, 128, 32, 10, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_is_an_error() {
+        for (octets, length, offset) in [
+            (&[33, 1, 2, 3, 4, 5][..], 33, 0),
+            (&[0, 255], 255, 1),
+            (&[8, 10, 8], 8, 2),
+            (&[25, 1, 2, 3], 25, 0),
+        ] {
+            assert_eq!(v4(octets).unwrap_err(), UpdateError::Prefix { field: "NLRI", length, offset });
+        }
+        assert!(Nlri::<Ipv6>::check(&[129; 18], "NLRI").is_err());
+        assert_eq!(Nlri::<Ipv6>::check(&[128; 17], "NLRI").unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,445 @@
+//! UPDATE, reading (RFC 4271 §4.3, §6.3; RFC 4760; RFC 7606).
+//!
+//! The order of work follows RFC 7606: first the three fields are found and the NLRI fields checked (§3 b, i),
+//! then the attributes are walked (§4, §3 g), then each is checked by its row of the attribute table (§7), then
+//! what is missing is noticed (§3 d). The strongest outcome wins (§3 h): anything that leaves the routes
+//! unfindable is an [`UpdateError`] and ends the session; a malformed attribute moves the routes of the message
+//! to the withdrawn ones; a discarded attribute only goes missing from the block.
+//!
+//! A treated-as-withdrawn UPDATE needs no care by the reader: [`Update::announced`] is empty and
+//! [`Update::withdrawn`] has the routes.
+//!
+//! Awkward, and on purpose: a family that was not negotiated is ignored (its routes and its next hop, whatever
+//! they look like) rather than punished, as peers are known to send End-of-RIB for families that only they
+//! offered. An unknown attribute that claims to be well-known ends the session: RFC 7606 leaves RFC 4271 §6.3 as
+//! it is there. LOCAL_PREF missing from an internal peer is no fault; the decision process has a default.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::attributes::as_path;
+use super::attributes::table::{self, Sender, flags};
+use super::attributes::{Attributes, push_attribute};
+use super::error::{AttributeFault, AttributeFaultKind, Outcome, UpdateError};
+use super::nlri::{Nlri, Prefixes};
+use crate::types::{Asn, Family, FamilySet, Ipv4, NextHop};
+
+/// What the session agreed on, as far as it changes the meaning of octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeContext {
+    /// AS numbers have four octets (RFC 6793); both sides have the capability.
+    pub four_octet_as: bool,
+    /// IPv4 routes may have an IPv6 next hop (RFC 8950).
+    pub ext_next_hop: bool,
+    /// The families of the session: IPv4 unicast where neither side has a multiprotocol capability, else those
+    /// that both have.
+    pub families: FamilySet,
+    /// The peer is in another AS.
+    pub ebgp: bool,
+}
+
+/// Buffers that [`decode_update`] works in; kept by the caller, so that they are allocated once.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    block: Vec<u8>,
+    as_path: Vec<u8>,
+    entries: Vec<Entry>,
+    discarded: Vec<AttributeFault>,
+}
+
+/// An attribute's place in the list of attributes.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    code: u8,
+    flags: u8,
+    start: u16,
+    /// Where the value starts.
+    value: u16,
+    end: u16,
+}
+
+/// A decoded UPDATE. All of [`Self::withdrawn`] comes before [`Self::announced`]: a prefix in both is announced
+/// (RFC 4271 §4.3).
+#[derive(Debug)]
+pub struct Update<'a> {
+    withdrawn: [Option<Prefixes<'a>>; 4],
+    announced: [Option<Reach<'a>>; 2],
+    /// The canonical block of the announced routes; None if none are announced.
+    pub attributes: Option<&'a [u8]>,
+    /// Why the routes of this UPDATE are treated as withdrawn (RFC 7606 §2), if they are.
+    pub treat_as_withdraw: Option<AttributeFault>,
+    /// Faults that cost an attribute, or a family that was not negotiated, and nothing more.
+    pub discarded: &'a [AttributeFault],
+    /// This UPDATE is the End-of-RIB of the family (RFC 4724 §2).
+    pub end_of_rib: Option<Family>,
+}
+
+/// Announced routes that have their next hop in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Reach<'a> {
+    /// Their next hop.
+    pub next_hop: NextHop,
+    /// The prefixes, at least one.
+    pub prefixes: Prefixes<'a>,
+}
+
+impl<'a> Update<'a> {
+    /// The routes that are gone, those treated as withdrawn among them; no list is empty.
+    pub fn withdrawn(&self) -> impl Iterator<Item = Prefixes<'a>> + use<'a> {
+        self.withdrawn.into_iter().flatten()
+    }
+
+    /// The routes that are there; no list is empty.
+    pub fn announced(&self) -> impl Iterator<Item = Reach<'a>> + use<'a> {
+        self.announced.into_iter().flatten()
+    }
+}
+
+/// The parts of MP_REACH_NLRI.
+struct MpReach<'a> {
+    next_hop: Result<NextHop, AttributeFaultKind>,
+    prefixes: Prefixes<'a>,
+}
+
+/// Reads the body of an UPDATE. An error ends the session.
+pub fn decode_update<'a>(
+    body: &'a [u8],
+    context: &DecodeContext,
+    scratch: &'a mut Scratch,
+) -> Result<Update<'a>, UpdateError> {
+    let (withdrawn_octets, rest) = length_prefixed(body, "Withdrawn Routes Length")?;
+    let (attributes, nlri_octets) = length_prefixed(rest, "Total Path Attribute Length")?;
+    let mut withdrawn = Nlri::<Ipv4>::check(withdrawn_octets, "Withdrawn Routes")?;
+    let mut nlri = Nlri::<Ipv4>::check(nlri_octets, "NLRI")?;
+
+    let Scratch { block, as_path, entries, discarded } = scratch;
+    block.clear();
+    entries.clear();
+    discarded.clear();
+    let ipv4 = context.families.contains(Family::Ipv4Unicast);
+    if !(ipv4 || withdrawn.is_empty() && nlri.is_empty()) {
+        discarded.push(not_negotiated(0, 1, 1));
+        (withdrawn, nlri) = (Nlri::EMPTY, Nlri::EMPTY);
+    }
+
+    let mut fault = index(attributes, entries, discarded)?;
+    let mut first_fault = |found: AttributeFault| fault = fault.or(Some(found));
+
+    let value = |entry: &Entry| &attributes[usize::from(entry.value)..usize::from(entry.end)];
+    let mut mp_reach = None;
+    let mut mp_unreach = None;
+    let mut next_hop = None;
+    let mut ignored_mp = false;
+    let mut seen = [false; 3]; // by code: ORIGIN and AS_PATH
+    let as4 = if context.four_octet_as { As4::default() } else { As4::find(entries, attributes, context) };
+
+    for entry in entries.iter() {
+        let Entry { code, flags, .. } = *entry;
+        let value = value(entry);
+        let Some(row) = table::row(code) else {
+            if flags & flags::OPTIONAL == 0 {
+                let attribute = attributes[usize::from(entry.start)..usize::from(entry.end)].to_vec();
+                return Err(UpdateError::UnrecognizedWellKnown { code, attribute });
+            }
+            if flags & flags::TRANSITIVE != 0 {
+                push_attribute(block, flags::OPTIONAL | flags::TRANSITIVE | flags::PARTIAL, code, value);
+            }
+            continue;
+        };
+        let expected_sender = match row.sender {
+            Sender::Anyone => Ok(()),
+            Sender::InternalPeers if context.ebgp => Err(AttributeFaultKind::FromExternalPeer),
+            Sender::TwoOctetSpeakers if context.four_octet_as => Err(AttributeFaultKind::FromFourOctetPeer),
+            Sender::InternalPeers | Sender::TwoOctetSpeakers => Ok(()),
+        };
+        if let Err(kind) = expected_sender {
+            discarded.push(AttributeFault { code, kind });
+            continue;
+        }
+        let known = flags & (flags::OPTIONAL | flags::TRANSITIVE);
+        let flags_fault = (known != row.flags).then_some(AttributeFault {
+            code,
+            kind: AttributeFaultKind::Flags { flags, expected: row.flags },
+        });
+        if let Some(found) = flags_fault {
+            first_fault(found);
+        }
+        // NLRI are looked for whatever the flags are: what is treated as withdrawn must be known.
+        match code {
+            table::MP_REACH_NLRI | table::MP_UNREACH_NLRI => {
+                let mp_error = |what| UpdateError::Mp {
+                    code,
+                    what,
+                    attribute: attributes[usize::from(entry.start)..usize::from(entry.end)].to_vec(),
+                };
+                let &[afi0, afi1, safi, ref rest @ ..] = value else {
+                    return Err(mp_error("cut short before the end of its family"));
+                };
+                let afi = u16::from_be_bytes([afi0, afi1]);
+                let family =
+                    Family::from_afi_safi(afi, safi).filter(|family| context.families.contains(*family));
+                let Some(family) = family else {
+                    discarded.push(not_negotiated(code, afi, safi));
+                    ignored_mp = true;
+                    continue;
+                };
+                if code == table::MP_UNREACH_NLRI {
+                    mp_unreach = Some(Prefixes::check(family, rest, "MP_UNREACH_NLRI")?);
+                } else {
+                    mp_reach = Some(decode_mp_reach(family, rest, context).map_err(|error| match error {
+                        MpReachError::Mp(what) => mp_error(what),
+                        MpReachError::Prefix(error) => error,
+                    })?);
+                }
+                continue;
+            }
+            // NEXT_HOP means nothing to the routes of MP_REACH_NLRI (RFC 4760 §3).
+            table::NEXT_HOP if nlri.is_empty() && (ignored_mp || has_mp_reach(entries)) => continue,
+            _ => {}
+        }
+        if code <= table::AS_PATH {
+            seen[usize::from(code)] = true;
+        }
+        if flags_fault.is_some() {
+            continue;
+        }
+        if let Err(kind) = (row.check)(value, context) {
+            let found = AttributeFault { code, kind };
+            match row.malformed {
+                Outcome::AttributeDiscard => discarded.push(found),
+                Outcome::TreatAsWithdraw | Outcome::SessionReset => first_fault(found),
+            }
+            continue;
+        }
+        match code {
+            table::NEXT_HOP => {
+                next_hop = <[u8; 4]>::try_from(value).ok().map(|octets| NextHop::V4(octets.into()))
+            }
+            table::AS_PATH if !context.four_octet_as => {
+                as_path.clear();
+                as_path::merge(value, as4.as_path, as_path);
+                push_attribute(block, row.flags, code, as_path);
+            }
+            table::AGGREGATOR if !context.four_octet_as => {
+                push_attribute(block, row.flags | flags & flags::PARTIAL, code, &as4.aggregator(value));
+            }
+            table::AS4_PATH | table::AS4_AGGREGATOR => {}
+            _ => {
+                let optional = row.flags == flags::OPTIONAL | flags::TRANSITIVE;
+                let partial = if optional { flags & flags::PARTIAL } else { 0 };
+                push_attribute(block, row.flags | partial, code, value);
+            }
+        }
+    }
+
+    let mp_reach: Option<MpReach<'_>> = mp_reach.filter(|reach: &MpReach<'_>| !reach.prefixes.is_empty());
+    let reachable = !nlri.is_empty() || mp_reach.is_some();
+    if reachable {
+        let missing = |code| AttributeFault { code, kind: AttributeFaultKind::Missing };
+        for code in [table::ORIGIN, table::AS_PATH] {
+            if !seen[usize::from(code)] {
+                first_fault(missing(code));
+            }
+        }
+        let has_next_hop = next_hop.is_some() || entries.iter().any(|entry| entry.code == table::NEXT_HOP);
+        if !nlri.is_empty() && !has_next_hop {
+            first_fault(missing(table::NEXT_HOP));
+        }
+        if let Some(MpReach { next_hop: Err(kind), .. }) = &mp_reach {
+            first_fault(AttributeFault { code: table::MP_REACH_NLRI, kind: *kind });
+        }
+    }
+
+    // RFC 7606 §5.2. With MP_UNREACH_NLRI alone there is nothing else that could be at fault.
+    let only_unreach = matches!(entries[..], [Entry { code: table::MP_UNREACH_NLRI, .. }]);
+    if let Some(fault) = fault.filter(|_| !reachable && !ignored_mp)
+        && !(only_unreach && matches!(fault.kind, AttributeFaultKind::Flags { .. }))
+    {
+        return Err(UpdateError::NoRoutes { fault });
+    }
+
+    let end_of_rib = match (&mp_unreach, &entries[..]) {
+        _ if !withdrawn_octets.is_empty() || !nlri_octets.is_empty() => None,
+        (None, []) => Some(Family::Ipv4Unicast).filter(|_| ipv4),
+        (Some(prefixes), [_]) if prefixes.is_empty() => Some(prefixes.family()),
+        _ => None,
+    };
+    let non_empty = |prefixes: &Prefixes<'_>| !prefixes.is_empty();
+    let withdrawn = Some(Prefixes::V4(withdrawn)).filter(non_empty);
+    let mp_unreach = mp_unreach.filter(non_empty);
+    let nlri = Some(Prefixes::V4(nlri)).filter(non_empty);
+    let reach = nlri.zip(next_hop).map(|(prefixes, next_hop)| Reach { next_hop, prefixes });
+    Ok(match fault {
+        None => Update {
+            withdrawn: [withdrawn, mp_unreach, None, None],
+            announced: [
+                reach,
+                mp_reach.and_then(|MpReach { next_hop, prefixes }| {
+                    Some(Reach { next_hop: next_hop.ok()?, prefixes })
+                }),
+            ],
+            attributes: reachable.then_some(&block[..]),
+            treat_as_withdraw: None,
+            discarded,
+            end_of_rib,
+        },
+        Some(fault) => Update {
+            withdrawn: [withdrawn, mp_unreach, nlri, mp_reach.map(|reach| reach.prefixes)],
+            announced: [None, None],
+            attributes: None,
+            treat_as_withdraw: Some(fault),
+            discarded,
+            end_of_rib: None,
+        },
+    })
+}
+
+/// A field with its two-octet length before it, and what follows (RFC 7606 §3 b).
+fn length_prefixed<'a>(octets: &'a [u8], field: &'static str) -> Result<(&'a [u8], &'a [u8]), UpdateError> {
+    let remaining = octets.len();
+    let (length, rest) = octets
+        .split_first_chunk::<2>()
+        .map(|(length, rest)| (usize::from(u16::from_be_bytes(*length)), rest))
+        .ok_or(UpdateError::FieldLength { field, length: 0, remaining })?;
+    rest.split_at_checked(length).ok_or(UpdateError::FieldLength { field, length, remaining: rest.len() })
+}
+
+/// Lists the attributes in ascending order of code, the first of each. Returns the fault that ended the walk.
+fn index(
+    attributes: &[u8],
+    entries: &mut Vec<Entry>,
+    discarded: &mut Vec<AttributeFault>,
+) -> Result<Option<AttributeFault>, UpdateError> {
+    let mut walk = Attributes::new(attributes);
+    let mut seen = [0u64; 4];
+    let mut end = 0;
+    let mut sorted = true;
+    for attribute in walk.by_ref() {
+        let code = attribute.code;
+        let start = end;
+        end += attribute.whole.len();
+        let (word, bit) = (usize::from(code >> 6), 1 << (code & 63));
+        if seen[word] & bit != 0 {
+            if matches!(code, table::MP_REACH_NLRI | table::MP_UNREACH_NLRI) {
+                return Err(UpdateError::DuplicateMp { code });
+            }
+            discarded.push(AttributeFault { code, kind: AttributeFaultKind::Duplicate });
+            continue;
+        }
+        seen[word] |= bit;
+        sorted &= entries.last().is_none_or(|last| last.code < code);
+        let value = end - attribute.value.len();
+        // A list of attributes is at most 65,535 octets long: its length field has 16 bits.
+        entries.push(Entry {
+            code,
+            flags: attribute.flags,
+            start: start as u16,
+            value: value as u16,
+            end: end as u16,
+        });
+    }
+    if !sorted {
+        entries.sort_unstable_by_key(|entry| entry.code);
+    }
+    Ok(walk.fault())
+}
+
+fn not_negotiated(code: u8, afi: u16, safi: u8) -> AttributeFault {
+    AttributeFault { code, kind: AttributeFaultKind::Family { afi, safi } }
+}
+
+fn has_mp_reach(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| entry.code == table::MP_REACH_NLRI)
+}
+
+enum MpReachError {
+    Mp(&'static str),
+    Prefix(UpdateError),
+}
+
+/// MP_REACH_NLRI from the length of the next hop on (RFC 4760 §3, RFC 2545 §3, RFC 8950 §3).
+fn decode_mp_reach<'a>(
+    family: Family,
+    octets: &'a [u8],
+    context: &DecodeContext,
+) -> Result<MpReach<'a>, MpReachError> {
+    let cut_short = MpReachError::Mp("cut short in its next hop");
+    let Some((length, rest)) = octets.split_first() else {
+        return Err(cut_short);
+    };
+    let Some((next_hop, [_reserved, nlri @ ..])) = rest.split_at_checked(usize::from(*length)) else {
+        return Err(cut_short);
+    };
+    let ipv6 = match family {
+        Family::Ipv4Unicast => context.ext_next_hop,
+        Family::Ipv6Unicast => true,
+    };
+    let next_hop = match (next_hop, next_hop.as_chunks::<16>()) {
+        (&[a, b, c, d], _) if family == Family::Ipv4Unicast => host_v4(Ipv4Addr::new(a, b, c, d)),
+        (_, ([global], [])) if ipv6 => host_v6(Ipv6Addr::from(*global), None),
+        (_, ([global, link_local], [])) if ipv6 => {
+            host_v6(Ipv6Addr::from(*global), Some(Ipv6Addr::from(*link_local)))
+        }
+        _ => return Err(MpReachError::Mp("a next hop of a length that its family cannot have")),
+    };
+    let prefixes = Prefixes::check(family, nlri, "MP_REACH_NLRI").map_err(MpReachError::Prefix)?;
+    Ok(MpReach { next_hop, prefixes })
+}
+
+fn host_v4(address: Ipv4Addr) -> Result<NextHop, AttributeFaultKind> {
+    if address.is_unspecified() || address.octets()[0] >= 224 {
+        return Err(AttributeFaultKind::NextHop { address: address.into() });
+    }
+    Ok(NextHop::V4(address))
+}
+
+/// The next hop of one or two IPv6 addresses. Speakers are known to fill the second place with anything when
+/// they have no link-local address, and the first with :: or the link-local one when they have no other.
+fn host_v6(global: Ipv6Addr, link_local: Option<Ipv6Addr>) -> Result<NextHop, AttributeFaultKind> {
+    let link_local = link_local.filter(Ipv6Addr::is_unicast_link_local);
+    match link_local {
+        Some(link_local) if global.is_unspecified() || global == link_local => Ok(NextHop::V6(link_local)),
+        _ if global.is_unspecified() || global.is_multicast() => {
+            Err(AttributeFaultKind::NextHop { address: IpAddr::V6(global) })
+        }
+        Some(link_local) => Ok(NextHop::V6WithLinkLocal(global, link_local)),
+        None => Ok(NextHop::V6(global)),
+    }
+}
+
+/// What a two-octet speaker has put into attributes of its own for large AS numbers (RFC 6793 §4.2.3).
+#[derive(Default)]
+struct As4<'a> {
+    as_path: Option<&'a [u8]>,
+    aggregator: Option<&'a [u8; 8]>,
+}
+
+impl<'a> As4<'a> {
+    fn find(entries: &[Entry], attributes: &'a [u8], context: &DecodeContext) -> As4<'a> {
+        let value = |code: u8| {
+            let entry = entries.iter().find(|entry| entry.code == code)?;
+            let value = &attributes[usize::from(entry.value)..usize::from(entry.end)];
+            let row = table::row(code)?;
+            let known = entry.flags & (flags::OPTIONAL | flags::TRANSITIVE);
+            (known == row.flags && (row.check)(value, context).is_ok()).then_some(value)
+        };
+        let aggregator = value(table::AS4_AGGREGATOR).and_then(|value| <&[u8; 8]>::try_from(value).ok());
+        // An AGGREGATOR that is not AS_TRANS says that a two-octet speaker has aggregated since: both are void.
+        let trans = Asn::TRANS.two_octet().to_be_bytes();
+        if aggregator.is_some() && value(table::AGGREGATOR).is_some_and(|value| value[..2] != trans) {
+            return As4::default();
+        }
+        As4 { as_path: value(table::AS4_PATH), aggregator }
+    }
+
+    /// The four-octet form of a two-octet AGGREGATOR of 6 octets.
+    fn aggregator(&self, value: &[u8]) -> [u8; 8] {
+        match self.aggregator {
+            Some(aggregator) => *aggregator,
+            None => {
+                let mut aggregator = [0; 8];
+                aggregator[2..].copy_from_slice(value);
+                aggregator
+            }
+        }
+    }
+}
