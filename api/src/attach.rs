@@ -31,6 +31,8 @@ use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::control::Query;
+
 /// Version of this protocol.
 pub const VERSION: u32 = 1;
 /// Where the agent listens unless configured otherwise.
@@ -62,6 +64,8 @@ pub enum Command {
     Gc(Gc),
     /// Could a container be attached now?: `Reply<Done>`; an error with [`Code::NotAvailable`] or [`Code::LimitedConnectivity`] if not.
     Status,
+    /// An operator's question: the reply is as [`Query`] says.
+    Query(Query),
 }
 
 /// A container's interface: the key of an attachment.

@@ -8,8 +8,10 @@
 //! - [`validate`]: the rules that resources must keep, alone, together and on one node.
 //! - [`names`]: annotations, labels and finalizers.
 //! - [`attach`]: the protocol between the CNI plugin and the agent.
+//! - [`control`]: what the operator's commands ask, and the shape of `-o json`.
 
 pub mod attach;
+pub mod control;
 pub mod manifest;
 pub mod names;
 pub mod policy;

@@ -1,0 +1,357 @@
+//! What the operator's commands ask of the agent, and what `-o json` prints.
+//!
+//! A question travels as [`crate::attach::Command::Query`] over the socket of the attach protocol and gets one
+//! `Reply` of the type that it names. The answers are printed by `-o json` as they are: **their field names are
+//! an interface**, to be added to and never renamed. Times are counted in seconds back from the answer, so that nothing
+//! depends on clocks that agree.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "query", rename_all = "lowercase")]
+pub enum Query {
+    /// The agent at a glance: `Reply<AgentStatus>`.
+    Agent,
+    /// The BGP peers: `Reply<Vec<Peer>>`.
+    Peers {
+        /// Only this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<IpAddr>,
+    },
+    /// Routes: `Reply<Vec<Route>>`.
+    Routes {
+        /// Which table.
+        #[serde(flatten)]
+        table: Table,
+    },
+    /// The attached pods: `Reply<Vec<PodStatus>>`.
+    Pods,
+}
+
+/// A table of routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "table", rename_all = "lowercase")]
+pub enum Table {
+    /// Every path of every prefix, the chosen ones marked (Loc-RIB).
+    Best,
+    /// What a peer told, refused paths included (Adj-RIB-In).
+    Received {
+        /// The peer.
+        peer: IpAddr,
+    },
+    /// What a peer was told (Adj-RIB-Out).
+    Advertised {
+        /// The peer.
+        peer: IpAddr,
+    },
+}
+
+/// The agent at a glance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentStatus {
+    /// The node's name.
+    pub node: String,
+    /// The agent's version.
+    pub version: String,
+    /// Since the agent started.
+    pub uptime_seconds: u64,
+    /// Whether pods can be attached.
+    pub ready: bool,
+    /// What is missing before they can; empty if ready.
+    pub not_ready: Vec<String>,
+    /// The manifests.
+    pub manifests: ManifestStatus,
+    /// The store.
+    pub store: StoreStatus,
+    /// The speaker; none where no BGP network is on this node.
+    pub bgp: Option<BgpStatus>,
+    /// The networks on this node.
+    pub networks: Vec<NetworkStatus>,
+    /// Attached pods' interfaces.
+    pub attachments: usize,
+    /// Pods that are in the kernel although no record knows them; they keep running, and their addresses are given
+    /// to nobody.
+    pub unrecorded: usize,
+    /// The kernel's tables.
+    pub kernel: KernelStatus,
+}
+
+/// The folder of manifests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManifestStatus {
+    /// The folder.
+    pub folder: String,
+    /// Whether any of its states was taken over since the agent started.
+    pub applied: bool,
+    /// Why its state of now is refused, and the one before runs; empty if it is in force.
+    pub refused: Vec<String>,
+}
+
+/// The store of addresses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreStatus {
+    /// The file.
+    pub path: String,
+    /// Why no address is given out.
+    pub fault: Option<String>,
+}
+
+/// The speaker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BgpStatus {
+    /// The AS of this node.
+    pub local_as: u32,
+    /// The BGP identifier.
+    pub router_id: Ipv4Addr,
+    /// Configured peers.
+    pub peers: usize,
+    /// Those in state Established.
+    pub established: usize,
+    /// Families whose first selection after the start is done.
+    pub converged: Vec<String>,
+}
+
+/// A network on this node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkStatus {
+    /// Its name.
+    pub name: String,
+    /// Its mode.
+    pub mode: String,
+    /// The routing table of its subnets.
+    pub table: Option<u32>,
+    /// Why it is not served here.
+    pub refused: Option<String>,
+    /// Its subnets.
+    pub subnets: Vec<SubnetStatus>,
+}
+
+/// A subnet and its addresses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SubnetStatus {
+    /// Its name.
+    pub name: String,
+    /// The prefix.
+    pub cidr: IpNet,
+    /// Addresses that can be given out.
+    pub total: u32,
+    /// Given out.
+    pub used: u32,
+    /// Can still be given to a pod that names none.
+    pub free: u32,
+}
+
+/// The kernel's tables.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KernelStatus {
+    /// Routes that should be there.
+    pub routes_wanted: u64,
+    /// Of these, the ones that are.
+    pub routes_installed: u64,
+    /// What somebody else removed or changed, and was put back.
+    pub repairs: u64,
+    /// What the kernel refused.
+    pub errors: u64,
+    /// The last refusal, in words.
+    pub last_error: Option<String>,
+}
+
+/// A BGP peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// The interface of a link-local address.
+    pub interface: Option<String>,
+    /// Its AS number as configured.
+    pub remote_as: u32,
+    /// This side's.
+    pub local_as: u32,
+    /// RFC 4271's state: Idle, Connect, Active, OpenSent, OpenConfirm, Established.
+    pub state: String,
+    /// In this state for.
+    pub state_seconds: u64,
+    /// Until the next own attempt to connect.
+    pub next_attempt_seconds: Option<u64>,
+    /// Administratively down.
+    pub shutdown: bool,
+    /// Pods may be ready without it (`allowNotEstablished`).
+    pub optional: bool,
+    /// Established session.
+    pub session: Option<PeerSession>,
+    /// Each configured family.
+    pub families: Vec<PeerFamily>,
+    /// Messages received.
+    pub received: Messages,
+    /// Messages sent.
+    pub sent: Messages,
+    /// How often the session left Established.
+    pub flaps: u64,
+    /// Most prefixes taken from it.
+    pub max_prefixes: Option<u32>,
+    /// What went wrong last; it is kept when the session comes back.
+    pub last_error: Option<Dated>,
+    /// The last NOTIFICATION sent.
+    pub notification_sent: Option<Dated>,
+    /// The last NOTIFICATION received.
+    pub notification_received: Option<Dated>,
+}
+
+/// What an Established session agreed on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerSession {
+    /// This side of the connection.
+    pub local: SocketAddr,
+    /// The other side.
+    pub remote: SocketAddr,
+    /// The peer's BGP identifier.
+    pub router_id: Ipv4Addr,
+    /// Hold Time; 0 is off.
+    pub hold_seconds: u64,
+    /// Between KEEPALIVEs; 0 is off.
+    pub keepalive_seconds: u64,
+    /// Capabilities sent.
+    pub capabilities_sent: Vec<String>,
+    /// Capabilities received.
+    pub capabilities_received: Vec<String>,
+    /// The peer's Restart Time, if it has graceful restart.
+    pub peer_restart_seconds: Option<u16>,
+}
+
+/// One family of a peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerFamily {
+    /// `ipv4-unicast` or `ipv6-unicast`.
+    pub family: String,
+    /// Both sides have it.
+    pub negotiated: bool,
+    /// Prefixes received.
+    pub received: usize,
+    /// Of these, not refused.
+    pub accepted: usize,
+    /// Prefixes advertised.
+    pub advertised: usize,
+    /// Of the received, kept from before the peer's restart.
+    pub stale: usize,
+    /// End-of-RIB has come.
+    pub end_of_rib_received: bool,
+    /// End-of-RIB has gone out.
+    pub end_of_rib_sent: bool,
+}
+
+/// Messages by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Messages {
+    /// OPEN.
+    pub open: u64,
+    /// UPDATE.
+    pub update: u64,
+    /// NOTIFICATION.
+    pub notification: u64,
+    /// KEEPALIVE.
+    pub keepalive: u64,
+    /// ROUTE-REFRESH.
+    pub route_refresh: u64,
+    /// All together.
+    pub octets: u64,
+}
+
+/// Something said, and how long ago.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Dated {
+    /// In words.
+    pub text: String,
+    /// How long ago.
+    pub seconds_ago: u64,
+}
+
+/// A path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Route {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// Who told of it (who is told, among the advertised); none if it is originated here.
+    pub peer: Option<IpAddr>,
+    /// Next hop; none if it is originated here.
+    pub next_hop: Option<IpAddr>,
+    /// `IGP`, `EGP` or `INCOMPLETE`.
+    pub origin: String,
+    /// AS_PATH, sets in braces.
+    pub as_path: String,
+    /// MULTI_EXIT_DISC.
+    pub med: Option<u32>,
+    /// LOCAL_PREF.
+    pub local_pref: Option<u32>,
+    /// Communities, large ones too.
+    pub communities: Vec<String>,
+    /// Traffic uses it.
+    pub best: bool,
+    /// Refused by import policy or because it loops.
+    pub filtered: bool,
+    /// Kept from before the peer's restart.
+    pub stale: bool,
+}
+
+/// An attached pod's interface.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodStatus {
+    /// The runtime's container ID.
+    pub container_id: String,
+    /// The interface in the container.
+    pub ifname: String,
+    /// The pod's namespace; empty where the runtime has no pods.
+    pub namespace: String,
+    /// The pod's name; empty where the runtime has no pods.
+    pub name: String,
+    /// The network.
+    pub network: String,
+    /// Its addresses, IPv4 first.
+    pub addresses: Vec<IpAddr>,
+    /// MAC address in the container.
+    pub mac: String,
+    /// The host's end.
+    pub host_ifname: String,
+    /// `attaching`, `attached`, or `unrecorded` (in the kernel, not in the store).
+    pub state: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::{Command, Request, encode};
+
+    #[test]
+    fn every_question_survives_the_wire() {
+        let peer: IpAddr = "2001:db8::1".parse().unwrap();
+        for query in [
+            Query::Agent,
+            Query::Peers { address: None },
+            Query::Peers { address: Some(peer) },
+            Query::Routes { table: Table::Best },
+            Query::Routes { table: Table::Received { peer } },
+            Query::Routes { table: Table::Advertised { peer } },
+            Query::Pods,
+        ] {
+            let request = Request::new(Command::Query(query));
+            assert_eq!(Request::decode(&encode(&request).unwrap()).unwrap(), request);
+        }
+    }
+}
