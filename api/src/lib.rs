@@ -16,3 +16,4 @@ pub mod manifest;
 pub mod names;
 pub mod policy;
 pub mod resources;
+pub mod validate;

@@ -1,0 +1,141 @@
+//! Rules of a Network: type, mode and netID fit together, and a node has one way into the fabric.
+
+use std::collections::BTreeMap;
+
+use super::{Fault, Faults, peer};
+use crate::resources::{Network, NetworkMode, NetworkType};
+
+/// The largest VLAN id (IEEE 802.1Q; 4095 is reserved).
+pub(super) const MAX_VLAN: u32 = 4094;
+/// The largest VNI: 24 bits (RFC 7348).
+const MAX_VNI: u32 = (1 << 24) - 1;
+
+pub(super) fn check_all(networks: &[Network], found: &mut Vec<Fault>) {
+    for network in networks {
+        check(network, &mut Faults { kind: "Network", name: network.name(), found });
+    }
+    for unique in [NetworkType::Overlay, NetworkType::GlobalBGP] {
+        let mut these = networks.iter().filter(|network| network.network_type() == unique);
+        let Some(first) = these.next() else { continue };
+        for network in these {
+            Faults { kind: "Network", name: network.name(), found }.add(
+                "spec.type",
+                format!(
+                    "{unique:?}: there is one of this type at most, and {} is there: add subnets to that one",
+                    first.name()
+                ),
+            );
+        }
+    }
+}
+
+fn check(network: &Network, faults: &mut Faults<'_>) {
+    let (network_type, mode) = (network.network_type(), network.mode());
+    let spec = &network.spec;
+
+    match network_type {
+        NetworkType::Underlay if spec.node_selector.is_empty() => faults.add(
+            "spec.nodeSelector",
+            "missing: an Underlay network needs the labels of its nodes, such as `network: rack1`",
+        ),
+        NetworkType::Overlay | NetworkType::GlobalBGP if !spec.node_selector.is_empty() => faults.add(
+            "spec.nodeSelector",
+            format!(
+                "{:?}: a network of type {network_type:?} takes every node: leave it out",
+                spec.node_selector
+            ),
+        ),
+        _ => {}
+    }
+
+    let needs = match mode {
+        NetworkMode::VLAN | NetworkMode::BGP => NetworkType::Underlay,
+        NetworkMode::VXLAN => NetworkType::Overlay,
+        NetworkMode::GlobalBGP => NetworkType::GlobalBGP,
+    };
+    if needs != network_type {
+        faults.add(
+            "spec.mode",
+            format!("{mode:?} does not go with type {network_type:?}: write type: {needs:?}"),
+        );
+    }
+
+    match (mode, spec.net_id) {
+        (NetworkMode::BGP, None) => {
+            faults.add("spec.netID", "missing: mode BGP needs the AS number of the nodes, 1 to 4294967295");
+        }
+        (NetworkMode::BGP, Some(asn)) => peer::check_asn("spec.netID", asn, faults),
+        (NetworkMode::VXLAN, None) => {
+            faults.add("spec.netID", format!("missing: mode VXLAN needs a VNI, 0 to {MAX_VNI}"));
+        }
+        (NetworkMode::VXLAN, Some(vni)) if vni > MAX_VNI => {
+            faults.add("spec.netID", format!("{vni} is not a VNI: write 0 to {MAX_VNI}"));
+        }
+        (NetworkMode::VLAN, Some(vlan)) if vlan > MAX_VLAN => faults.add(
+            "spec.netID",
+            format!(
+                "{vlan} is not a VLAN id: write 0 (untagged) to {MAX_VLAN}; for an AS number add mode: BGP"
+            ),
+        ),
+        (NetworkMode::GlobalBGP, Some(asn)) => faults.add(
+            "spec.netID",
+            format!("{asn}: in mode GlobalBGP each node has its Underlay network's AS number: leave it out"),
+        ),
+        _ => {}
+    }
+
+    match mode {
+        NetworkMode::BGP => peer::check_all(network, faults),
+        mode if !network.peers().is_empty() => faults.add(
+            "spec.config.bgpPeers",
+            format!("there are peers, but the mode is {mode:?}: write mode: BGP, or leave the peers out"),
+        ),
+        _ => {}
+    }
+}
+
+/// A node is in one Underlay network, and so has one local AS.
+pub(super) fn check_node(networks: &[Network], labels: &BTreeMap<String, String>, found: &mut Vec<Fault>) {
+    let mut these = networks
+        .iter()
+        .filter(|network| network.network_type() == NetworkType::Underlay && network.selects(labels));
+    let Some(first) = these.next() else { return };
+    for network in these {
+        let mut faults = Faults { kind: "Network", name: network.name(), found };
+        let both_bgp = first.mode() == NetworkMode::BGP && network.mode() == NetworkMode::BGP;
+        match (first.spec.net_id, network.spec.net_id) {
+            (Some(one), Some(other)) if both_bgp && one != other => faults.add(
+                "spec.netID",
+                format!(
+                    "{other} would be a second local AS on this node, which is in Network {} with AS {one}: \
+                     write the same AS into one network, or make one nodeSelector leave this node out",
+                    first.name()
+                ),
+            ),
+            _ => faults.add(
+                "spec.nodeSelector",
+                format!(
+                    "{:?} selects this node, which is in Underlay network {} already: make one of them leave it out",
+                    network.spec.node_selector,
+                    first.name()
+                ),
+            ),
+        }
+    }
+}
+
+pub(super) fn check_change(old: &Network, new: &Network, found: &mut Vec<Fault>) {
+    let mut faults = Faults { kind: "Network", name: new.name(), found };
+    let mut immutable = |field: &str, old: String, new: String| {
+        if old != new {
+            faults.add(
+                field,
+                format!("{new}: it was {old} and cannot change: put it back, or make a new Network"),
+            );
+        }
+    };
+    immutable("spec.type", format!("{:?}", old.network_type()), format!("{:?}", new.network_type()));
+    immutable("spec.mode", format!("{:?}", old.mode()), format!("{:?}", new.mode()));
+    let shown = |net_id: Option<u32>| net_id.map_or("nothing".to_owned(), |net_id| net_id.to_string());
+    immutable("spec.netID", shown(old.spec.net_id), shown(new.spec.net_id));
+}

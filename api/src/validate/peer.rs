@@ -1,0 +1,307 @@
+//! Rules of a BGP peer and its policy: everything that would otherwise fail at the socket, in OPEN, or silently.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::Faults;
+use crate::policy::{Changes, Policy, PrefixMatch, Rule, parse_community, parse_large_community};
+use crate::resources::{BgpPeer, Network, ValueError};
+
+/// An AS number that a speaker may have: not 0 (RFC 7607), and not AS_TRANS (RFC 6793 §9).
+pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<'_>) {
+    match asn {
+        0 => faults.add(field, "0 is not an AS number (RFC 7607): write 1 to 4294967295"),
+        23456 => faults
+            .add(field, "23456 is AS_TRANS, which stands for other numbers (RFC 6793): write the real one"),
+        _ => {}
+    }
+}
+
+pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
+    if network.peers().is_empty() {
+        faults
+            .add("spec.config.bgpPeers", "missing: mode BGP needs at least one router, with asn and address");
+    }
+    let mut seen = BTreeSet::new();
+    for (index, peer) in network.peers().iter().enumerate() {
+        let mut check =
+            PeerCheck { peer, path: format!("spec.config.bgpPeers[{index}]"), faults: &mut *faults };
+        check.all(network.spec.net_id);
+        if let Ok(endpoint) = peer.endpoint()
+            && !seen.insert(endpoint)
+        {
+            let message = format!("{} is there twice: leave one of them", peer.address);
+            check.fault("address", message);
+        }
+    }
+}
+
+struct PeerCheck<'a, 'b> {
+    peer: &'a BgpPeer,
+    path: String,
+    faults: &'a mut Faults<'b>,
+}
+
+impl PeerCheck<'_, '_> {
+    fn fault(&mut self, field: &str, message: impl Into<String>) {
+        self.faults.add(format!("{}.{field}", self.path), message);
+    }
+
+    fn all(&mut self, local_as: Option<u32>) {
+        check_asn(format!("{}.asn", self.path), self.peer.asn, self.faults);
+        self.addresses();
+        self.password();
+        self.timers();
+        self.hops(local_as);
+        if self.peer.port == Some(0) {
+            self.fault("port", "0 is not a port: write 1 to 65535, or leave it out for 179");
+        }
+        if self.peer.max_prefixes == Some(0) {
+            self.fault("maxPrefixes", "0 would end the session with the first prefix: write 1 or more, or leave it out for no limit");
+        }
+        if let Some(policy) = &self.peer.import {
+            check_policy(policy, &format!("{}.import", self.path), self.faults);
+        }
+    }
+
+    fn addresses(&mut self) {
+        let (address, interface) = match self.peer.endpoint() {
+            Ok(endpoint) => endpoint,
+            Err(error) => return self.fault("address", error.to_string()),
+        };
+        let shown = &self.peer.address;
+        if let Some(wrong) = not_a_host(address) {
+            self.fault("address", format!("{shown} is {wrong}: write the address of the router"));
+        }
+        match (is_link_local_v6(address), interface) {
+            (true, None) => self.fault(
+                "address",
+                format!("{shown} is link-local: write the interface it is on behind it, `{shown}%eth0`"),
+            ),
+            (false, Some(_)) => self.fault(
+                "address",
+                format!("{shown}: an interface goes with a link-local address only: write {address}"),
+            ),
+            (true, Some(name)) if !is_interface_name(name) => {
+                self.fault("address", format!("`{name}` is not the name of an interface: write up to 15 characters, as `ip link` shows it"));
+            }
+            _ => {}
+        }
+        match self.peer.source() {
+            Err(error) => self.fault("sourceAddress", error.to_string()),
+            Ok(Some(source)) => {
+                if source.is_ipv4() != address.is_ipv4() {
+                    self.fault(
+                        "sourceAddress",
+                        format!("{source} and the peer's {address} are of different families: write one of the peer's family"),
+                    );
+                } else if source == address {
+                    self.fault(
+                        "sourceAddress",
+                        format!("{source} is the peer's own address: write one of this node"),
+                    );
+                } else if let Some(wrong) = not_a_host(source) {
+                    self.fault(
+                        "sourceAddress",
+                        format!("{source} is {wrong}: write an address of this node"),
+                    );
+                }
+            }
+            Ok(None) => {}
+        }
+    }
+
+    /// The key itself is never in a message.
+    fn password(&mut self) {
+        let file = self.peer.password_file.as_deref();
+        if let Some(password) = self.peer.password() {
+            let length = password.expose().len();
+            if length > BgpPeer::MAX_PASSWORD {
+                self.fault(
+                    "password",
+                    format!(
+                        "it has {length} bytes, and TCP-MD5 takes at most {}: write a shorter one",
+                        BgpPeer::MAX_PASSWORD
+                    ),
+                );
+            }
+            if file.is_some() {
+                self.fault("passwordFile", "there is a password too: leave one of the two");
+            }
+        }
+        if let Some(file) = file
+            && !file.starts_with('/')
+        {
+            self.fault("passwordFile", format!("`{file}` is not an absolute path: write it from `/` on"));
+        }
+    }
+
+    fn timers(&mut self) {
+        let peer = self.peer;
+        if peer.graceful_restart_seconds > u32::from(BgpPeer::MAX_GRACEFUL_RESTART) {
+            self.fault(
+                "gracefulRestartSeconds",
+                format!(
+                    "{} is more than the 4095 that fit into OPEN (RFC 4724): write 1 to 4095, or 0 for 300",
+                    peer.graceful_restart_seconds
+                ),
+            );
+        }
+        let hold = peer.hold_time_seconds.unwrap_or(90);
+        if matches!(hold, 1 | 2) || hold > 65535 {
+            self.fault(
+                "holdTimeSeconds",
+                format!("{hold} is not a Hold Time (RFC 4271): write 3 to 65535, or 0 for a session that never expires"),
+            );
+        } else {
+            match peer.keepalive_seconds {
+                Some(_) if hold == 0 => self.fault(
+                    "keepaliveSeconds",
+                    "with holdTimeSeconds 0 no keepalives are sent: leave it out",
+                ),
+                Some(keepalive) if keepalive == 0 || keepalive > hold / 3 => self.fault(
+                    "keepaliveSeconds",
+                    format!("{keepalive} is not from 1 to a third of the Hold Time of {hold} s: write {} or less, or leave it out", hold / 3),
+                ),
+                _ => {}
+            }
+        }
+        if let Some(retry) = peer.connect_retry_seconds
+            && !(1..=65535).contains(&retry)
+        {
+            self.fault(
+                "connectRetrySeconds",
+                format!("{retry} is not from 1 to 65535: write a number of seconds, or leave it out for 120"),
+            );
+        }
+    }
+
+    fn hops(&mut self, local_as: Option<u32>) {
+        let peer = self.peer;
+        if let Some(ttl) = peer.ebgp_multihop {
+            if !(1..=255).contains(&ttl) {
+                self.fault("ebgpMultihop", format!("{ttl} is not a TTL: write 1 to 255"));
+            }
+            if local_as == Some(peer.asn) {
+                self.fault(
+                    "ebgpMultihop",
+                    format!("the peer's AS {} is the network's own, and internal peers may be any number of hops away: leave it out", peer.asn),
+                );
+            }
+        }
+        if let Some(hops) = peer.ttl_security {
+            if !(1..=254).contains(&hops) {
+                self.fault(
+                    "ttlSecurity",
+                    format!("{hops} is not a number of hops: write 1 (directly connected) to 254"),
+                );
+            }
+            if peer.ebgp_multihop.is_some() {
+                self.fault(
+                    "ttlSecurity",
+                    "it excludes ebgpMultihop (RFC 5082 sends with TTL 255): leave one of the two",
+                );
+            }
+        }
+    }
+}
+
+/// Why no host can have this address.
+pub(super) fn not_a_host(address: IpAddr) -> Option<&'static str> {
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    if address.is_unspecified() {
+        Some("the unspecified address")
+    } else if address.is_multicast() {
+        Some("a multicast address")
+    } else if broadcast {
+        Some("the broadcast address")
+    } else if mapped {
+        Some("an IPv4 address in IPv6 clothes")
+    } else {
+        None
+    }
+}
+
+fn is_link_local_v6(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// What the kernel takes as an interface's name.
+fn is_interface_name(name: &str) -> bool {
+    let forbidden = |byte: u8| byte == b'/' || byte == b':' || byte.is_ascii_whitespace() || byte == 0;
+    !name.is_empty() && name.len() <= 15 && name != "." && name != ".." && !name.bytes().any(forbidden)
+}
+
+fn check_policy(policy: &Policy, path: &str, faults: &mut Faults<'_>) {
+    for (index, rule) in policy.rules.iter().enumerate() {
+        check_rule(rule, &format!("{path}.rules[{index}]"), faults);
+    }
+}
+
+fn check_rule(rule: &Rule, path: &str, faults: &mut Faults<'_>) {
+    if rule.action.is_none() && rule.set == Changes::default() {
+        faults.add(
+            format!("{path}.action"),
+            "missing, and nothing is set either: write accept or reject, or what to set",
+        );
+    }
+    for (index, prefix) in rule.prefixes.iter().enumerate() {
+        check_prefix(prefix, &format!("{path}.prefixes[{index}]"), faults);
+    }
+    let set = &rule.set;
+    for (field, texts) in [
+        ("communities", &rule.communities),
+        ("set.addCommunities", &set.add_communities),
+        ("set.removeCommunities", &set.remove_communities),
+    ] {
+        check_each(texts, &format!("{path}.{field}"), parse_community, faults);
+    }
+    for (field, texts) in [
+        ("largeCommunities", &rule.large_communities),
+        ("set.addLargeCommunities", &set.add_large_communities),
+    ] {
+        check_each(texts, &format!("{path}.{field}"), parse_large_community, faults);
+    }
+}
+
+fn check_each<T>(
+    texts: &[String],
+    path: &str,
+    parse: fn(&str) -> Result<T, ValueError>,
+    faults: &mut Faults<'_>,
+) {
+    for (index, text) in texts.iter().enumerate() {
+        if let Err(error) = parse(text) {
+            faults.add(format!("{path}[{index}]"), error.to_string());
+        }
+    }
+}
+
+fn check_prefix(entry: &PrefixMatch, path: &str, faults: &mut Faults<'_>) {
+    let prefix = match entry.prefix() {
+        Ok(prefix) => prefix,
+        Err(error) => return faults.add(format!("{path}.prefix"), error.to_string()),
+    };
+    if !super::subnet::is_canonical(&entry.prefix) {
+        faults.add(format!("{path}.prefix"), format!("{} has host bits: write {prefix}", entry.prefix));
+    }
+    let (own, longest) = (prefix.prefix_len(), prefix.max_prefix_len());
+    if let Some(ge) = entry.ge
+        && !(own..=longest).contains(&ge)
+    {
+        faults.add(
+            format!("{path}.ge"),
+            format!("{ge} is not a length under {prefix}: write {own} to {longest}"),
+        );
+    }
+    let shortest = entry.ge.unwrap_or(own).clamp(own, longest);
+    if let Some(le) = entry.le
+        && !(shortest..=longest).contains(&le)
+    {
+        faults.add(
+            format!("{path}.le"),
+            format!("{le} matches no length under {prefix}: write {shortest} to {longest}"),
+        );
+    }
+}

@@ -1,0 +1,670 @@
+//! Every rule of `trunkline_api::validate`, by table: a good set of manifests, one edit, and the fault it must lead to.
+#![allow(missing_docs, reason = "a test")]
+
+use std::collections::BTreeMap;
+
+use trunkline_api::manifest::{self, Resource};
+use trunkline_api::resources::{Network, Subnet};
+use trunkline_api::validate::{Fault, validate, validate_change, validate_for_node};
+
+/// A set in which everything is said that can be said.
+const GOOD: &str = r#"
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: {name: rack1}
+spec:
+  type: Underlay
+  mode: BGP
+  nodeSelector: {rack: "1"}
+  netID: 64701
+  config:
+    bgpPeers:
+    - asn: 64601
+      address: 10.0.0.1
+      gracefulRestartSeconds: 4095
+      password: "k1"
+      port: 1179
+      sourceAddress: 10.0.0.2
+      holdTimeSeconds: 9
+      keepaliveSeconds: 3
+      connectRetrySeconds: 5
+      ebgpMultihop: 255
+      passive: false
+      maxPrefixes: 100000
+      import:
+        rules:
+        - prefixes: [{prefix: 0.0.0.0/0}, {prefix: 10.0.0.0/8, ge: 16, le: 24}]
+          communities: ["65000:100", no-export]
+          largeCommunities: ["65000:1:2"]
+          set: {localPreference: 200, med: 1, prepend: 2, addCommunities: ["65000:7"], removeCommunities: ["65000:8"], addLargeCommunities: ["65000:3:4"]}
+          action: accept
+        default: reject
+    - asn: 4294967295
+      address: fe80::1%eth1
+      passwordFile: /etc/trunkline/key
+      ttlSecurity: 1
+      holdTimeSeconds: 0
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: {name: rack1-v4}
+spec:
+  network: rack1
+  config: {autoNatOutgoing: true, private: false}
+  range:
+    version: "4"
+    cidr: 10.14.0.0/24
+    start: 10.14.0.10
+    end: 10.14.0.200
+    gateway: 10.14.0.254
+    reservedIPs: [10.14.0.11]
+    excludeIPs: [10.14.0.12]
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: {name: rack1-v6}
+spec:
+  network: rack1
+  range: {version: "6", cidr: "2001:db8:14::/112"}
+---
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: {name: vlan}
+spec: {type: Underlay, nodeSelector: {rack: "2"}, netID: 7}
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: {name: vlan-v4}
+spec:
+  network: vlan
+  netID: 7
+  config: {autoNatOutgoing: false}
+  range: {version: "4", cidr: 10.15.0.0/24, gateway: 10.15.0.1}
+---
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: {name: overlay}
+spec: {type: Overlay, netID: 4}
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: {name: overlay-v4}
+spec:
+  network: overlay
+  range: {version: "4", cidr: 10.16.0.0/16}
+---
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: {name: global}
+spec: {type: GlobalBGP}
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: {name: global-v4}
+spec:
+  network: global
+  range: {version: "4", cidr: 10.17.0.0/24}
+"#;
+
+fn load(text: &str) -> (Vec<Network>, Vec<Subnet>) {
+    let (mut networks, mut subnets) = (Vec::new(), Vec::new());
+    let resources = manifest::parse(text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
+    for resource in resources {
+        match resource {
+            Resource::Network(network) => networks.push(*network),
+            Resource::Subnet(subnet) => subnets.push(*subnet),
+        }
+    }
+    (networks, subnets)
+}
+
+fn edited(edits: &[(&str, &str)]) -> String {
+    edits.iter().fold(GOOD.to_owned(), |text, (from, to)| {
+        assert_eq!(text.matches(from).count(), 1, "`{from}` stands once");
+        text.replacen(from, to, 1)
+    })
+}
+
+fn faults(text: &str) -> Vec<Fault> {
+    let (networks, subnets) = load(text);
+    validate(&networks, &subnets).err().unwrap_or_default()
+}
+
+/// (the edits, resource, field, what the message must hold: the value and the fix)
+type Row<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str, &'a [&'a str]);
+
+/// Each row's edits lead to one fault, the row's.
+fn check(table: &[Row<'_>]) {
+    for (edits, resource, field, parts) in table {
+        let found = faults(&edited(edits));
+        let fault = match found.as_slice() {
+            [fault] => fault,
+            others => panic!("{edits:?}: one fault expected, got {others:#?}"),
+        };
+        assert_eq!(format!("{} {}", fault.kind, fault.name), *resource, "{fault}");
+        assert_eq!(fault.field, *field, "{fault}");
+        for part in *parts {
+            assert!(fault.message.contains(part), "`{part}` is missing: {fault}");
+        }
+    }
+}
+
+#[test]
+fn the_good_set_is_good() {
+    assert_eq!(faults(GOOD), []);
+}
+
+#[test]
+fn networks() {
+    const VLAN: &str = "{type: Underlay, nodeSelector: {rack: \"2\"}, netID: 7}";
+    const OVERLAY: &str = "{type: Overlay, netID: 4}";
+    const GLOBAL: &str = "{type: GlobalBGP}";
+    check(&[
+        (
+            &[(VLAN, "{type: Underlay, netID: 7}")],
+            "Network vlan",
+            "spec.nodeSelector",
+            &["missing", "labels of its nodes"],
+        ),
+        (
+            &[("nodeSelector: {rack: \"1\"}", "nodeSelector: null")],
+            "Network rack1",
+            "spec.nodeSelector",
+            &["missing"],
+        ),
+        (
+            &[(OVERLAY, "{type: Overlay, netID: 4, nodeSelector: {a: b}}")],
+            "Network overlay",
+            "spec.nodeSelector",
+            &["\"a\": \"b\"", "leave it out"],
+        ),
+        (
+            &[(GLOBAL, "{type: GlobalBGP, nodeSelector: {a: b}}")],
+            "Network global",
+            "spec.nodeSelector",
+            &["leave it out"],
+        ),
+        (
+            &[(GLOBAL, "{type: GlobalBGP, netID: 64701}")],
+            "Network global",
+            "spec.netID",
+            &["64701", "leave it out"],
+        ),
+        (&[(OVERLAY, "{type: Overlay}")], "Network overlay", "spec.netID", &["missing", "VNI"]),
+        (
+            &[(OVERLAY, "{type: Overlay, netID: 16777216}")],
+            "Network overlay",
+            "spec.netID",
+            &["16777216", "16777215"],
+        ),
+        (
+            &[(VLAN, "{type: Underlay, nodeSelector: {rack: \"2\"}, netID: 4095}"), ("  netID: 7\n", "")],
+            "Network vlan",
+            "spec.netID",
+            &["4095", "4094"],
+        ),
+        (
+            &[
+                (OVERLAY, "{type: Overlay, netID: 4, mode: VLAN}"),
+                ("cidr: 10.16.0.0/16", "cidr: 10.16.0.0/16, gateway: 10.16.0.1"),
+            ],
+            "Network overlay",
+            "spec.mode",
+            &["VLAN", "Overlay", "type: Underlay"],
+        ),
+        (
+            &[(GLOBAL, "{type: GlobalBGP, mode: VXLAN, netID: 1}")],
+            "Network global",
+            "spec.mode",
+            &["VXLAN", "type: Overlay"],
+        ),
+        (&[("  netID: 64701\n", "")], "Network rack1", "spec.netID", &["missing", "AS number of the nodes"]),
+        (
+            &[("  netID: 64701\n", "  netID: 0\n")],
+            "Network rack1",
+            "spec.netID",
+            &["0 is not an AS number", "1 to 4294967295"],
+        ),
+        (&[("  netID: 64701\n", "  netID: 23456\n")], "Network rack1", "spec.netID", &["23456", "AS_TRANS"]),
+        (
+            &[(OVERLAY, "{type: Overlay, netID: 4, config: {bgpPeers: [{asn: 1, address: 10.0.0.9}]}}")],
+            "Network overlay",
+            "spec.config.bgpPeers",
+            &["VXLAN", "mode: BGP"],
+        ),
+        (
+            &[("{name: vlan}", "{name: rack1}"), ("network: vlan", "network: rack1"), ("  netID: 7\n", "")],
+            "Network rack1",
+            "metadata.name",
+            &["rack1", "twice"],
+        ),
+        (
+            &[("{name: overlay-v4}", "{name: Overlay_v4}")],
+            "Subnet Overlay_v4",
+            "metadata.name",
+            &["Overlay_v4", "a-z"],
+        ),
+        (
+            &[("{name: overlay-v4}", "{name: vlan-v4}")],
+            "Subnet vlan-v4",
+            "metadata.name",
+            &["vlan-v4", "twice"],
+        ),
+    ]);
+}
+
+#[test]
+fn overlay_and_global_bgp_are_there_once() {
+    for (spec, first) in [("{type: Overlay, netID: 9}", "overlay"), ("{type: GlobalBGP}", "global")] {
+        let text = format!(
+            "{GOOD}---\napiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata: {{name: more}}\nspec: {spec}\n"
+        );
+        let found = faults(&text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].name.as_str(), found[0].field.as_str()), ("more", "spec.type"));
+        assert!(found[0].message.contains(first), "{}", found[0]);
+    }
+}
+
+#[test]
+fn a_bgp_network_without_config_is_refused_not_a_crash() {
+    let text = "apiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata: {name: n}\n\
+                spec: {mode: BGP, netID: 1, nodeSelector: {a: b}}\n";
+    let found = faults(text);
+    assert_eq!(found.len(), 1);
+    assert_eq!(
+        found[0].to_string(),
+        "Network n: spec.config.bgpPeers: missing: mode BGP needs at least one router, with asn and address"
+    );
+}
+
+#[test]
+fn peers() {
+    // (edit, field of the peer, parts): a row a rule.
+    let first: &[(&str, &str, &str, &[&str])] = &[
+        ("asn: 64601", "asn: 0", "asn", &["0 is not an AS number", "1 to 4294967295"]),
+        ("asn: 64601", "asn: 23456", "asn", &["AS_TRANS"]),
+        ("address: 10.0.0.1\n", "address: tor1\n", "address", &["`tor1`", "not an IP address", "10.14.0.1"]),
+        ("address: 10.0.0.1\n", "address: 10.0.0.1/24\n", "address", &["`10.0.0.1/24`"]),
+        ("address: 10.0.0.1\n", "address: 10.0.0.1%\n", "address", &["`10.0.0.1%`", "fe80::1%eth1"]),
+        (
+            "address: 10.0.0.1\n",
+            "address: 10.0.0.1%eth0\n",
+            "address",
+            &["link-local address only", "write 10.0.0.1"],
+        ),
+        ("address: 10.0.0.1\n", "address: 0.0.0.0\n", "address", &["unspecified"]),
+        ("address: 10.0.0.1\n", "address: 224.0.0.5\n", "address", &["multicast"]),
+        ("address: 10.0.0.1\n", "address: 255.255.255.255\n", "address", &["broadcast"]),
+        (
+            "gracefulRestartSeconds: 4095",
+            "gracefulRestartSeconds: 4096",
+            "gracefulRestartSeconds",
+            &["4096", "4095"],
+        ),
+        ("port: 1179", "port: 0", "port", &["0 is not a port", "179"]),
+        ("sourceAddress: 10.0.0.2", "sourceAddress: here", "sourceAddress", &["`here`"]),
+        (
+            "sourceAddress: 10.0.0.2",
+            "sourceAddress: 2001:db8::2",
+            "sourceAddress",
+            &["2001:db8::2", "families"],
+        ),
+        ("sourceAddress: 10.0.0.2", "sourceAddress: 10.0.0.1", "sourceAddress", &["peer's own"]),
+        ("sourceAddress: 10.0.0.2", "sourceAddress: 224.0.0.1", "sourceAddress", &["multicast"]),
+        ("holdTimeSeconds: 9", "holdTimeSeconds: 2", "holdTimeSeconds", &["2", "3 to 65535"]),
+        ("holdTimeSeconds: 9", "holdTimeSeconds: 65536", "holdTimeSeconds", &["65536"]),
+        ("keepaliveSeconds: 3", "keepaliveSeconds: 4", "keepaliveSeconds", &["4", "third", "3 or less"]),
+        ("keepaliveSeconds: 3", "keepaliveSeconds: 0", "keepaliveSeconds", &["0", "3 or less"]),
+        ("holdTimeSeconds: 9", "holdTimeSeconds: 0 # 9", "keepaliveSeconds", &["leave it out"]),
+        ("connectRetrySeconds: 5", "connectRetrySeconds: 0", "connectRetrySeconds", &["0", "1 to 65535"]),
+        ("connectRetrySeconds: 5", "connectRetrySeconds: 65536", "connectRetrySeconds", &["65536"]),
+        ("ebgpMultihop: 255", "ebgpMultihop: 0", "ebgpMultihop", &["0 is not a TTL", "1 to 255"]),
+        ("ebgpMultihop: 255", "ebgpMultihop: 256", "ebgpMultihop", &["256"]),
+        ("asn: 64601", "asn: 64701", "ebgpMultihop", &["64701", "leave it out"]),
+        (
+            "ebgpMultihop: 255",
+            "ebgpMultihop: 2\n      ttlSecurity: 2",
+            "ttlSecurity",
+            &["excludes ebgpMultihop"],
+        ),
+        ("maxPrefixes: 100000", "maxPrefixes: 0", "maxPrefixes", &["0", "leave it out"]),
+        ("password: \"k1\"", "password: k1\n      passwordFile: /k", "passwordFile", &["leave one"]),
+        (
+            "{prefix: 0.0.0.0/0}",
+            "{prefix: any}",
+            "import.rules[0].prefixes[0].prefix",
+            &["`any`", "10.0.0.0/8"],
+        ),
+        (
+            "{prefix: 0.0.0.0/0}",
+            "{prefix: 10.1.2.3/8}",
+            "import.rules[0].prefixes[0].prefix",
+            &["10.1.2.3/8", "write 10.0.0.0/8"],
+        ),
+        ("ge: 16", "ge: 7", "import.rules[0].prefixes[1].ge", &["7", "8 to 32"]),
+        ("ge: 16, le: 24", "ge: 33", "import.rules[0].prefixes[1].ge", &["33"]),
+        ("le: 24", "le: 15", "import.rules[0].prefixes[1].le", &["15", "16 to 32"]),
+        ("le: 24", "le: 33", "import.rules[0].prefixes[1].le", &["33"]),
+        ("\"65000:100\"", "\"65536:100\"", "import.rules[0].communities[0]", &["`65536:100`", "no-export"]),
+        ("\"65000:1:2\"", "\"65000:1\"", "import.rules[0].largeCommunities[0]", &["`65000:1`", "65000:1:2"]),
+        ("\"65000:7\"", "x", "import.rules[0].set.addCommunities[0]", &["`x`"]),
+        ("\"65000:8\"", "x", "import.rules[0].set.removeCommunities[0]", &["`x`"]),
+        ("\"65000:3:4\"", "x", "import.rules[0].set.addLargeCommunities[0]", &["`x`"]),
+        (
+            "          action: accept\n",
+            "          action: accept\n        - communities: [no-peer]\n",
+            "import.rules[1].action",
+            &["accept or reject"],
+        ),
+    ];
+    let second: &[(&str, &str, &str, &[&str])] = &[
+        ("fe80::1%eth1", "fe80::1", "address", &["link-local", "`fe80::1%eth0`"]),
+        ("fe80::1%eth1", "fe80::1%a-name-too-long-1", "address", &["a-name-too-long-1", "15"]),
+        ("fe80::1%eth1", "\"::ffff:10.0.0.3\"", "address", &["IPv4"]),
+        ("fe80::1%eth1", "10.0.0.1", "address", &["10.0.0.1", "twice"]),
+        ("passwordFile: /etc/trunkline/key", "passwordFile: key", "passwordFile", &["`key`", "absolute"]),
+        ("ttlSecurity: 1", "ttlSecurity: 255", "ttlSecurity", &["255", "254"]),
+        ("ttlSecurity: 1", "ttlSecurity: 0", "ttlSecurity", &["0"]),
+    ];
+    for (index, table) in [first, second].into_iter().enumerate() {
+        for (from, to, field, parts) in table {
+            let field = format!("spec.config.bgpPeers[{index}].{field}");
+            check(&[(&[(from, to)], "Network rack1", &field, parts)]);
+        }
+    }
+}
+
+#[test]
+fn a_password_over_80_bytes_is_refused_and_never_shown() {
+    let good = format!("password: \"{}\"", "é".repeat(40));
+    assert_eq!(faults(&edited(&[("password: \"k1\"", &good)])), []);
+
+    let secret = "x".repeat(81);
+    let text = edited(&[("password: \"k1\"", &format!("password: {secret}"))]);
+    let found = faults(&text);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].field, "spec.config.bgpPeers[0].password");
+    assert!(found[0].message.contains("81 bytes") && found[0].message.contains("at most 80"), "{}", found[0]);
+    assert!(!format!("{found:?}").contains("xx"));
+
+    let (networks, _) = load(&text);
+    let debug = format!("{networks:?}");
+    assert!(debug.contains("***") && !debug.contains("xx"), "Debug hides it");
+    assert!(!serde_json::to_string(&networks).unwrap().contains("xx"), "and it is not serialized");
+}
+
+#[test]
+fn subnets() {
+    const V4: &str = "Subnet rack1-v4";
+    check(&[
+        (
+            &[("network: overlay\n", "network: nowhere\n")],
+            "Subnet overlay-v4",
+            "spec.network",
+            &["`nowhere`", "add it"],
+        ),
+        (&[("network: overlay\n", "network: \"\"\n")], "Subnet overlay-v4", "spec.network", &["missing"]),
+        (
+            &[("  network: overlay\n", "  network: overlay\n  netID: 4\n")],
+            "Subnet overlay-v4",
+            "spec.netID",
+            &["4", "VXLAN", "leave it out"],
+        ),
+        (
+            &[("  network: global\n", "  network: global\n  netID: 4\n")],
+            "Subnet global-v4",
+            "spec.netID",
+            &["GlobalBGP"],
+        ),
+        (&[("  netID: 7\n", "  netID: 8\n")], "Subnet vlan-v4", "spec.netID", &["8", "7 of Network vlan"]),
+        (
+            &[("  netID: 7\n", ""), (", netID: 7}", "}")],
+            "Subnet vlan-v4",
+            "spec.netID",
+            &["missing", "VLAN id"],
+        ),
+        (
+            &[("  netID: 7\n", "  netID: 4095\n"), (", netID: 7}", "}")],
+            "Subnet vlan-v4",
+            "spec.netID",
+            &["4095", "4094"],
+        ),
+        (&[(", gateway: 10.15.0.1", "")], "Subnet vlan-v4", "spec.range.gateway", &["missing", "router"]),
+        (
+            &[("autoNatOutgoing: false", "autoNatOutgoing: true")],
+            "Subnet vlan-v4",
+            "spec.config.autoNatOutgoing",
+            &["true", "leave it out"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 10.16.0.0")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["`10.16.0.0`", "10.14.0.0/24"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 10.16.0.0/33")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["`10.16.0.0/33`"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 10.16.1.0/16")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["10.16.1.0/16", "write 10.16.0.0/16"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 10.16.0.0/32")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["single address"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 169.254.0.0/24")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["gateway"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 127.0.0.0/24")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["loopback"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 239.0.0.0/24")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["multicast"],
+        ),
+        (
+            &[("cidr: \"2001:db8:14::/112\"", "cidr: \"fe80::/112\"")],
+            "Subnet rack1-v6",
+            "spec.range.cidr",
+            &["link-local"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 10.32.0.0/15")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["65536", "start and end"],
+        ),
+        (&[("/112", "/64")], "Subnet rack1-v6", "spec.range.cidr", &["65536", "start and end"]),
+        (&[("{version: \"6\"", "{version: \"4\"")], "Subnet rack1-v6", "spec.range.version", &["\"6\""]),
+        (
+            &[("start: 10.14.0.10", "start: 10.14.0.201")],
+            V4,
+            "spec.range.start",
+            &["10.14.0.201", "after the end 10.14.0.200"],
+        ),
+        (
+            &[("start: 10.14.0.10", "start: 10.13.0.10")],
+            V4,
+            "spec.range.start",
+            &["10.13.0.10", "not in 10.14.0.0/24"],
+        ),
+        (&[("end: 10.14.0.200", "end: 10.14.1.200")], V4, "spec.range.end", &["10.14.1.200", "10.14.0.0/24"]),
+        (&[("end: 10.14.0.200", "end: last")], V4, "spec.range.end", &["`last`", "not an IP address"]),
+        (
+            &[("gateway: 10.14.0.254", "gateway: 10.15.0.254")],
+            V4,
+            "spec.range.gateway",
+            &["10.15.0.254", "not in"],
+        ),
+        (
+            &[("gateway: 10.14.0.254", "gateway: \"2001:db8::1\"")],
+            V4,
+            "spec.range.gateway",
+            &["2001:db8::1", "not in"],
+        ),
+        (
+            &[("reservedIPs: [10.14.0.11]", "reservedIPs: [10.14.0.11, x]")],
+            V4,
+            "spec.range.reservedIPs[1]",
+            &["`x`"],
+        ),
+        (
+            &[("excludeIPs: [10.14.0.12]", "excludeIPs: [10.1.0.12]")],
+            V4,
+            "spec.range.excludeIPs[0]",
+            &["10.1.0.12", "not in"],
+        ),
+        (
+            &[
+                ("start: 10.14.0.10", "start: 10.14.0.253"),
+                ("end: 10.14.0.200", "end: 10.14.0.255"),
+                ("[10.14.0.12]", "[10.14.0.253]"),
+            ],
+            V4,
+            "spec.range",
+            &["no address is left", "10.14.0.253 to 10.14.0.255"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 10.14.0.0/23")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["10.14.0.0/23 overlaps 10.14.0.0/24", "rack1-v4"],
+        ),
+        (
+            &[("cidr: 10.16.0.0/16", "cidr: 10.14.0.0/24")],
+            "Subnet overlay-v4",
+            "spec.range.cidr",
+            &["rack1-v4", "Network rack1", "same network"],
+        ),
+    ]);
+}
+
+#[test]
+fn equal_prefixes_of_one_network_give_out_different_addresses() {
+    let with = |range: &str| {
+        faults(&format!(
+            "{GOOD}---\napiVersion: networking.alibaba.com/v1\nkind: Subnet\nmetadata: {{name: more}}\n\
+             spec: {{network: rack1, range: {{version: \"4\", cidr: 10.14.0.0/24, {range}}}}}\n"
+        ))
+    };
+    assert_eq!(with("start: 10.14.0.201, end: 10.14.0.220"), []);
+    assert_eq!(
+        with("start: 10.14.0.12, end: 10.14.0.12, excludeIPs: [10.14.0.99]"),
+        [],
+        "the other excludes it"
+    );
+    let found = with("start: 10.14.0.200, end: 10.14.0.220");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].field, "spec.range");
+    assert!(found[0].message.contains("10.14.0.200 to 10.14.0.200"), "{}", found[0]);
+    assert!(found[0].message.contains("rack1-v4"), "{}", found[0]);
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    let found = faults(&edited(&[
+        ("asn: 64601", "asn: 0"),
+        ("start: 10.14.0.10", "start: 10.14.0.201"),
+        ("cidr: 10.16.0.0/16", "cidr: x"),
+    ]));
+    let fields: Vec<&str> = found.iter().map(|fault| fault.field.as_str()).collect();
+    assert_eq!(fields, ["spec.config.bgpPeers[0].asn", "spec.range.start", "spec.range.cidr"]);
+}
+
+#[test]
+fn a_node_has_one_underlay_network_and_one_local_as() {
+    let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let second_bgp = "---\napiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata: {name: rack1b}\n\
+                      spec: {mode: BGP, nodeSelector: {zone: a}, netID: AS, config: {bgpPeers: [{asn: 1, address: 10.0.0.9}]}}\n";
+    let on = |local_as: &str, pairs: &[(&str, &str)]| {
+        let (networks, subnets) = load(&format!("{GOOD}{}", second_bgp.replace("AS", local_as)));
+        assert_eq!(validate(&networks, &subnets), Ok(()), "right wherever no node is in both");
+        validate_for_node(&networks, &subnets, &labels(pairs)).err().unwrap_or_default()
+    };
+    assert_eq!(on("64702", &[("rack", "1")]), []);
+    assert_eq!(on("64702", &[("zone", "a")]), []);
+    assert_eq!(on("64702", &[]), []);
+
+    let found = on("64702", &[("rack", "1"), ("zone", "a")]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].name.as_str(), found[0].field.as_str()), ("rack1b", "spec.netID"));
+    for part in ["64702", "64701", "Network rack1", "nodeSelector"] {
+        assert!(found[0].message.contains(part), "{}", found[0]);
+    }
+    // The same AS: no clash of ASs, but still two ways into the fabric.
+    let found = on("64701", &[("rack", "1"), ("zone", "a")]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].field, "spec.nodeSelector");
+    assert!(found[0].message.contains("rack1"), "{}", found[0]);
+}
+
+#[test]
+fn what_cannot_change_says_so() {
+    let (networks, subnets) = load(GOOD);
+    let change = |edits: &[(&str, &str)]| {
+        let (new_networks, new_subnets) = load(&edited(edits));
+        validate_change((&networks, &subnets), (&new_networks, &new_subnets)).err().unwrap_or_default()
+    };
+    // What may change.
+    for edit in [
+        ("asn: 64601", "asn: 64602"),
+        ("nodeSelector: {rack: \"1\"}", "nodeSelector: {rack: \"9\"}"),
+        ("reservedIPs: [10.14.0.11]", "reservedIPs: [10.14.0.13]"),
+        ("private: false", "private: true"),
+        ("autoNatOutgoing: true", "autoNatOutgoing: false"),
+        ("{name: overlay-v4}", "{name: another}"),
+    ] {
+        assert_eq!(change(&[edit]), [], "{edit:?}");
+    }
+    for (from, to, field, parts) in [
+        ("netID: 64701", "netID: 64702", "spec.netID", ["64702", "64701"]),
+        ("  mode: BGP\n", "", "spec.mode", ["VLAN", "BGP"]),
+        ("{type: GlobalBGP}", "{type: GlobalBGP, netID: 5}", "spec.netID", ["5", "nothing"]),
+        ("network: overlay\n", "network: global\n", "spec.network", ["global", "overlay"]),
+        ("  netID: 7\n", "", "spec.netID", ["7", "nothing"]),
+        ("cidr: 10.16.0.0/16", "cidr: 10.18.0.0/16", "spec.range.cidr", ["10.18.0.0/16", "10.16.0.0/16"]),
+        ("start: 10.14.0.10", "start: 10.14.0.9", "spec.range.start", ["10.14.0.9", "10.14.0.10"]),
+        ("end: 10.14.0.200", "end: \"\"", "spec.range.end", ["nothing", "10.14.0.200"]),
+        (
+            "gateway: 10.14.0.254",
+            "gateway: 10.14.0.253",
+            "spec.range.gateway",
+            ["10.14.0.253", "10.14.0.254"],
+        ),
+        (
+            "[10.14.0.12]",
+            "[10.14.0.12, 10.14.0.13]",
+            "spec.range.excludeIPs",
+            ["10.14.0.13", "was 10.14.0.12 "],
+        ),
+    ] {
+        let found = change(&[(from, to)]);
+        assert_eq!(found.len(), 1, "{to}: {found:?}");
+        assert_eq!(found[0].field, field);
+        for part in parts {
+            assert!(found[0].message.contains(part), "{}", found[0]);
+        }
+    }
+    let found = change(&[("{type: Overlay, netID: 4}", "{type: Underlay, netID: 4, mode: VXLAN}")]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].field, "spec.type");
+}
