@@ -1,0 +1,368 @@
+//! Adj-RIB-Out: what a peer has been told, and what it has yet to be told (RFC 4271 §9.2).
+//!
+//! Nothing is computed when a best path changes: the row joins the peer's pending set. When the peer's socket
+//! takes octets, rows are taken from the set, what the peer should know *now* is computed ([`export`]) and
+//! compared with what it was told, and only a difference is written. So ten changes are one, a policy edit
+//! sends what it changed and nothing else, and a peer that does not read costs one bit a prefix. What was told
+//! is remembered as one attribute number a row.
+//!
+//! The initial table is the rows that there are when the session comes up. They are taken in row order from the
+//! first one on, so it has been told when the first row beyond is reached, however much changes meanwhile; then
+//! End-of-RIB goes out (RFC 4724 §2).
+
+use super::attributes::AttrId;
+use super::facts::SessionFacts;
+use super::peer::Shared;
+use super::row_set::RowSet;
+use super::table::Table;
+use crate::types::{AddressFamily, Family, NextHop, PeerId};
+use crate::wire::{Announcement, EncodeContext, UpdateWriter};
+
+/// Rows looked at before what was found is written: the more, the better messages are packed.
+const BATCH: usize = 2048;
+
+/// Why a peer is not told of a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdvertised {
+    /// There is no session, or it does not carry the family.
+    NoSession,
+    /// After a restart, paths are being collected before the first decision (RFC 4724 §4.1).
+    Held,
+    /// No path of it is in use.
+    NoPath,
+    /// The path in use came from this peer.
+    SplitHorizon,
+    /// It came from an internal peer, and goes to none (RFC 4271 §9.2).
+    InternalToInternal,
+    /// It carries NO_ADVERTISE (RFC 1997).
+    NoAdvertise,
+    /// It carries NO_EXPORT or NO_EXPORT_SUBCONFED, and the peer is external (RFC 1997).
+    NoExport,
+    /// Export policy rejected it.
+    Policy,
+    /// There is no next hop of a family that the session can carry for this one.
+    NoNextHop,
+    /// Its attributes do not fit into one message to the peer.
+    TooLong,
+}
+
+/// One peer's Adj-RIB-Out in one family.
+#[derive(Debug, Default)]
+pub(super) struct AdjOut {
+    /// What the peer was told, by row; 0 where it was told nothing.
+    told: Vec<u32>,
+    /// Rows to look at.
+    pub(super) pending: RowSet,
+    /// Rows that are told again though nothing differs.
+    again: RowSet,
+    /// End-of-RIB is due when the rows before this one have been looked at.
+    initial: Option<u32>,
+    pub(super) end_of_rib_sent: bool,
+}
+
+impl AdjOut {
+    pub(super) fn is_told(&self, row: u32) -> bool {
+        self.told(row).is_some()
+    }
+
+    /// What the peer was told of a row.
+    pub(super) fn told(&self, row: u32) -> Option<AttrId> {
+        AttrId::from_stored(self.told.get(row as usize).copied().unwrap_or(0))
+    }
+
+    /// Rows that the peer was told of.
+    pub(super) fn rows_told(&self) -> impl Iterator<Item = (u32, AttrId)> {
+        (0u32..).zip(&self.told).filter_map(|(row, told)| Some((row, AttrId::from_stored(*told)?)))
+    }
+
+    /// The whole initial table has been looked at, and End-of-RIB has yet to follow.
+    fn is_end_of_rib_due(&self) -> bool {
+        self.initial.is_some_and(|bound| self.pending.peek().is_none_or(|row| row >= bound))
+    }
+
+    /// The next row to look at; none while End-of-RIB comes first.
+    fn take(&mut self) -> Option<u32> {
+        if self.is_end_of_rib_due() { None } else { self.pending.take() }
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty() || self.initial.is_some()
+    }
+
+    fn set_told(&mut self, row: u32, told: Option<AttrId>) {
+        let place = row as usize;
+        if place >= self.told.len() {
+            self.told.resize(place + 1, 0);
+        }
+        self.told[place] = told.map_or(0, AttrId::get);
+    }
+
+    /// The whole table is to be told, with End-of-RIB after the last of `rows`.
+    pub(super) fn begin(&mut self, rows: impl Iterator<Item = u32>, bound: u32) {
+        self.look_at(rows);
+        self.pending.set_cursor(0);
+        self.initial = Some(bound);
+        self.end_of_rib_sent = false;
+    }
+
+    /// Rows are looked at again, and told if something differs.
+    pub(super) fn look_at(&mut self, rows: impl Iterator<Item = u32>) {
+        rows.for_each(|row| {
+            self.pending.insert(row);
+        });
+    }
+
+    /// What was told is told again, as far as `which` says so.
+    pub(super) fn tell_again(&mut self, which: impl Fn(AttrId) -> bool) {
+        for place in 0..self.told.len() {
+            if let Some(told) = AttrId::from_stored(self.told[place])
+                && which(told)
+            {
+                self.again.insert(place as u32);
+                self.pending.insert(place as u32);
+            }
+        }
+    }
+
+    /// The session is gone, and with it all that the peer was told.
+    pub(super) fn forget<F: AddressFamily>(table: &mut Table<F>, shared: &mut Shared, peer: PeerId) {
+        let Some(facts) = shared.peer_mut(peer) else { return };
+        let out = std::mem::take(&mut facts.out[F::FAMILY.index()]);
+        facts.counts[F::FAMILY.index()].advertised = 0;
+        for (row, told) in out.rows_told() {
+            shared.release(Some(told));
+            table.count_told(row, false);
+        }
+        table.shrink_if_empty();
+    }
+}
+
+/// What a peer is to know of a row: attributes counted for the caller, or why nothing.
+pub(super) fn export<F: AddressFamily>(
+    table: &Table<F>,
+    shared: &mut Shared,
+    peer: PeerId,
+    row: u32,
+) -> Result<AttrId, NotAdvertised> {
+    let best = *table.row(row).and_then(|_| table.best(row)).ok_or(NotAdvertised::NoPath)?;
+    let used = best.used().ok_or(NotAdvertised::NoPath)?;
+    let prefix = table.row(row).ok_or(NotAdvertised::NoPath)?.prefix;
+    let facts = shared.peer(peer).ok_or(NotAdvertised::NoSession)?;
+    let session = facts.session.as_ref().ok_or(NotAdvertised::NoSession)?;
+    let (external, export) = (facts.external, facts.export);
+    let (own, ext_next_hop) = (session.next_hop(F::FAMILY), session.ext_next_hop);
+    let originated = best.peer() == PeerId::LOCAL;
+    if best.peer() == peer {
+        return Err(NotAdvertised::SplitHorizon);
+    }
+    if !originated {
+        let digest = shared.attributes.digest(used);
+        if !external && shared.peer(best.peer()).is_some_and(|from| !from.external) {
+            return Err(NotAdvertised::InternalToInternal);
+        }
+        if digest.has_no_advertise() {
+            return Err(NotAdvertised::NoAdvertise);
+        }
+        if external && digest.has_no_export() {
+            return Err(NotAdvertised::NoExport);
+        }
+    }
+    let told = shared.transforms.apply(export, &mut shared.attributes, prefix, used, originated);
+    let told = told.ok_or(NotAdvertised::Policy)?;
+    let carried = match (F::FAMILY, shared.attributes.next_hop(told).or(own)) {
+        (_, None) => false,
+        (Family::Ipv4Unicast, Some(NextHop::V4(_))) => true,
+        (Family::Ipv4Unicast, Some(_)) => ext_next_hop,
+        (Family::Ipv6Unicast, Some(next_hop)) => !matches!(next_hop, NextHop::V4(_)),
+    };
+    if carried {
+        Ok(told)
+    } else {
+        shared.release(Some(told));
+        Err(NotAdvertised::NoNextHop)
+    }
+}
+
+/// Why a peer is not to be told of a row; none if it is.
+pub(super) fn explain<F: AddressFamily>(
+    table: &Table<F>,
+    shared: &mut Shared,
+    peer: PeerId,
+    row: Option<u32>,
+) -> Option<NotAdvertised> {
+    let Some(row) = row else { return Some(NotAdvertised::NoPath) };
+    let told = match export(table, shared, peer, row) {
+        Ok(told) => told,
+        Err(reason) => return Some(reason),
+    };
+    let session = shared.peer(peer).and_then(|peer| peer.session.as_ref());
+    let sayable = session.is_some_and(|session| {
+        let next_hop = shared.attributes.next_hop(told).or(session.next_hop(F::FAMILY));
+        let block = shared.attributes.block(told);
+        let mut out = Vec::new();
+        let message = next_hop
+            .map(|next_hop| Announcement::<F>::begin(&mut out, &context(session), next_hop, block).is_ok());
+        message == Some(true)
+    });
+    shared.release(Some(told));
+    (!sayable).then_some(NotAdvertised::TooLong)
+}
+
+fn context(session: &SessionFacts) -> EncodeContext {
+    EncodeContext {
+        four_octet_as: session.four_octet_as,
+        ext_next_hop: session.ext_next_hop,
+        max_message: session.max_message,
+    }
+}
+
+/// Rows taken from the pending set: those whose withdrawal is due, and those to announce with which attributes
+/// (counted).
+#[derive(Default)]
+struct Batch {
+    looked_at: usize,
+    withdrawn: Vec<u32>,
+    announced: Vec<(AttrId, u32)>,
+}
+
+/// Appends what a peer has yet to be told in one family until `out` has `limit` octets, and looks at `rows` rows
+/// at most.
+pub(super) fn write<F: AddressFamily>(
+    table: &mut Table<F>,
+    shared: &mut Shared,
+    peer: PeerId,
+    out: &mut Vec<u8>,
+    limit: usize,
+    rows: &mut usize,
+) {
+    let Some(session) = shared.peer(peer).and_then(|peer| peer.session.as_ref()) else { return };
+    if !session.families.contains(F::FAMILY) {
+        return;
+    }
+    let (context, own) = (context(session), session.next_hop(F::FAMILY));
+    while out.len() < limit {
+        if let Some(adj) = adj_out::<F>(shared, peer)
+            && adj.is_end_of_rib_due()
+        {
+            adj.initial = None;
+            adj.end_of_rib_sent = true;
+            UpdateWriter::new(out, context).end_of_rib(F::FAMILY);
+            continue;
+        }
+        let mut batch = next_batch(table, shared, peer, *rows);
+        if batch.looked_at == 0 {
+            return;
+        }
+        *rows -= batch.looked_at;
+        withdraw(table, shared, peer, out, context, &batch.withdrawn);
+        // Equal attributes share messages; in row order, that is mostly in the order in which they came.
+        batch.announced.sort_unstable();
+        let mut left = batch.announced.as_slice();
+        while let Some((told, _)) = left.first()
+            && out.len() < limit
+        {
+            let (group, rest) = left.split_at(left.partition_point(|(id, _)| id <= told));
+            left = rest;
+            announce(table, shared, peer, out, (context, own), group);
+        }
+        put_back::<F>(shared, peer, left);
+    }
+}
+
+fn adj_out<F: AddressFamily>(shared: &mut Shared, peer: PeerId) -> Option<&mut AdjOut> {
+    shared.peer_mut(peer).map(|peer| &mut peer.out[F::FAMILY.index()])
+}
+
+fn next_batch<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId, rows: usize) -> Batch {
+    let mut batch = Batch::default();
+    while batch.looked_at < BATCH.min(rows)
+        && let Some(adj) = adj_out::<F>(shared, peer)
+        && let Some(row) = adj.take()
+    {
+        batch.looked_at += 1;
+        let again = adj.again.remove(row);
+        let told = adj.told(row);
+        match export(table, shared, peer, row) {
+            Ok(new) if Some(new) == told && !again => shared.release(Some(new)),
+            Ok(new) => batch.announced.push((new, row)),
+            Err(_) if told.is_some() => batch.withdrawn.push(row),
+            Err(_) => {}
+        }
+    }
+    batch
+}
+
+fn withdraw<F: AddressFamily>(
+    table: &mut Table<F>,
+    shared: &mut Shared,
+    peer: PeerId,
+    out: &mut Vec<u8>,
+    context: EncodeContext,
+    rows: &[u32],
+) {
+    let prefixes = rows.iter().filter_map(|row| table.row(*row)).map(|row| row.prefix);
+    UpdateWriter::new(out, context).withdraw::<F>(prefixes);
+    for row in rows {
+        let Some(adj) = adj_out::<F>(shared, peer) else { return };
+        let told = adj.told(*row);
+        adj.set_told(*row, None);
+        shared.count(peer, F::FAMILY, |counts| counts.advertised -= 1);
+        shared.release(told);
+        table.count_told(*row, false);
+    }
+}
+
+/// Announces rows that have their attributes in common.
+fn announce<F: AddressFamily>(
+    table: &mut Table<F>,
+    shared: &mut Shared,
+    peer: PeerId,
+    out: &mut Vec<u8>,
+    (context, own): (EncodeContext, Option<NextHop>),
+    group: &[(AttrId, u32)],
+) {
+    let Some((new, _)) = group.first().copied() else { return };
+    let Some(next_hop) = shared.attributes.next_hop(new).or(own) else { return };
+    let prefixes = group.iter().filter_map(|(_, row)| table.row(*row)).map(|row| row.prefix);
+    let block = shared.attributes.block(new);
+    if UpdateWriter::new(out, context).announce::<F>(next_hop, block, prefixes).is_err() {
+        // They cannot be said to this peer; what it was told before does not hold any more.
+        let told = |row: &u32| adj_out::<F>(shared, peer).is_some_and(|adj| adj.is_told(*row));
+        let gone: Vec<u32> = group.iter().map(|(_, row)| *row).filter(told).collect();
+        group.iter().for_each(|(new, _)| shared.release(Some(*new)));
+        withdraw(table, shared, peer, out, context, &gone);
+        return;
+    }
+    for (new, row) in group {
+        let Some(adj) = adj_out::<F>(shared, peer) else { return };
+        let old = adj.told(*row);
+        adj.set_told(*row, Some(*new));
+        shared.release(old);
+        if old.is_none() {
+            shared.count(peer, F::FAMILY, |counts| counts.advertised += 1);
+            table.count_told(*row, true);
+        }
+        if !shared.watched.is_empty()
+            && let Some(prefix) = table.row(*row).map(|row| row.prefix.into())
+            && shared.watched.contains(&prefix)
+        {
+            shared.written.push_back((prefix, peer));
+        }
+    }
+}
+
+/// Makes pending again what there was no room for.
+fn put_back<F: AddressFamily>(shared: &mut Shared, peer: PeerId, rows: &[(AttrId, u32)]) {
+    let Some(first) = rows.iter().map(|(_, row)| *row).min() else { return };
+    for (new, row) in rows {
+        shared.release(Some(*new));
+        let Some(adj) = adj_out::<F>(shared, peer) else { return };
+        adj.pending.insert(*row);
+        if adj.told(*row) == Some(*new) {
+            adj.again.insert(*row);
+        }
+    }
+    if let Some(adj) = adj_out::<F>(shared, peer) {
+        adj.pending.set_cursor(first);
+    }
+}

@@ -1,0 +1,458 @@
+//! Path attributes, kept once however many paths carry them.
+//!
+//! A peer's million prefixes share far fewer attribute sets, and comparing two sets is most of what the tables
+//! do. So a set is interned: its canonical bytes, with the next hop in front, are stored once under an
+//! [`AttrId`], paths hold the number, and equal numbers are equal sets. Beside the bytes stands a [`Digest`] of
+//! what the decision process and the export rules look at; everything else is parsed from the bytes when a
+//! policy or an operator asks for it. Memory for a set is its bytes and 48 octets.
+//!
+//! Sets are counted by hand ([`AttributeTable::acquire`], [`AttributeTable::release`]): the table has one owner
+//! and 4 octets for a number are half a pointer. A set whose count falls to zero stays readable until
+//! [`AttributeTable::collect`], so that within one operation no number changes its meaning. Numbers are given
+//! out again; who remembers one without counting it (the caches of `transform`) remembers its generation too.
+
+use std::hash::Hasher;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU32;
+
+use hashbrown::HashTable;
+use rustc_hash::FxHasher;
+
+use crate::types::{Asn, Community, NextHop};
+
+/// The number of an interned attribute set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct AttrId(NonZeroU32);
+
+impl AttrId {
+    pub(super) fn get(self) -> u32 {
+        self.0.get()
+    }
+
+    /// The id of a stored number; 0 stands for none.
+    pub(super) fn from_stored(number: u32) -> Option<AttrId> {
+        NonZeroU32::new(number).map(AttrId)
+    }
+
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// What decision and export rules look at in a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Digest {
+    local_pref: u32,
+    /// MULTI_EXIT_DISC, 0 where there is none.
+    pub(super) med: u32,
+    /// The first AS of a leading AS_SEQUENCE, 0 where there is none.
+    pub(super) neighbour_as: u32,
+    /// AS_PATH's length as the decision counts it.
+    pub(super) path_len: u16,
+    flags: u16,
+    /// ORIGIN's value.
+    pub(super) origin: u8,
+    /// CLUSTER_LIST's length, at most 255.
+    pub(super) cluster_len: u8,
+}
+
+impl Digest {
+    const LOCAL_PREF: u16 = 1;
+    const MED: u16 = 1 << 1;
+    const AS_LOOP: u16 = 1 << 2;
+    const NO_EXPORT: u16 = 1 << 3;
+    const NO_ADVERTISE: u16 = 1 << 4;
+    const NO_EXPORT_SUBCONFED: u16 = 1 << 5;
+    const ORIGINATOR: u16 = 1 << 6;
+
+    /// LOCAL_PREF, 100 where there is none.
+    pub(super) fn local_pref(&self) -> u32 {
+        if self.has_local_pref() { self.local_pref } else { 100 }
+    }
+
+    pub(super) fn has_local_pref(&self) -> bool {
+        self.flags & Self::LOCAL_PREF != 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_med(&self) -> bool {
+        self.flags & Self::MED != 0
+    }
+
+    /// This speaker's AS is in AS_PATH.
+    pub(super) fn has_as_loop(&self) -> bool {
+        self.flags & Self::AS_LOOP != 0
+    }
+
+    /// NO_EXPORT or NO_EXPORT_SUBCONFED; without confederations both mean "not to external peers".
+    pub(super) fn has_no_export(&self) -> bool {
+        self.flags & (Self::NO_EXPORT | Self::NO_EXPORT_SUBCONFED) != 0
+    }
+
+    pub(super) fn has_no_advertise(&self) -> bool {
+        self.flags & Self::NO_ADVERTISE != 0
+    }
+
+    pub(super) fn has_originator(&self) -> bool {
+        self.flags & Self::ORIGINATOR != 0
+    }
+
+    fn of(attributes: &[u8], local_as: Asn) -> Digest {
+        let mut digest = Digest::default();
+        for (code, value) in values(attributes) {
+            match code {
+                1 => digest.origin = value.first().copied().unwrap_or(2),
+                2 => digest.read_as_path(value, local_as),
+                4 => {
+                    digest.flags |= Self::MED;
+                    digest.med = number(value);
+                }
+                5 => {
+                    digest.flags |= Self::LOCAL_PREF;
+                    digest.local_pref = number(value);
+                }
+                8 => {
+                    for community in value.chunks_exact(4).map(number).map(Community) {
+                        digest.flags |= match community {
+                            Community::NO_EXPORT => Self::NO_EXPORT,
+                            Community::NO_ADVERTISE => Self::NO_ADVERTISE,
+                            Community::NO_EXPORT_SUBCONFED => Self::NO_EXPORT_SUBCONFED,
+                            _ => 0,
+                        };
+                    }
+                }
+                9 => digest.flags |= Self::ORIGINATOR,
+                10 => digest.cluster_len = u8::try_from(value.len() / 4).unwrap_or(u8::MAX),
+                _ => {}
+            }
+        }
+        digest
+    }
+
+    fn read_as_path(&mut self, mut path: &[u8], local_as: Asn) {
+        const AS_SET: u8 = 1;
+        const AS_SEQUENCE: u8 = 2;
+        let mut first = true;
+        while let [kind, count, rest @ ..] = path {
+            let Some((members, rest)) = rest.split_at_checked(usize::from(*count) * 4) else { break };
+            path = rest;
+            self.path_len = self.path_len.saturating_add(match *kind {
+                AS_SEQUENCE => u16::from(*count),
+                AS_SET => 1,
+                _ => 0, // confederation segments are not counted (RFC 5065 §5.3)
+            });
+            if first && *kind == AS_SEQUENCE {
+                self.neighbour_as = members.get(..4).map_or(0, number);
+            }
+            first = false;
+            if members.chunks_exact(4).any(|member| number(member) == local_as.0) {
+                self.flags |= Self::AS_LOOP;
+            }
+        }
+    }
+}
+
+/// A number of up to four octets, in network order.
+fn number(octets: &[u8]) -> u32 {
+    octets.iter().take(4).fold(0, |value, octet| value << 8 | u32::from(*octet))
+}
+
+/// Type codes and values of a canonical block, whose lengths the decoder has checked.
+pub(super) fn values(mut block: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    const EXTENDED_LENGTH: u8 = 0x10;
+    std::iter::from_fn(move || {
+        let (code, length, rest) = match block {
+            [flags, code, high, low, rest @ ..] if flags & EXTENDED_LENGTH != 0 => {
+                (*code, usize::from(u16::from_be_bytes([*high, *low])), rest)
+            }
+            [flags, code, length, rest @ ..] if flags & EXTENDED_LENGTH == 0 => {
+                (*code, usize::from(*length), rest)
+            }
+            _ => return None,
+        };
+        let (value, rest) = rest.split_at_checked(length)?;
+        block = rest;
+        Some((code, value))
+    })
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// The next hop's length (0: this speaker itself), the next hop, the attributes.
+    bytes: Box<[u8]>,
+    references: u32,
+    generation: u32,
+    digest: Digest,
+    /// In `dead`.
+    dying: bool,
+}
+
+/// The interned sets.
+#[derive(Debug)]
+pub(super) struct AttributeTable {
+    local_as: Asn,
+    entries: Vec<Entry>,
+    index: HashTable<u32>,
+    free: Vec<u32>,
+    /// Of the next set that comes in.
+    generation: u32,
+    /// Sets whose count fell to zero since the last collection.
+    dead: Vec<AttrId>,
+    scratch: Vec<u8>,
+}
+
+impl AttributeTable {
+    pub(super) fn new(local_as: Asn) -> Self {
+        AttributeTable {
+            local_as,
+            entries: Vec::new(),
+            index: HashTable::new(),
+            free: Vec::new(),
+            generation: 0,
+            dead: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Sets that somebody holds.
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The number of a set, counted once more for the caller. No next hop stands for this speaker itself.
+    pub(super) fn intern(&mut self, next_hop: Option<&NextHop>, attributes: &[u8]) -> AttrId {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        put_next_hop(next_hop, &mut scratch);
+        scratch.extend_from_slice(attributes);
+        let hash = hash(&scratch);
+        let found =
+            self.index.find(hash, |number| *self.entries[*number as usize].bytes == *scratch).copied();
+        let number = found.unwrap_or_else(|| self.insert(hash, &scratch, attributes));
+        self.scratch = scratch;
+        self.entries[number as usize].references += 1;
+        #[expect(clippy::unwrap_used, reason = "the smallest number plus one is one")]
+        AttrId(NonZeroU32::new(number + 1).unwrap())
+    }
+
+    fn insert(&mut self, hash: u64, bytes: &[u8], attributes: &[u8]) -> u32 {
+        let digest = Digest::of(attributes, self.local_as);
+        let generation = self.generation;
+        self.generation = generation.wrapping_add(1);
+        let number = match self.free.pop() {
+            Some(number) => {
+                let entry = &mut self.entries[number as usize];
+                entry.bytes = bytes.into();
+                entry.digest = digest;
+                entry.generation = generation;
+                number
+            }
+            None => {
+                let bytes = bytes.into();
+                self.entries.push(Entry { bytes, references: 0, generation, digest, dying: false });
+                (self.entries.len() - 1) as u32
+            }
+        };
+        let entries = &self.entries;
+        self.index.insert_unique(hash, number, |number| self::hash(&entries[*number as usize].bytes));
+        number
+    }
+
+    /// Counts one holder more.
+    pub(super) fn acquire(&mut self, id: AttrId) -> AttrId {
+        self.entries[id.index()].references += 1;
+        id
+    }
+
+    /// Counts one holder less.
+    pub(super) fn release(&mut self, id: AttrId) {
+        let entry = &mut self.entries[id.index()];
+        debug_assert!(entry.references > 0, "a set is released as often as it was acquired");
+        entry.references -= 1;
+        if entry.references == 0 && !entry.dying {
+            entry.dying = true;
+            self.dead.push(id);
+        }
+    }
+
+    /// Forgets the sets that nobody holds. No number that is not counted may be used across this.
+    pub(super) fn collect(&mut self) {
+        for id in std::mem::take(&mut self.dead) {
+            let entry = &mut self.entries[id.index()];
+            entry.dying = false;
+            if entry.references > 0 {
+                continue; // interned again meanwhile
+            }
+            let bytes = std::mem::take(&mut entry.bytes);
+            let number = id.index() as u32;
+            if let Ok(found) = self.index.find_entry(hash(&bytes), |other| *other == number) {
+                found.remove();
+            }
+            self.free.push(number);
+        }
+        if self.index.is_empty() && self.index.capacity() > 1024 {
+            // A large table has come and gone: its memory is given back. Generations go on.
+            self.index = HashTable::new();
+            self.entries = Vec::new();
+            self.free = Vec::new();
+        }
+    }
+
+    /// The number with what tells it from a later set of the same number.
+    pub(super) fn generation(&self, id: AttrId) -> u32 {
+        self.entries[id.index()].generation
+    }
+
+    /// The set of a remembered number, if it is still that set.
+    pub(super) fn recall(&self, number: u32, generation: u32) -> Option<AttrId> {
+        let id = AttrId::from_stored(number)?;
+        let entry = self.entries.get(id.index())?;
+        (entry.generation == generation && !entry.bytes.is_empty()).then_some(id)
+    }
+
+    pub(super) fn digest(&self, id: AttrId) -> &Digest {
+        &self.entries[id.index()].digest
+    }
+
+    /// The canonical block, without the next hop.
+    pub(super) fn block(&self, id: AttrId) -> &[u8] {
+        let bytes = &self.entries[id.index()].bytes;
+        &bytes[1 + usize::from(bytes[0])..]
+    }
+
+    /// The next hop; none where it is this speaker itself.
+    pub(super) fn next_hop(&self, id: AttrId) -> Option<NextHop> {
+        get_next_hop(&self.entries[id.index()].bytes)
+    }
+
+    /// Whether two sets lead to the same next hop.
+    pub(super) fn same_next_hop(&self, one: AttrId, other: AttrId) -> bool {
+        let bytes = |id: AttrId| {
+            let bytes = &self.entries[id.index()].bytes;
+            &bytes[..1 + usize::from(bytes[0])]
+        };
+        one == other || bytes(one) == bytes(other)
+    }
+
+    /// ORIGINATOR_ID, if there is one.
+    pub(super) fn originator_id(&self, id: AttrId) -> Option<Ipv4Addr> {
+        if !self.digest(id).has_originator() {
+            return None;
+        }
+        values(self.block(id)).find(|(code, _)| *code == 9).map(|(_, value)| Ipv4Addr::from(number(value)))
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+fn put_next_hop(next_hop: Option<&NextHop>, out: &mut Vec<u8>) {
+    match next_hop {
+        None => out.push(0),
+        Some(NextHop::V4(address)) => {
+            out.push(4);
+            out.extend_from_slice(&address.octets());
+        }
+        Some(NextHop::V6(address)) => {
+            out.push(16);
+            out.extend_from_slice(&address.octets());
+        }
+        Some(NextHop::V6WithLinkLocal(global, link_local)) => {
+            out.push(32);
+            out.extend_from_slice(&global.octets());
+            out.extend_from_slice(&link_local.octets());
+        }
+    }
+}
+
+fn get_next_hop(bytes: &[u8]) -> Option<NextHop> {
+    let (length, rest) = bytes.split_first()?;
+    let v6 = |octets: &[u8; 16]| Ipv6Addr::from(*octets);
+    match length {
+        4 => rest.first_chunk::<4>().map(|octets| NextHop::V4(Ipv4Addr::from(*octets))),
+        16 => rest.first_chunk().map(|octets| NextHop::V6(v6(octets))),
+        32 => {
+            let (global, rest) = rest.split_first_chunk()?;
+            Some(NextHop::V6WithLinkLocal(v6(global), v6(rest.first_chunk()?)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORIGIN_EGP: &[u8] = &[0x40, 1, 1, 1];
+
+    #[test]
+    fn equal_sets_have_one_number_and_one_count() {
+        let mut table = AttributeTable::new(Asn(1));
+        let hops = [
+            None,
+            Some(NextHop::V4(Ipv4Addr::new(10, 0, 0, 1))),
+            Some(NextHop::V6("2001:db8::1".parse().unwrap())),
+            Some(NextHop::V6WithLinkLocal("2001:db8::1".parse().unwrap(), "fe80::1".parse().unwrap())),
+        ];
+        let ids = hops.map(|hop| table.intern(hop.as_ref(), ORIGIN_EGP));
+        assert_eq!(table.len(), 4);
+        for (id, hop) in ids.into_iter().zip(hops) {
+            assert_eq!(table.intern(hop.as_ref(), ORIGIN_EGP), id);
+            assert_eq!(table.next_hop(id), hop);
+            assert_eq!(table.block(id), ORIGIN_EGP);
+            table.release(id);
+            table.collect();
+            assert_eq!(table.block(id), ORIGIN_EGP, "one holder is left");
+            table.release(id);
+        }
+        table.collect();
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn a_number_is_given_out_again_under_another_generation() {
+        let mut table = AttributeTable::new(Asn(1));
+        let first = table.intern(None, ORIGIN_EGP);
+        let generation = table.generation(first);
+        table.release(first);
+        assert_eq!(table.recall(first.get(), generation), Some(first), "still there until it is collected");
+        let again = table.intern(None, ORIGIN_EGP);
+        assert_eq!(again, first);
+        table.collect();
+        assert_eq!(table.recall(first.get(), generation), Some(first), "it was interned again");
+        table.release(again);
+        table.collect();
+        assert_eq!(table.recall(first.get(), generation), None);
+        let other = table.intern(None, &[0x40, 1, 1, 0]);
+        assert_eq!(other.get(), first.get());
+        assert_eq!(table.recall(first.get(), generation), None);
+    }
+
+    #[test]
+    fn the_digest_reads_what_the_decision_needs() {
+        let block: &[&[u8]] = &[
+            &[0x40, 1, 1, 2],
+            // AS_SEQUENCE 65001 1, then an AS_SET of two; extended length.
+            &[0x50, 2, 0, 20, 2, 2, 0, 0, 0xfd, 0xe9, 0, 0, 0, 1, 1, 2, 0, 0, 0, 7, 0, 0, 0, 8],
+            &[0x80, 4, 4, 0, 0, 0, 50],
+            &[0x40, 5, 4, 0, 0, 1, 0],
+            &[0xc0, 8, 8, 0xff, 0xff, 0xff, 0x01, 0, 1, 0, 2],
+            &[0x80, 9, 4, 10, 0, 0, 9],
+            &[0x80, 10, 8, 0, 0, 0, 1, 0, 0, 0, 2],
+        ];
+        let mut table = AttributeTable::new(Asn(1));
+        let id = table.intern(None, &block.concat());
+        let digest = table.digest(id);
+        assert_eq!((digest.origin, digest.path_len, digest.neighbour_as), (2, 3, 65001));
+        assert_eq!((digest.med, digest.has_med(), digest.local_pref()), (50, true, 256));
+        assert!(digest.has_as_loop() && digest.has_no_export() && !digest.has_no_advertise());
+        assert_eq!((digest.cluster_len, table.originator_id(id)), (2, Some(Ipv4Addr::new(10, 0, 0, 9))));
+        let empty = table.intern(None, &[0x40, 1, 1, 0, 0x40, 2, 0]);
+        let digest = table.digest(empty);
+        assert_eq!((digest.path_len, digest.neighbour_as, digest.local_pref()), (0, 0, 100));
+        assert!(!digest.has_med() && !digest.has_as_loop() && table.originator_id(empty).is_none());
+    }
+}

@@ -1,0 +1,165 @@
+//! The tables for an operator's eyes: lazy, borrowed, parsed on demand.
+
+use std::iter;
+
+use ipnet::IpNet;
+
+use super::Rib;
+use super::adj_out::{self, NotAdvertised};
+use super::attributes::{AttrId, AttributeTable};
+use super::peer::Shared;
+use super::table::{Filtered, Path, Table};
+use crate::types::{AddressFamily, Family, NextHop, PeerId};
+use crate::wire::PathAttributes;
+
+/// The attributes of a listed path.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteAttributes<'a> {
+    table: &'a AttributeTable,
+    id: AttrId,
+}
+
+impl RouteAttributes<'_> {
+    /// The next hop; none where it is this speaker itself.
+    pub fn next_hop(&self) -> Option<NextHop> {
+        self.table.next_hop(self.id)
+    }
+
+    /// All the others.
+    pub fn parse(&self) -> PathAttributes {
+        // What is interned was checked by the decoder or written by the encoder, so there is always a parse.
+        PathAttributes::parse(self.table.block(self.id)).unwrap_or_default()
+    }
+}
+
+/// A path in the tables.
+#[derive(Clone, Copy, Debug)]
+pub struct PathEntry<'a> {
+    /// Its prefix.
+    pub prefix: IpNet,
+    /// The peer it is from; none if this speaker originates it.
+    pub peer: Option<PeerId>,
+    /// As the peer sent them.
+    pub received: RouteAttributes<'a>,
+    /// As import policy left them; none if the path is refused.
+    pub used: Option<RouteAttributes<'a>>,
+    /// Why it is refused.
+    pub filtered: Option<Filtered>,
+    /// Traffic is spread over it and the other selected ones.
+    pub selected: bool,
+    /// It is the best of those selected: what peers are told of.
+    pub best: bool,
+    /// From before the peer's session was lost.
+    pub stale: bool,
+}
+
+/// A prefix in a peer's Adj-RIB-Out.
+#[derive(Clone, Copy, Debug)]
+pub struct AdvertisedRoute<'a> {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// As the peer was told them.
+    pub attributes: RouteAttributes<'a>,
+    /// As the peer was told it; none if neither session nor path has one.
+    pub next_hop: Option<NextHop>,
+}
+
+impl Rib {
+    /// The paths that a peer sent, the refused and the stale ones included.
+    pub fn received(&self, peer: PeerId, family: Family) -> impl Iterator<Item = PathEntry<'_>> {
+        self.entries(family).filter(move |entry| entry.peer == Some(peer))
+    }
+
+    /// What a peer was told and not since told the withdrawal of.
+    pub fn advertised(&self, peer: PeerId, family: Family) -> impl Iterator<Item = AdvertisedRoute<'_>> {
+        let facts = self.shared.peer(peer);
+        let own = facts.and_then(|peer| peer.session.as_ref()?.next_hop(family));
+        let told = facts.into_iter().flat_map(move |peer| peer.out[family.index()].rows_told());
+        told.filter_map(move |(row, told)| {
+            let prefix = match family {
+                Family::Ipv4Unicast => self.v4.row(row)?.prefix.into(),
+                Family::Ipv6Unicast => self.v6.row(row)?.prefix.into(),
+            };
+            let attributes = RouteAttributes { table: &self.shared.attributes, id: told };
+            Some(AdvertisedRoute { prefix, attributes, next_hop: attributes.next_hop().or(own) })
+        })
+    }
+
+    /// The paths in use; those of one prefix follow each other, the best one first.
+    pub fn best(&self, family: Family) -> impl Iterator<Item = PathEntry<'_>> {
+        self.entries(family).filter(|entry| entry.selected)
+    }
+
+    /// Every path of one prefix, those in use first.
+    pub fn lookup(&self, prefix: &IpNet) -> Vec<PathEntry<'_>> {
+        let shared = &self.shared;
+        match prefix.trunc() {
+            IpNet::V4(prefix) => self
+                .v4
+                .find(&prefix)
+                .map_or_else(Vec::new, |row| row_entries(&self.v4, shared, row).collect()),
+            IpNet::V6(prefix) => self
+                .v6
+                .find(&prefix)
+                .map_or_else(Vec::new, |row| row_entries(&self.v6, shared, row).collect()),
+        }
+    }
+
+    /// Why a peer is not to be told of a prefix; none if it is told, or about to be.
+    pub fn not_advertised(&mut self, peer: PeerId, prefix: &IpNet) -> Option<NotAdvertised> {
+        let family = Family::of(prefix);
+        let session = self.shared.peer(peer).and_then(|peer| peer.session.as_ref());
+        if !session.is_some_and(|session| session.families.contains(family)) {
+            return Some(NotAdvertised::NoSession);
+        }
+        if self.is_held(family) {
+            return Some(NotAdvertised::Held);
+        }
+        let shared = &mut self.shared;
+        let outcome = match prefix.trunc() {
+            IpNet::V4(prefix) => adj_out::explain(&self.v4, shared, peer, self.v4.find(&prefix)),
+            IpNet::V6(prefix) => adj_out::explain(&self.v6, shared, peer, self.v6.find(&prefix)),
+        };
+        self.shared.attributes.collect();
+        outcome
+    }
+
+    fn entries(&self, family: Family) -> Box<dyn Iterator<Item = PathEntry<'_>> + '_> {
+        match family {
+            Family::Ipv4Unicast => Box::new(table_entries(&self.v4, &self.shared)),
+            Family::Ipv6Unicast => Box::new(table_entries(&self.v6, &self.shared)),
+        }
+    }
+}
+
+fn table_entries<'a, F: AddressFamily>(
+    table: &'a Table<F>,
+    shared: &'a Shared,
+) -> impl Iterator<Item = PathEntry<'a>> {
+    table.row_numbers().flat_map(move |row| row_entries(table, shared, row))
+}
+
+fn row_entries<'a, F: AddressFamily>(
+    table: &'a Table<F>,
+    shared: &'a Shared,
+    row: u32,
+) -> impl Iterator<Item = PathEntry<'a>> {
+    let prefix = table.row(row).map(|row| row.prefix.into());
+    let places = iter::once(true).chain(iter::repeat(false));
+    let paths = table.row(row).into_iter().flat_map(move |_| table.paths(row));
+    paths.zip(places).filter_map(move |(path, first)| entry(shared, prefix?, path, first))
+}
+
+fn entry<'a>(shared: &'a Shared, prefix: IpNet, path: &Path, first: bool) -> Option<PathEntry<'a>> {
+    let attributes = |id| RouteAttributes { table: &shared.attributes, id };
+    Some(PathEntry {
+        prefix,
+        peer: Some(path.peer()).filter(|peer| *peer != PeerId::LOCAL),
+        received: attributes(path.received()?),
+        used: path.used().map(attributes),
+        filtered: path.filtered(),
+        selected: path.is_selected(),
+        best: first && path.is_selected(),
+        stale: path.is_stale(),
+    })
+}

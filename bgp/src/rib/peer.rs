@@ -1,0 +1,287 @@
+//! What the tables of both families share: attribute sets, policies, peers, and who waits for what.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
+use super::adj_out::AdjOut;
+use super::attributes::{AttrId, AttributeTable};
+use super::facts::{Counts, RibConfig, RibPeer, SessionFacts};
+use super::table::{Filtered, Taken};
+use super::transform::{Direction, TransformId, Transforms};
+use crate::policy::Policy;
+use crate::types::{Family, FamilySet, PeerId};
+
+/// A configured peer.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) address: IpAddr,
+    /// In another AS.
+    pub(super) external: bool,
+    neighbour: Direction,
+    import: TransformId,
+    pub(super) export: TransformId,
+    /// Of the last session: stale paths are compared by it too.
+    pub(super) router_id: Ipv4Addr,
+    /// This side's addresses in the last session.
+    own_addresses: SmallVec<[IpAddr; 3]>,
+    /// The session, while there is one.
+    pub(super) session: Option<SessionFacts>,
+    pub(super) counts: [Counts; 2],
+    pub(super) out: [AdjOut; 2],
+    /// In the queue of peers that have something to be written, or taken from it and not yet written empty.
+    signalled: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: RibConfig,
+    pub(super) attributes: AttributeTable,
+    pub(super) transforms: Transforms,
+    peers: Vec<Option<Peer>>,
+    /// Peers with a session.
+    up: Vec<PeerId>,
+    writable: VecDeque<PeerId>,
+    held: FamilySet,
+    pub(super) watched: FxHashSet<IpNet>,
+    pub(super) written: VecDeque<(IpNet, PeerId)>,
+}
+
+impl Shared {
+    pub(super) fn new(config: RibConfig) -> Self {
+        Shared {
+            attributes: AttributeTable::new(config.local_as),
+            config,
+            transforms: Transforms::default(),
+            peers: Vec::new(),
+            up: Vec::new(),
+            writable: VecDeque::new(),
+            held: FamilySet::EMPTY,
+            watched: FxHashSet::default(),
+            written: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn peer(&self, peer: PeerId) -> Option<&Peer> {
+        self.peers.get(peer.0 as usize)?.as_ref()
+    }
+
+    pub(super) fn peer_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
+        self.peers.get_mut(peer.0 as usize)?.as_mut()
+    }
+
+    pub(super) fn peers_up(&self) -> &[PeerId] {
+        &self.up
+    }
+
+    pub(super) fn add_peer(&mut self, id: PeerId, facts: RibPeer) {
+        debug_assert!(id < PeerId::LOCAL, "{id:?} is larger than any peer");
+        debug_assert!(self.peer(id).is_none(), "{id:?} is there already");
+        let neighbour = Direction::Import { neighbour_as: facts.remote_as };
+        let external = facts.remote_as != self.config.local_as;
+        let peer = Peer {
+            address: facts.address,
+            external,
+            neighbour,
+            import: self.transforms.join(neighbour, &facts.import),
+            export: self.transforms.join(self.export_direction(external), &facts.export),
+            router_id: Ipv4Addr::UNSPECIFIED,
+            own_addresses: SmallVec::new(),
+            session: None,
+            counts: Default::default(),
+            out: Default::default(),
+            signalled: false,
+        };
+        let place = id.0 as usize;
+        if place >= self.peers.len() {
+            self.peers.resize_with(place + 1, || None);
+        }
+        self.peers[place] = Some(peer);
+    }
+
+    fn export_direction(&self, external: bool) -> Direction {
+        let local_as = self.config.local_as;
+        if external { Direction::ExportExternal { local_as } } else { Direction::ExportInternal { local_as } }
+    }
+
+    /// Forgets a peer that has neither session nor paths.
+    pub(super) fn remove_peer(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::take) {
+            self.transforms.leave(peer.import);
+            self.transforms.leave(peer.export);
+        }
+        self.written.retain(|(_, to)| *to != id);
+    }
+
+    /// Puts other policies in place; whether import and export differ from the last ones.
+    pub(super) fn set_policy(&mut self, id: PeerId, import: &Policy, export: &Policy) -> (bool, bool) {
+        let Some(peer) = self.peer(id) else { return (false, false) };
+        let (old_import, old_export) = (peer.import, peer.export);
+        let export_direction = self.export_direction(peer.external);
+        let neighbour = peer.neighbour;
+        let new_import = self.transforms.join(neighbour, import);
+        let new_export = self.transforms.join(export_direction, export);
+        self.transforms.leave(old_import);
+        self.transforms.leave(old_export);
+        if let Some(peer) = self.peer_mut(id) {
+            peer.import = new_import;
+            peer.export = new_export;
+        }
+        (old_import != new_import, old_export != new_export)
+    }
+
+    pub(super) fn session_up(&mut self, id: PeerId, facts: SessionFacts) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        peer.router_id = facts.router_id;
+        peer.session = Some(facts);
+        peer.remember_own_addresses();
+        if !self.up.contains(&id) {
+            self.up.push(id);
+        }
+    }
+
+    pub(super) fn session_down(&mut self, id: PeerId) {
+        if let Some(peer) = self.peer_mut(id) {
+            peer.session = None;
+            peer.signalled = false;
+        }
+        self.up.retain(|up| *up != id);
+        self.writable.retain(|writable| *writable != id);
+        self.written.retain(|(_, to)| *to != id);
+    }
+
+    pub(super) fn is_held(&self, family: Family) -> bool {
+        self.held.contains(family)
+    }
+
+    pub(super) fn hold(&mut self, families: FamilySet) {
+        self.held = self.held.union(families);
+    }
+
+    pub(super) fn release_hold(&mut self, family: Family) {
+        self.held.remove(family);
+        for id in self.up.clone() {
+            self.signal(id);
+        }
+    }
+
+    pub(super) fn counts(&self, peer: PeerId, family: Family) -> Counts {
+        self.peer(peer).map_or_else(Counts::default, |peer| peer.counts[family.index()])
+    }
+
+    /// Changes a peer's counts; what this speaker originates is not counted.
+    pub(super) fn count(&mut self, peer: PeerId, family: Family, change: impl FnOnce(&mut Counts)) {
+        if let Some(peer) = self.peer_mut(peer) {
+            change(&mut peer.counts[family.index()]);
+        }
+    }
+
+    pub(super) fn release(&mut self, id: Option<AttrId>) {
+        if let Some(id) = id {
+            self.attributes.release(id);
+        }
+    }
+
+    /// Why a peer's path is refused whatever its prefix.
+    pub(super) fn refusal(&self, peer: PeerId, received: AttrId) -> Option<Filtered> {
+        let peer = self.peer(peer)?;
+        if self.attributes.digest(received).has_as_loop() {
+            return Some(Filtered::AsLoop);
+        }
+        if self.attributes.originator_id(received) == Some(self.config.router_id) {
+            return Some(Filtered::OriginatorLoop);
+        }
+        let next_hop = self.attributes.next_hop(received)?.address();
+        peer.own_addresses.contains(&next_hop).then_some(Filtered::OwnNextHop)
+    }
+
+    /// Runs import over what a peer sent.
+    pub(super) fn take(
+        &mut self,
+        peer: PeerId,
+        prefix: impl Into<IpNet>,
+        received: AttrId,
+        refusal: Option<Filtered>,
+    ) -> Taken {
+        let used = match (refusal, self.peer(peer).map(|peer| peer.import)) {
+            (Some(refusal), _) => Err(refusal),
+            (None, None) => Ok(self.attributes.acquire(received)),
+            (None, Some(import)) => self
+                .transforms
+                .apply(import, &mut self.attributes, prefix, received, false)
+                .ok_or(Filtered::Policy),
+        };
+        Taken { received: self.attributes.acquire(received), used }
+    }
+
+    /// A row has another best path, or none any more: `best` is the peer that it is from.
+    pub(super) fn best_changed(&mut self, family: Family, row: u32, best: Option<PeerId>) {
+        for place in 0..self.up.len() {
+            let id = self.up[place];
+            let Some(peer) = self.peer_mut(id) else { continue };
+            if !peer.session.as_ref().is_some_and(|session| session.families.contains(family)) {
+                continue;
+            }
+            let out = &mut peer.out[family.index()];
+            if out.is_told(row) || best.is_some_and(|best| best != id) {
+                out.pending.insert(row);
+                self.signal(id);
+            } else {
+                out.pending.remove(row); // neither told nor to be told
+            }
+        }
+    }
+
+    /// Puts a peer among those that have something to be written.
+    pub(super) fn signal(&mut self, id: PeerId) {
+        let held = self.held;
+        if let Some(peer) = self.peer_mut(id)
+            && !peer.signalled
+            && peer.has_pending(held)
+        {
+            peer.signalled = true;
+            self.writable.push_back(id);
+        }
+    }
+
+    pub(super) fn has_pending(&self, id: PeerId) -> bool {
+        self.peer(id).is_some_and(|peer| peer.has_pending(self.held))
+    }
+
+    /// What was pending has been written: the next change is signalled again.
+    pub(super) fn written_empty(&mut self, id: PeerId) {
+        if let Some(peer) = self.peer_mut(id) {
+            peer.signalled = false;
+        }
+    }
+
+    pub(super) fn poll_writable(&mut self) -> Option<PeerId> {
+        while let Some(id) = self.writable.pop_front() {
+            if self.has_pending(id) {
+                return Some(id);
+            }
+            self.written_empty(id);
+        }
+        None
+    }
+}
+
+impl Peer {
+    pub(super) fn remember_own_addresses(&mut self) {
+        if let Some(session) = &self.session {
+            let next_hops = [session.next_hop_v4, session.next_hop_v6].into_iter().flatten();
+            self.own_addresses = next_hops.map(|next_hop| next_hop.address()).collect();
+            self.own_addresses.push(session.local_address);
+        }
+    }
+
+    fn has_pending(&self, held: FamilySet) -> bool {
+        self.session.as_ref().is_some_and(|session| {
+            session.families.difference(held).iter().any(|family| self.out[family.index()].has_pending())
+        })
+    }
+}

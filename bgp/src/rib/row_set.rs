@@ -1,0 +1,153 @@
+//! A set of row numbers that is taken from in row order, going round.
+//!
+//! Adj-RIB-Out and the FIB each keep one: what has to be looked at again. A row is in it once however often it
+//! changes, which bounds it by the table (one bit a row) and coalesces. Taking in row order, and going on
+//! from where the last take stopped, starves no row, and meets rows in the order in which they came into the
+//! table: neighbours mostly share their attributes, which packs messages well.
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct RowSet {
+    /// One bit a row.
+    words: Vec<u64>,
+    /// One bit a word that is not zero, so that an almost empty set over a large table is skipped through fast.
+    summary: Vec<u64>,
+    len: usize,
+    cursor: u32,
+}
+
+impl RowSet {
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a row; whether it was not there.
+    pub(super) fn insert(&mut self, row: u32) -> bool {
+        let word = row as usize / 64;
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+            self.summary.resize(word / 64 + 1, 0);
+        }
+        let bit = 1 << (row % 64);
+        if self.words[word] & bit != 0 {
+            return false;
+        }
+        self.words[word] |= bit;
+        self.summary[word / 64] |= 1 << (word % 64);
+        self.len += 1;
+        true
+    }
+
+    /// Takes a row out; whether it was there.
+    pub(super) fn remove(&mut self, row: u32) -> bool {
+        let word = row as usize / 64;
+        let bit = 1 << (row % 64);
+        match self.words.get_mut(word) {
+            Some(bits) if *bits & bit != 0 => {
+                *bits &= !bit;
+                if *bits == 0 {
+                    self.summary[word / 64] &= !(1 << (word % 64));
+                }
+                self.len -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The first row at or after the cursor, without going round.
+    pub(super) fn peek(&self) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        let word = self.cursor as usize / 64;
+        let rest = self.words.get(word)? & (u64::MAX << (self.cursor % 64));
+        if rest != 0 {
+            return Some((word * 64) as u32 + rest.trailing_zeros());
+        }
+        let after = word + 1;
+        let first = *self.summary.get(after / 64)? & (u64::MAX << (after % 64));
+        let later = self.summary.iter().copied().enumerate().skip(after / 64 + 1);
+        let (chunk, bits) = [(after / 64, first)].into_iter().chain(later).find(|(_, bits)| *bits != 0)?;
+        let word = chunk * 64 + bits.trailing_zeros() as usize;
+        Some((word * 64) as u32 + self.words[word].trailing_zeros())
+    }
+
+    /// Takes the next row at or after the cursor, and puts the cursor behind it; goes round to the first row
+    /// when there is none.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let row = match self.peek() {
+            Some(row) => row,
+            None => {
+                self.cursor = 0;
+                self.peek()?
+            }
+        };
+        self.remove(row);
+        self.cursor = row + 1;
+        Some(row)
+    }
+
+    /// Puts the cursor on a row.
+    pub(super) fn set_cursor(&mut self, row: u32) {
+        self.cursor = row;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn rows_come_in_order_and_go_round() {
+        let mut set = RowSet::default();
+        for row in [5, 70_000, 4096, 63, 64, 5] {
+            set.insert(row);
+        }
+        assert_eq!(set.len(), 5);
+        assert_eq!(set.take(), Some(5));
+        assert_eq!(set.take(), Some(63));
+        set.insert(1); // behind the cursor: after all the others
+        set.insert(65); // before it
+        let rest: Vec<u32> = std::iter::from_fn(|| set.take()).collect();
+        assert_eq!(rest, [64, 65, 4096, 70_000, 1]);
+        assert!(set.is_empty() && set.take().is_none());
+        for row in [7, 0] {
+            set.insert(row);
+        }
+        set.set_cursor(1);
+        assert_eq!(set.take(), Some(7));
+        assert_eq!(set.peek(), None, "peek does not go round");
+        assert_eq!(set.take(), Some(0));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn behaves_as_a_set(steps in proptest::collection::vec((0u8..3, 0u32..20_000), 1..300)) {
+            let (mut set, mut model, mut cursor) = (RowSet::default(), BTreeSet::new(), 0u32);
+            for (kind, row) in steps {
+                match kind {
+                    0 => assert_eq!(set.insert(row), model.insert(row)),
+                    1 => assert_eq!(set.remove(row), model.remove(&row)),
+                    _ => {
+                        let expected = model.range(cursor..).next().or(model.iter().next()).copied();
+                        assert_eq!(set.take(), expected);
+                        if let Some(row) = expected {
+                            model.remove(&row);
+                            cursor = row + 1;
+                        } else {
+                            cursor = 0;
+                        }
+                    }
+                }
+                assert_eq!(set.len(), model.len());
+            }
+        }
+    }
+}

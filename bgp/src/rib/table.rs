@@ -1,0 +1,550 @@
+//! The table of one address family: every peer's Adj-RIB-In and the Loc-RIB in one structure.
+//!
+//! A prefix has a [`Row`]; the row heads a list of its [`Path`]s, one from each peer that announced it, those in
+//! use first and the best one at the very front. Adj-RIB-In is the paths of one peer, Loc-RIB the paths in use;
+//! neither is stored a second time. Rows and paths live in two arenas and refer to each other by number: a
+//! prefix with one path takes 12 + 16 octets in IPv4 and 5 to 10 in the index.
+//!
+//! Every change goes the same way: remember the paths in use, change the list, decide again, compare. If the
+//! best path differs, the row is put before every peer's Adj-RIB-Out; if the set of next hops differs, before
+//! the FIB. A path that is refused (policy, loop) is kept with the reason, so that a change of policy finds it.
+//!
+//! While a family is held (RFC 4724 §4.1) lists change and nothing is decided; rows whose used paths changed
+//! meanwhile are flagged, because what they were compared with is gone when the hold ends.
+//!
+//! A row stays while it has paths, while some peer has been told of it (the number of such peers is kept), and
+//! while the FIB has it and does not know yet that it is gone.
+
+use std::hash::BuildHasher;
+
+use hashbrown::HashTable;
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
+
+use super::attributes::AttrId;
+use super::decision::{self, Candidate, Candidates};
+use super::facts::{FibPath, RouteChange};
+use super::peer::Shared;
+use super::row_set::RowSet;
+use crate::types::{AddressFamily, Family, PeerId};
+
+/// No row, no path.
+const NIL: u32 = u32::MAX;
+
+/// Why a path is kept but not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filtered {
+    /// Import policy rejected it.
+    Policy,
+    /// The local AS is in its AS_PATH (RFC 4271 §9.1.2).
+    AsLoop,
+    /// Its ORIGINATOR_ID is this speaker (RFC 4456 §8).
+    OriginatorLoop,
+    /// Its next hop is this speaker's own address (RFC 4271 §5.1.3).
+    OwnNextHop,
+}
+
+/// A prefix.
+#[derive(Debug)]
+pub(super) struct Row<F: AddressFamily> {
+    pub(super) prefix: F::Prefix,
+    flags: u8,
+    /// Peers that were told of it; stays at the greatest number once there.
+    told: u16,
+    head: u32,
+}
+
+impl<F: AddressFamily> Row<F> {
+    /// In the arena's list of free rows.
+    const FREE: u8 = 1;
+    /// The FIB was given next hops.
+    const IN_FIB: u8 = 1 << 1;
+    /// Used paths changed while the family was held.
+    const CHANGED: u8 = 1 << 2;
+
+    fn is(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, on: bool) {
+        if on {
+            self.flags |= flag;
+        } else {
+            self.flags &= !flag;
+        }
+    }
+}
+
+/// What one peer says of a prefix, in 16 octets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    /// What the peer sent.
+    received: u32,
+    /// What import policy made of it; 0 where it is refused.
+    used: u32,
+    /// The peer in the low 24 bits, then flags, then why it is refused.
+    owner: u32,
+    next: u32,
+}
+
+impl Path {
+    const SELECTED: u32 = 1 << 24;
+    const STALE: u32 = 1 << 25;
+    const REASON_SHIFT: u32 = 26;
+
+    pub(super) fn peer(&self) -> PeerId {
+        PeerId(self.owner & PeerId::LOCAL.0)
+    }
+
+    pub(super) fn received(&self) -> Option<AttrId> {
+        AttrId::from_stored(self.received)
+    }
+
+    pub(super) fn used(&self) -> Option<AttrId> {
+        AttrId::from_stored(self.used)
+    }
+
+    pub(super) fn is_selected(&self) -> bool {
+        self.owner & Self::SELECTED != 0
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.owner & Self::STALE != 0
+    }
+
+    pub(super) fn filtered(&self) -> Option<Filtered> {
+        match self.owner >> Self::REASON_SHIFT {
+            1 => Some(Filtered::Policy),
+            2 => Some(Filtered::AsLoop),
+            3 => Some(Filtered::OriginatorLoop),
+            4 => Some(Filtered::OwnNextHop),
+            _ => None,
+        }
+    }
+
+    fn set_filtered(&mut self, filtered: Option<Filtered>) {
+        let reason = match filtered {
+            None => 0,
+            Some(Filtered::Policy) => 1,
+            Some(Filtered::AsLoop) => 2,
+            Some(Filtered::OriginatorLoop) => 3,
+            Some(Filtered::OwnNextHop) => 4,
+        };
+        self.owner = self.owner & !(u32::MAX << Self::REASON_SHIFT) | reason << Self::REASON_SHIFT;
+    }
+
+    fn set(&mut self, flag: u32, on: bool) {
+        if on {
+            self.owner |= flag;
+        } else {
+            self.owner &= !flag;
+        }
+    }
+}
+
+/// The paths in use before a change: peers and attributes, the best first.
+type InUse = SmallVec<[(PeerId, AttrId); 4]>;
+
+/// What a peer's path carries: what was received, and what of it is used or why it is not. Both counted by
+/// whoever makes it, for the path that takes it.
+pub(super) struct Taken {
+    pub(super) received: AttrId,
+    pub(super) used: Result<AttrId, Filtered>,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Table<F: AddressFamily> {
+    index: HashTable<u32>,
+    rows: Vec<Row<F>>,
+    free_row: u32,
+    paths: Vec<Path>,
+    free_path: u32,
+    /// Rows that the FIB has to be told about.
+    dirty: RowSet,
+}
+
+impl<F: AddressFamily> Default for Table<F> {
+    fn default() -> Self {
+        Table {
+            index: HashTable::new(),
+            rows: Vec::new(),
+            free_row: NIL,
+            paths: Vec::new(),
+            free_path: NIL,
+            dirty: RowSet::default(),
+        }
+    }
+}
+
+impl<F: AddressFamily> Table<F> {
+    /// Rows there are.
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Rows that are in the arena, free ones included: every row's number is less.
+    pub(super) fn row_bound(&self) -> u32 {
+        self.rows.len() as u32
+    }
+
+    /// The numbers of the rows there are.
+    pub(super) fn row_numbers(&self) -> impl Iterator<Item = u32> {
+        (0..self.row_bound()).filter(|row| !self.rows[*row as usize].is(Row::<F>::FREE))
+    }
+
+    /// A row, unless it is free.
+    pub(super) fn row(&self, row: u32) -> Option<&Row<F>> {
+        self.rows.get(row as usize).filter(|row| !row.is(Row::<F>::FREE))
+    }
+
+    /// The row of a prefix.
+    pub(super) fn find(&self, prefix: &F::Prefix) -> Option<u32> {
+        let same = |row: &u32| self.rows[*row as usize].prefix == *prefix;
+        self.index.find(FxBuildHasher.hash_one(prefix), same).copied()
+    }
+
+    /// The paths of a row, those in use first.
+    pub(super) fn paths(&self, row: u32) -> impl Iterator<Item = &Path> {
+        self.path_numbers(row).map(|path| &self.paths[path as usize])
+    }
+
+    /// The best path of a row, if one is in use.
+    pub(super) fn best(&self, row: u32) -> Option<&Path> {
+        self.paths(row).next().filter(|path| path.is_selected())
+    }
+
+    fn path_numbers(&self, row: u32) -> impl Iterator<Item = u32> {
+        let mut path = self.rows[row as usize].head;
+        std::iter::from_fn(move || {
+            let this = path;
+            path = self.paths.get(this as usize)?.next;
+            Some(this)
+        })
+    }
+
+    fn path_of(&self, row: u32, peer: PeerId) -> Option<u32> {
+        self.path_numbers(row).find(|path| self.paths[*path as usize].peer() == peer)
+    }
+
+    fn in_use(&self, row: u32) -> InUse {
+        let selected = self.paths(row).take_while(|path| path.is_selected());
+        selected.filter_map(|path| Some((path.peer(), path.used()?))).collect()
+    }
+
+    fn row_for(&mut self, prefix: F::Prefix) -> u32 {
+        if let Some(row) = self.find(&prefix) {
+            return row;
+        }
+        let new = Row { prefix, flags: 0, told: 0, head: NIL };
+        let row = match self.free_row {
+            NIL => {
+                self.rows.push(new);
+                self.rows.len() as u32 - 1
+            }
+            row => {
+                self.free_row = self.rows[row as usize].head;
+                self.rows[row as usize] = new;
+                row
+            }
+        };
+        let rows = &self.rows;
+        self.index.insert_unique(FxBuildHasher.hash_one(prefix), row, |row| {
+            FxBuildHasher.hash_one(rows[*row as usize].prefix)
+        });
+        row
+    }
+
+    /// Puts a peer's path in place of its last one. It is fresh, whatever the last one was.
+    pub(super) fn announce(&mut self, shared: &mut Shared, peer: PeerId, prefix: F::Prefix, taken: Taken) {
+        let row = self.row_for(prefix);
+        match self.path_of(row, peer) {
+            Some(path) => self.replace(shared, row, path, taken, false),
+            None => {
+                let before = self.in_use(row);
+                self.append(row, peer, &taken);
+                shared.count(peer, F::FAMILY, |counts| {
+                    counts.received += 1;
+                    counts.accepted += usize::from(taken.used.is_ok());
+                });
+                self.decide(shared, row, &before);
+            }
+        }
+    }
+
+    fn append(&mut self, row: u32, peer: PeerId, taken: &Taken) {
+        let mut new = Path {
+            received: taken.received.get(),
+            used: taken.used.map_or(0, AttrId::get),
+            owner: peer.0,
+            next: NIL,
+        };
+        new.set_filtered(taken.used.err());
+        let number = match self.free_path {
+            NIL => {
+                self.paths.push(new);
+                self.paths.len() as u32 - 1
+            }
+            path => {
+                self.free_path = self.paths[path as usize].next;
+                self.paths[path as usize] = new;
+                path
+            }
+        };
+        match self.path_numbers(row).last() {
+            Some(last) => self.paths[last as usize].next = number,
+            None => self.rows[row as usize].head = number,
+        }
+    }
+
+    /// Gives a path other attributes. `stale`: whether it is stale afterwards.
+    fn replace(&mut self, shared: &mut Shared, row: u32, path: u32, taken: Taken, stale: bool) {
+        let before = self.in_use(row);
+        let entry = &mut self.paths[path as usize];
+        let old = *entry;
+        entry.received = taken.received.get();
+        entry.used = taken.used.map_or(0, AttrId::get);
+        entry.set_filtered(taken.used.err());
+        entry.set(Path::STALE, stale);
+        let new = *entry;
+        shared.count(old.peer(), F::FAMILY, |counts| {
+            counts.accepted = counts.accepted + usize::from(new.used != 0) - usize::from(old.used != 0);
+            counts.stale = counts.stale + usize::from(stale) - usize::from(old.is_stale());
+        });
+        shared.release(old.received());
+        shared.release(old.used());
+        if old.used != new.used {
+            self.decide(shared, row, &before);
+        }
+    }
+
+    /// Takes a peer's path away; whether there was one.
+    pub(super) fn withdraw(&mut self, shared: &mut Shared, peer: PeerId, prefix: &F::Prefix) -> bool {
+        self.find(prefix).is_some_and(|row| self.remove_path(shared, peer, row))
+    }
+
+    /// Takes a peer's path out of a row; whether there was one.
+    pub(super) fn remove_path(&mut self, shared: &mut Shared, peer: PeerId, row: u32) -> bool {
+        let Some(path) = self.path_of(row, peer) else { return false };
+        let before = self.in_use(row);
+        let old = self.paths[path as usize];
+        let previous = self.path_numbers(row).find(|other| self.paths[*other as usize].next == path);
+        match previous {
+            Some(previous) => self.paths[previous as usize].next = old.next,
+            None => self.rows[row as usize].head = old.next,
+        }
+        self.paths[path as usize].next = self.free_path;
+        self.free_path = path;
+        shared.count(peer, F::FAMILY, |counts| {
+            counts.received -= 1;
+            counts.accepted -= usize::from(old.used != 0);
+            counts.stale -= usize::from(old.is_stale());
+        });
+        shared.release(old.received());
+        shared.release(old.used());
+        if old.used != 0 {
+            self.decide(shared, row, &before);
+        }
+        self.free_if_unused(row);
+        true
+    }
+
+    /// Takes away the paths of a peer, or only the stale ones; how many.
+    pub(super) fn remove_paths(&mut self, shared: &mut Shared, peer: PeerId, only_stale: bool) -> usize {
+        let mut removed = 0;
+        for row in 0..self.row_bound() {
+            let counts = shared.counts(peer, F::FAMILY);
+            if counts.received == 0 || only_stale && counts.stale == 0 {
+                break;
+            }
+            let path = self.row(row).and_then(|_| self.path_of(row, peer));
+            if path.is_some_and(|path| !only_stale || self.paths[path as usize].is_stale()) {
+                removed += usize::from(self.remove_path(shared, peer, row));
+            }
+        }
+        self.shrink_if_empty();
+        removed
+    }
+
+    /// Marks a peer's paths stale. They are used as before.
+    pub(super) fn mark_stale(&mut self, shared: &mut Shared, peer: PeerId) {
+        let counts = shared.counts(peer, F::FAMILY);
+        if counts.received == counts.stale {
+            return;
+        }
+        for row in 0..self.row_bound() {
+            if let Some(path) = self.row(row).and_then(|_| self.path_of(row, peer)) {
+                self.paths[path as usize].set(Path::STALE, true);
+            }
+        }
+        shared.count(peer, F::FAMILY, |counts| counts.stale = counts.received);
+    }
+
+    /// Runs import again over a peer's paths.
+    pub(super) fn import_again(&mut self, shared: &mut Shared, peer: PeerId) {
+        if shared.counts(peer, F::FAMILY).received == 0 {
+            return;
+        }
+        for row in 0..self.row_bound() {
+            let Some(prefix) = self.row(row).map(|row| row.prefix) else { continue };
+            let Some(path) = self.path_of(row, peer) else { continue };
+            let old = self.paths[path as usize];
+            let Some(received) = old.received() else { continue };
+            let refused = shared.refusal(peer, received);
+            let taken = shared.take(peer, prefix, received, refused);
+            self.replace(shared, row, path, taken, old.is_stale());
+        }
+    }
+
+    /// Decides every row of a family that is held no longer.
+    pub(super) fn decide_all(&mut self, shared: &mut Shared) {
+        for row in 0..self.row_bound() {
+            if self.row(row).is_some() {
+                let before = self.in_use(row);
+                self.decide(shared, row, &before);
+                self.free_if_unused(row);
+            }
+        }
+    }
+
+    /// Phase 2 for one row, and the word to those whom the outcome concerns.
+    fn decide(&mut self, shared: &mut Shared, row: u32, before: &InUse) {
+        if shared.is_held(F::FAMILY) {
+            self.rows[row as usize].set(Row::<F>::CHANGED, true);
+            return;
+        }
+        let mut candidates = Candidates::new();
+        for number in self.path_numbers(row) {
+            let path = &self.paths[number as usize];
+            if let Some(used) = path.used() {
+                candidates.push(candidate(shared, number, path.peer(), used));
+            }
+        }
+        decision::select(&mut candidates, shared.config.max_paths);
+        self.relink(row, &candidates);
+        let after = self.in_use(row);
+        let unknown = self.rows[row as usize].is(Row::<F>::CHANGED);
+        self.rows[row as usize].set(Row::<F>::CHANGED, false);
+        if unknown || before.first() != after.first() {
+            shared.best_changed(F::FAMILY, row, after.first().map(|(peer, _)| *peer));
+        }
+        if unknown || !same_next_hops(shared, before, &after) {
+            self.dirty.insert(row);
+        }
+    }
+
+    /// Puts the paths in use to the front of the list, in the order in which they were selected.
+    fn relink(&mut self, row: u32, selected: &[Candidate]) {
+        let old: SmallVec<[u32; 8]> = self.path_numbers(row).collect();
+        let mut order: SmallVec<[u32; 8]> = selected.iter().map(|candidate| candidate.path).collect();
+        order.extend(old.into_iter().filter(|path| !selected.iter().any(|it| it.path == *path)));
+        let mut next = NIL;
+        for (place, path) in order.iter().enumerate().rev() {
+            let entry = &mut self.paths[*path as usize];
+            entry.set(Path::SELECTED, place < selected.len());
+            entry.next = next;
+            next = *path;
+        }
+        self.rows[row as usize].head = next;
+    }
+
+    /// One peer more, or one less, has been told of a row.
+    pub(super) fn count_told(&mut self, row: u32, told: bool) {
+        let count = &mut self.rows[row as usize].told;
+        match (*count, told) {
+            (u16::MAX, _) => {} // no longer counted: the row stays
+            (_, true) => *count += 1,
+            (_, false) => *count -= 1,
+        }
+        self.free_if_unused(row);
+    }
+
+    fn free_if_unused(&mut self, row: u32) {
+        let entry = &mut self.rows[row as usize];
+        if entry.head != NIL || entry.told != 0 || entry.is(Row::<F>::IN_FIB) || entry.is(Row::<F>::FREE) {
+            return;
+        }
+        let hash = FxBuildHasher.hash_one(entry.prefix);
+        if let Ok(found) = self.index.find_entry(hash, |other| *other == row) {
+            found.remove();
+        }
+        entry.flags = Row::<F>::FREE;
+        entry.head = self.free_row;
+        self.free_row = row;
+        self.dirty.remove(row);
+    }
+
+    /// Gives memory back after a large table has gone.
+    pub(super) fn shrink_if_empty(&mut self) {
+        if self.index.is_empty() && self.rows.len() > 1024 {
+            *self = Table::default();
+        }
+    }
+
+    /// Whether [`Self::route_changes`] would report something.
+    pub(super) fn has_route_changes(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Appends what changed for the FIB, until `changes` has `max` entries.
+    pub(super) fn route_changes(&mut self, shared: &Shared, max: usize, changes: &mut Vec<RouteChange>) {
+        while changes.len() < max
+            && let Some(row) = self.dirty.take()
+        {
+            let paths = self.fib_paths(shared, row);
+            let was_in_fib = self.rows[row as usize].is(Row::<F>::IN_FIB);
+            self.rows[row as usize].set(Row::<F>::IN_FIB, !paths.is_empty());
+            if was_in_fib || !paths.is_empty() {
+                changes.push(RouteChange { prefix: self.rows[row as usize].prefix.into(), paths });
+            }
+            self.free_if_unused(row);
+        }
+        self.shrink_if_empty();
+    }
+
+    fn fib_paths(&self, shared: &Shared, row: u32) -> Vec<FibPath> {
+        let mut paths: Vec<FibPath> = Vec::new();
+        for (peer, used) in self.in_use(row) {
+            let Some(next_hop) = shared.attributes.next_hop(used) else { continue };
+            let Some(address) = shared.peer(peer).map(|peer| peer.address) else { continue };
+            // Two peers may name one next hop; traffic is not to be weighted by that.
+            if !paths.iter().any(|path| path.next_hop == next_hop) {
+                paths.push(FibPath { next_hop, peer: address });
+            }
+        }
+        paths
+    }
+}
+
+fn candidate(shared: &Shared, path: u32, peer: PeerId, used: AttrId) -> Candidate {
+    let digest = shared.attributes.digest(used);
+    let facts = shared.peer(peer);
+    let originator = shared.attributes.originator_id(used).map(u32::from);
+    Candidate {
+        path,
+        originated: peer == PeerId::LOCAL,
+        local_pref: digest.local_pref(),
+        path_len: digest.path_len,
+        origin: digest.origin,
+        neighbour_as: digest.neighbour_as,
+        med: digest.med,
+        external: facts.is_some_and(|peer| peer.external),
+        router_id: originator.unwrap_or_else(|| facts.map_or(0, |peer| peer.router_id.into())),
+        cluster_len: digest.cluster_len,
+        address: facts.map_or(std::net::Ipv4Addr::UNSPECIFIED.into(), |peer| peer.address),
+    }
+}
+
+/// Whether the FIB would not see a difference.
+fn same_next_hops(shared: &Shared, before: &InUse, after: &InUse) -> bool {
+    before.len() == after.len()
+        && before.iter().zip(after).all(|((peer, one), (other_peer, other))| {
+            peer == other_peer && shared.attributes.same_next_hop(*one, *other)
+        })
+}
+
+const _: () = {
+    assert!(size_of::<Row<crate::types::Ipv4>>() == 12);
+    assert!(size_of::<Path>() == 16);
+    assert!(matches!(Family::ALL, [Family::Ipv4Unicast, Family::Ipv6Unicast]));
+};
