@@ -1,0 +1,183 @@
+//! Why a connection ends, what the peer is told of it, and when the next one is tried.
+//!
+//! Every end of a connection, quiet or not, is a [`Fault`]. Its three consequences stand side by side here: the
+//! NOTIFICATION ([`Fault::notification`]), whether the peer's paths may outlive the session
+//! ([`Fault::retains`], RFC 4724 §4.2), and the wait ([`Fault::retry`]).
+
+use crate::wire::{Cease, MessageKind, Notification, WireError};
+
+use super::State;
+
+/// Why a connection ends.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The peer sent what cannot be read, or an OPEN that is not the configured peer's.
+    #[error("{0}; sent NOTIFICATION {notification}", notification = .0.notification())]
+    Wire(#[from] WireError),
+    /// The peer sent a message that has no place in the state (RFC 6608).
+    #[error("{kind:?} message in {state}")]
+    Unexpected {
+        /// What came.
+        kind: MessageKind,
+        /// When.
+        state: State,
+    },
+    /// Nothing came for the Hold Time.
+    #[error("hold timer expired: nothing came from the peer for {seconds} s")]
+    HoldTimer {
+        /// The Hold Time in seconds.
+        seconds: u64,
+    },
+    /// The peer took nothing for too long (RFC 9687).
+    #[error("send hold timer expired: the peer took nothing for {seconds} s")]
+    SendHoldTimer {
+        /// The time in seconds.
+        seconds: u64,
+    },
+    /// More prefixes than the limit.
+    #[error("{received} prefixes received, the limit is {limit}: raise the limit or have the peer filter")]
+    PrefixLimit {
+        /// How many there are.
+        received: usize,
+        /// The limit.
+        limit: u32,
+    },
+    /// The other connection to the same peer is kept (RFC 4271 §6.8).
+    #[error("connection collision: the other connection is kept")]
+    Collision,
+    /// The peer opened a new connection: it was restarted and the old one is dead (RFC 4724 §4.2).
+    #[error("the peer was restarted and opened a new connection")]
+    Superseded,
+    /// The peer connected once more before it had sent OPEN on the connection before.
+    #[error("the peer opened another connection instead")]
+    Replaced,
+    /// An edit of the configuration that needs a new session.
+    #[error("the peer's configuration changed")]
+    ConfigurationChange,
+    /// Taken out of the configuration.
+    #[error("the peer was removed from the configuration")]
+    Deconfigured,
+    /// Shut down by an operator; the text is for the peer's (RFC 9003).
+    #[error("shut down")]
+    Shutdown {
+        /// May be empty.
+        communication: String,
+    },
+    /// Silent stop, for a restart.
+    #[error("the speaker stopped for a restart")]
+    SilentStop,
+    /// The peer ended the session.
+    #[error("received NOTIFICATION {0}")]
+    Notified(Notification),
+    /// TCP ended; in the operating system's words.
+    #[error("connection lost: {0}")]
+    Closed(String),
+    /// TCP never came to be; in the operating system's words.
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    /// The ConnectRetryTimer expired before TCP came to be.
+    #[error("cannot connect: no answer for {seconds} s")]
+    NoAnswer {
+        /// How long, in seconds.
+        seconds: u64,
+    },
+    /// An attempt that is not needed any more.
+    #[error("the attempt is not needed any more")]
+    Needless,
+}
+
+/// What comes after the last connection of a peer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// Idle until the IdleHoldTimer expires, doubled each time: somebody made an error that will come again.
+    Hold,
+    /// Idle for the longest hold: the peer has to change something first.
+    LongHold,
+    /// Active at once, so that a peer that is back can connect; an own attempt a little later.
+    Soon,
+    /// A new session at once.
+    Now,
+    /// Idle until an operator says otherwise.
+    Never,
+}
+
+impl Fault {
+    /// What the peer is told; none where there is nothing to say or nobody to hear.
+    pub(crate) fn notification(&self) -> Option<Notification> {
+        Some(match self {
+            Fault::Wire(error) => error.notification(),
+            Fault::Unexpected { state, .. } => Notification::fsm_error(match state {
+                State::OpenSent => 1,
+                State::OpenConfirm => 2,
+                State::Established => 3,
+                State::Idle | State::Connect | State::Active => 0,
+            }),
+            Fault::HoldTimer { .. } => Notification::hold_timer_expired(),
+            Fault::SendHoldTimer { .. } => Notification::new(8, 0, []),
+            // AFI and SAFI of RFC 4486 §4 are left out: the limit is over all families.
+            Fault::PrefixLimit { .. } => Notification::cease(Cease::MaximumPrefixes, None),
+            Fault::Collision => Notification::cease(Cease::ConnectionCollision, None),
+            Fault::ConfigurationChange => Notification::cease(Cease::ConfigurationChange, None),
+            Fault::Deconfigured => Notification::cease(Cease::PeerDeconfigured, None),
+            Fault::Shutdown { communication } => {
+                let text = Some(communication.as_str()).filter(|text| !text.is_empty());
+                Notification::cease(Cease::AdministrativeShutdown, text)
+            }
+            Fault::Superseded
+            | Fault::Replaced
+            | Fault::SilentStop
+            | Fault::Notified(_)
+            | Fault::Closed(_)
+            | Fault::Connect(_)
+            | Fault::NoAnswer { .. }
+            | Fault::Needless => return None,
+        })
+    }
+
+    /// Whether the peer may be restarting, so that its paths are kept if it said so: only where TCP ended and no
+    /// NOTIFICATION went either way (RFC 4724 §4.2; RFC 8538 would change that).
+    pub(crate) fn retains(&self) -> bool {
+        matches!(self, Fault::Closed(_) | Fault::Superseded)
+    }
+
+    /// What follows when no connection is left.
+    pub(crate) fn retry(&self) -> Retry {
+        match self {
+            Fault::Wire(_) | Fault::Unexpected { .. } | Fault::HoldTimer { .. } | Fault::SendHoldTimer { .. } => {
+                Retry::Hold
+            }
+            Fault::PrefixLimit { .. } => Retry::LongHold,
+            // An operator's reset or a lost collision is no error: the peer may be back in an instant. What the
+            // peer calls our error is one.
+            Fault::Notified(notification) if notification.code == 6 => Retry::Soon,
+            Fault::Notified(_) => Retry::Hold,
+            Fault::ConfigurationChange => Retry::Now,
+            Fault::Deconfigured | Fault::Shutdown { .. } | Fault::SilentStop => Retry::Never,
+            Fault::Closed(_)
+            | Fault::Connect(_)
+            | Fault::NoAnswer { .. }
+            | Fault::Collision
+            | Fault::Superseded
+            | Fault::Replaced
+            | Fault::Needless => Retry::Soon,
+        }
+    }
+
+    /// Whether an operator would call it an error.
+    pub(crate) fn is_error(&self) -> bool {
+        if let Fault::Notified(notification) = self {
+            return (notification.code, notification.subcode) != (6, Cease::ConnectionCollision as u8);
+        }
+        !matches!(
+            self,
+            Fault::Collision
+                | Fault::Superseded
+                | Fault::Replaced
+                | Fault::SilentStop
+                | Fault::Shutdown { .. }
+                | Fault::Deconfigured
+                | Fault::ConfigurationChange
+                | Fault::Needless
+        )
+    }
+}

@@ -1,0 +1,289 @@
+//! What two OPENs agree on: capabilities both sides have, the shorter Hold Time, graceful restart.
+//!
+//! [`offer`] is this side's OPEN, [`Negotiated::new`] the meeting of both. A capability counts only if both sides
+//! sent it (RFC 5492 §3); a peer that sends no multiprotocol capability at all speaks IPv4 unicast (RFC 4760 §8).
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use crate::config::PeerConfig;
+use crate::types::{Asn, Family, FamilySet};
+use crate::wire::{Capability, DecodeContext, MAX_EXTENDED, MAX_MESSAGE, Open, OpenError, RestartFamily};
+
+/// This side of every session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// AS number.
+    pub asn: Asn,
+    /// BGP identifier.
+    pub router_id: Ipv4Addr,
+    /// The process was restarted, and its initial selection is not done: OPENs carry the R bit (RFC 4724 §3).
+    pub restarting: bool,
+    /// The FIB of the process before was kept: the F bits (RFC 4724 §3).
+    pub forwarding: bool,
+}
+
+/// What a session agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Families that both sides carry.
+    pub families: FamilySet,
+    /// The peer's AS number.
+    pub remote_as: Asn,
+    /// The peer's BGP identifier.
+    pub remote_router_id: Ipv4Addr,
+    /// Peer and speaker are of one AS.
+    pub internal: bool,
+    /// Hold Time; zero: no KEEPALIVEs, and silence never ends the session.
+    pub hold_time: Duration,
+    /// Between KEEPALIVEs, before jitter; zero: none.
+    pub keepalive: Duration,
+    /// AS numbers of four octets (RFC 6793).
+    pub four_octet_as: bool,
+    /// Messages up to 65,535 octets (RFC 8654).
+    pub extended_message: bool,
+    /// IPv4 prefixes may have an IPv6 next hop (RFC 8950).
+    pub ext_next_hop: bool,
+    /// ROUTE-REFRESH may be sent (RFC 2918).
+    pub route_refresh: bool,
+    /// Graceful restart; none unless both sides have it.
+    pub graceful_restart: Option<PeerRestart>,
+}
+
+/// The peer's side of graceful restart (RFC 4724 §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerRestart {
+    /// R: the peer was restarted; nobody waits for its End-of-RIB before telling it routes.
+    pub restarting: bool,
+    /// Restart Time: how long its paths are kept after it was lost.
+    pub time: Duration,
+    /// Families whose paths are kept.
+    pub families: FamilySet,
+    /// Of these, where forwarding went on over the last restart (F).
+    pub forwarding: FamilySet,
+}
+
+/// This side's OPEN. `forwarding`: what is in the FIB from before is still there (F bit of every family).
+pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Open {
+    let mut capabilities: Vec<Capability> =
+        config.families.iter().map(|family| Capability::Multiprotocol(family.into())).collect();
+    capabilities.push(Capability::RouteRefresh);
+    if config.families.contains(Family::Ipv4Unicast) {
+        let entry = (Family::Ipv4Unicast.into(), Family::Ipv6Unicast.afi());
+        capabilities.push(Capability::ExtendedNextHop(vec![entry]));
+    }
+    capabilities.push(Capability::ExtendedMessage);
+    if let Some(restart_time) = config.graceful_restart {
+        let families = config.families.iter().map(|family| RestartFamily { family: family.into(), forwarding });
+        capabilities.push(Capability::GracefulRestart {
+            restarting: local.restarting,
+            notification: false, // RFC 8538: not done here
+            restart_time,
+            families: families.collect(),
+        });
+    }
+    capabilities.push(Capability::FourOctetAs(local.asn));
+    // PeerConfig::validate keeps the Hold Time within 16 bits.
+    let hold_time = u16::try_from(config.hold_time.as_secs()).unwrap_or(u16::MAX);
+    Open::new(local.asn, hold_time, local.router_id, capabilities)
+}
+
+impl Negotiated {
+    /// What `ours` and `theirs` agree on, or why this is not the peer that was configured.
+    pub(crate) fn new(config: &PeerConfig, ours: &Open, theirs: &Open) -> Result<Negotiated, OpenError> {
+        if theirs.my_as != config.remote_as {
+            return Err(OpenError::PeerAs { expected: config.remote_as, got: theirs.my_as });
+        }
+        let internal = ours.my_as == theirs.my_as;
+        // Between ASes the same identifier is not an error (RFC 6286 §2.2).
+        if internal && ours.router_id == theirs.router_id {
+            return Err(OpenError::Identifier { identifier: theirs.router_id });
+        }
+        let families = config.families.intersection(families(theirs));
+        if families.is_empty() {
+            let missing = config.families.iter().map(|family| Capability::Multiprotocol(family.into()));
+            return Err(OpenError::MissingCapability { missing: missing.collect() });
+        }
+        let hold_time = Duration::from_secs(u64::from(ours.hold_time.min(theirs.hold_time)));
+        let both = |is: fn(&Capability) -> bool| {
+            ours.capabilities.iter().any(is) && theirs.capabilities.iter().any(is)
+        };
+        let graceful_restart = config.graceful_restart.and_then(|_| PeerRestart::of(theirs));
+        Ok(Negotiated {
+            families,
+            remote_as: theirs.my_as,
+            remote_router_id: theirs.router_id,
+            internal,
+            hold_time,
+            keepalive: keepalive(config, hold_time),
+            four_octet_as: both(|c| matches!(c, Capability::FourOctetAs(_))),
+            extended_message: both(|c| matches!(c, Capability::ExtendedMessage)),
+            ext_next_hop: both(is_ipv4_over_ipv6),
+            route_refresh: both(|c| matches!(c, Capability::RouteRefresh)),
+            graceful_restart,
+        })
+    }
+
+    /// The longest message that may be sent and that is taken.
+    pub fn max_message(&self) -> usize {
+        if self.extended_message { MAX_EXTENDED } else { MAX_MESSAGE }
+    }
+
+    /// Follows an edit of the peer's own pace.
+    pub(crate) fn set_keepalive(&mut self, config: &PeerConfig) {
+        self.keepalive = keepalive(config, self.hold_time);
+    }
+
+    /// How this session's UPDATEs are read.
+    pub(crate) fn decode_context(&self) -> DecodeContext {
+        DecodeContext {
+            four_octet_as: self.four_octet_as,
+            ext_next_hop: self.ext_next_hop,
+            families: self.families,
+            ebgp: !self.internal,
+        }
+    }
+}
+
+impl PeerRestart {
+    fn of(open: &Open) -> Option<PeerRestart> {
+        open.capabilities.iter().find_map(|capability| match capability {
+            Capability::GracefulRestart { restarting, restart_time, families, .. } => Some(PeerRestart {
+                restarting: *restarting,
+                time: Duration::from_secs(u64::from(*restart_time)),
+                families: families.iter().filter_map(|entry| entry.family.family()).collect(),
+                forwarding: families
+                    .iter()
+                    .filter(|entry| entry.forwarding)
+                    .filter_map(|entry| entry.family.family())
+                    .collect(),
+            }),
+            _ => None,
+        })
+    }
+}
+
+/// What the configuration asks for if it stays under the Hold Time agreed, a third of that otherwise.
+fn keepalive(config: &PeerConfig, hold_time: Duration) -> Duration {
+    match config.keepalive {
+        _ if hold_time.is_zero() => Duration::ZERO,
+        Some(keepalive) if keepalive < hold_time => keepalive,
+        _ => hold_time / 3,
+    }
+}
+
+fn families(open: &Open) -> FamilySet {
+    let mut multiprotocol = false;
+    let mut families = FamilySet::EMPTY;
+    for capability in &open.capabilities {
+        if let Capability::Multiprotocol(family) = capability {
+            multiprotocol = true;
+            family.family().into_iter().for_each(|family| families.insert(family));
+        }
+    }
+    if !multiprotocol {
+        families.insert(Family::Ipv4Unicast);
+    }
+    families
+}
+
+fn is_ipv4_over_ipv6(capability: &Capability) -> bool {
+    match capability {
+        Capability::ExtendedNextHop(entries) => entries.iter().any(|(family, next_hop_afi)| {
+            family.family() == Some(Family::Ipv4Unicast) && *next_hop_afi == Family::Ipv6Unicast.afi()
+        }),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local() -> Local {
+        Local { asn: Asn(65000), router_id: Ipv4Addr::new(10, 0, 0, 1), restarting: false, forwarding: false }
+    }
+
+    fn config() -> PeerConfig {
+        PeerConfig::new("192.0.2.1".parse().unwrap(), Asn(4_200_000_000))
+    }
+
+    fn theirs() -> Open {
+        let local =
+            Local { asn: Asn(4_200_000_000), router_id: Ipv4Addr::new(10, 0, 0, 2), restarting: true, forwarding: true };
+        offer(&config(), &local, true)
+    }
+
+    fn negotiate(config: &PeerConfig, theirs: &Open) -> Result<Negotiated, OpenError> {
+        Negotiated::new(config, &offer(config, &local(), false), theirs)
+    }
+
+    #[test]
+    fn two_of_the_same_agree_on_everything() {
+        let agreed = negotiate(&config(), &theirs()).unwrap();
+        assert_eq!(agreed.families, FamilySet::ALL);
+        assert!(agreed.four_octet_as && agreed.extended_message && agreed.ext_next_hop && agreed.route_refresh);
+        assert_eq!(agreed.hold_time, Duration::from_secs(90));
+        assert_eq!(agreed.keepalive, Duration::from_secs(30));
+        assert!(!agreed.internal);
+        let restart = agreed.graceful_restart.unwrap();
+        assert!(restart.restarting);
+        assert_eq!(restart.time, Duration::from_secs(120));
+        assert_eq!(restart.forwarding, FamilySet::ALL);
+    }
+
+    #[test]
+    fn a_capability_counts_only_if_both_have_it() {
+        for (code, changed) in [
+            (2, (|n| !n.route_refresh) as fn(&Negotiated) -> bool),
+            (5, |n| !n.ext_next_hop),
+            (6, |n| n.max_message() == MAX_MESSAGE),
+            (64, |n| n.graceful_restart.is_none()),
+            (65, |n| !n.four_octet_as),
+            (1, |n| n.families == FamilySet::from_iter([Family::Ipv4Unicast])),
+        ] {
+            let mut theirs = theirs();
+            theirs.capabilities.retain(|capability| capability.code() != code);
+            assert!(changed(&negotiate(&config(), &theirs).unwrap()), "without capability {code}");
+        }
+        let mut config = config();
+        config.graceful_restart = None;
+        assert_eq!(negotiate(&config, &theirs()).unwrap().graceful_restart, None);
+    }
+
+    #[test]
+    fn hold_time_is_the_shorter_and_keepalive_stays_under_it() {
+        let mut config = config();
+        for (ours, keepalive, theirs_hold, hold, between) in
+            [(90, None, 9, 9, 3), (9, Some(4), 90, 9, 4), (90, Some(20), 9, 9, 3), (0, None, 90, 0, 0), (90, Some(5), 0, 0, 0)]
+        {
+            config.hold_time = Duration::from_secs(ours);
+            config.keepalive = keepalive.map(Duration::from_secs);
+            let mut theirs = theirs();
+            theirs.hold_time = theirs_hold;
+            let agreed = negotiate(&config, &theirs).unwrap();
+            assert_eq!((agreed.hold_time.as_secs(), agreed.keepalive.as_secs()), (hold, between));
+        }
+    }
+
+    #[test]
+    fn a_stranger_is_told_so() {
+        let mut wrong_as = theirs();
+        wrong_as.my_as = Asn(65001);
+        assert!(matches!(negotiate(&config(), &wrong_as), Err(OpenError::PeerAs { .. })));
+
+        let mut same_id = theirs();
+        same_id.router_id = local().router_id;
+        negotiate(&config(), &same_id).expect("another AS may use the same identifier");
+        let mut internal = config();
+        internal.remote_as = local().asn;
+        same_id.my_as = local().asn;
+        assert!(matches!(negotiate(&internal, &same_id), Err(OpenError::Identifier { .. })));
+
+        let mut ipv6_only = config();
+        ipv6_only.families = FamilySet::from_iter([Family::Ipv6Unicast]);
+        let mut no_mp = theirs();
+        no_mp.capabilities.retain(|capability| capability.code() != 1);
+        assert!(matches!(negotiate(&ipv6_only, &no_mp), Err(OpenError::MissingCapability { .. })));
+    }
+}

@@ -1,0 +1,608 @@
+//! The peer's own part of the state machine: operator's verbs, connections made and lost, timers.
+//! What comes over a connection is in [`messages`], what an operator sees in [`status`].
+
+mod messages;
+mod status;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::connection::{self, Connection, Origin};
+use super::fault::{Fault, Retry};
+use super::negotiated::{Local, offer};
+use super::timers::{Jitter, Kind, Timers};
+use super::{
+    CONNECT_TIME, FIRST_WAIT, LASTING, LONGEST_IDLE_HOLD, OPEN_HOLD_TIME, Session, Sink, State,
+};
+use crate::config::PeerConfig;
+use crate::speaker::io::{Action, Change, ConnId, Event, Refusal, SocketOptions};
+use crate::speaker::status::Traffic;
+use crate::types::{Family, FamilySet, PeerId};
+use crate::wire::{RouteRefresh, Scratch};
+
+/// Timers of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    /// IdleHoldTimer: the end of Idle after an error.
+    IdleHold,
+    /// ConnectRetryTimer: the next attempt, or the end of this one.
+    ConnectRetry,
+    /// The peer's Restart Time (RFC 4724 §4.2).
+    Restart,
+    /// The bound on waiting for End-of-RIB.
+    StalePaths,
+}
+
+impl Kind for Timer {
+    const ALL: &'static [Self] = &[Timer::IdleHold, Timer::ConnectRetry, Timer::Restart, Timer::StalePaths];
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Whether the peer tries at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Idle until an operator acts.
+    Stopped,
+    /// Idle until the IdleHoldTimer expires.
+    Held,
+    /// Connect, Active and further.
+    Running,
+}
+
+/// One configured peer.
+#[derive(Debug)]
+pub struct Peer {
+    id: PeerId,
+    config: PeerConfig,
+    local: Local,
+    mode: Mode,
+    connections: [Option<Connection>; 2],
+    timers: Timers<Timer>,
+    jitter: Jitter,
+    /// The next IdleHoldTime.
+    idle_hold: Duration,
+    /// The next wait before connecting.
+    connect_wait: Duration,
+    /// Families with stale paths.
+    stale: FamilySet,
+    /// End-of-RIB came in this session.
+    end_of_rib: FamilySet,
+    state: State,
+    state_since: Instant,
+    established_count: u64,
+    flaps: u64,
+    traffic: Traffic,
+    last_error: Option<(String, Instant)>,
+    notification_sent: Option<(String, Instant)>,
+    notification_received: Option<(String, Instant)>,
+    /// The last text of [`Event::PeerError`].
+    reported: Option<String>,
+    /// Texts of [`Event::MalformedUpdate`] in this session.
+    malformed: Vec<String>,
+    scratch: Scratch,
+}
+
+impl Peer {
+    /// A peer in Idle; [`Peer::start`] is what starts it.
+    pub fn new(id: PeerId, config: PeerConfig, local: Local, seed: u64, now: Instant) -> Self {
+        Peer {
+            id,
+            config,
+            local,
+            mode: Mode::Stopped,
+            connections: [None, None],
+            timers: Timers::default(),
+            jitter: Jitter::new(seed),
+            idle_hold: FIRST_WAIT,
+            connect_wait: FIRST_WAIT,
+            stale: FamilySet::EMPTY,
+            end_of_rib: FamilySet::EMPTY,
+            state: State::Idle,
+            state_since: now,
+            established_count: 0,
+            flaps: 0,
+            traffic: Traffic::default(),
+            last_error: None,
+            notification_sent: None,
+            notification_received: None,
+            reported: None,
+            malformed: Vec::new(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &PeerConfig {
+        &self.config
+    }
+
+    /// Its index.
+    pub fn id(&self) -> PeerId {
+        self.id
+    }
+
+    /// The state of RFC 4271 §8.2.2.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The Established session.
+    pub fn session(&self) -> Option<Session<'_>> {
+        let connection = self.established()?;
+        Some(Session {
+            negotiated: connection.negotiated.as_ref()?,
+            config: &self.config,
+            local: connection.local?,
+            remote: connection.remote,
+        })
+    }
+
+    /// Families of which the peer sent End-of-RIB in this session.
+    pub fn end_of_rib(&self) -> FamilySet {
+        self.end_of_rib
+    }
+
+    /// The initial selection is done: OPENs carry no R bit from now on.
+    pub fn restart_complete(&mut self) {
+        self.local.restarting = false;
+    }
+
+    /// ManualStart. Nothing happens if the peer is shut down by its configuration, or was started.
+    pub fn start(&mut self, now: Instant, sink: &mut impl Sink) {
+        if self.mode == Mode::Stopped && !self.config.shutdown {
+            self.begin(now, sink);
+        }
+        self.settle(now);
+    }
+
+    /// ManualStop: every connection ends with `fault`, and none is tried again.
+    pub fn stop(&mut self, fault: Fault, now: Instant, sink: &mut impl Sink) {
+        self.mode = Mode::Stopped;
+        self.timers.stop(Timer::IdleHold);
+        self.timers.stop(Timer::ConnectRetry);
+        for slot in 0..self.connections.len() {
+            self.fail(slot, fault.clone(), now, sink);
+        }
+        self.sweep(self.stale, sink);
+        self.settle(now);
+    }
+
+    /// Another configuration for the same address. What does not force a new session is in force afterwards, except for
+    /// what is the tables' (policies, next hops).
+    pub fn update(&mut self, config: PeerConfig, now: Instant, sink: &mut impl Sink) -> Change {
+        if self.config == config {
+            return Change::Unchanged;
+        }
+        let reset = self.config.requires_reset(&config);
+        let before = std::mem::replace(&mut self.config, config);
+        match reset {
+            true => self.reconfigure(&before, now, sink),
+            false => self.apply(&before, now, sink),
+        }
+        self.settle(now);
+        if reset { Change::Reset } else { Change::Applied }
+    }
+
+    fn reconfigure(&mut self, before: &PeerConfig, now: Instant, sink: &mut impl Sink) {
+        if self.config.shutdown {
+            return match before.shutdown {
+                true => {}
+                false => self.stop(Fault::Shutdown { communication: String::new() }, now, sink),
+            };
+        }
+        if self.mode == Mode::Stopped && !before.shutdown {
+            return; // the speaker itself has stopped
+        }
+        for slot in 0..self.connections.len() {
+            // So that the loss of the last one does not start the next before the other is closed.
+            self.mode = Mode::Stopped;
+            self.fail(slot, Fault::ConfigurationChange, now, sink);
+        }
+        self.sweep(self.stale, sink);
+        self.idle_hold = FIRST_WAIT;
+        self.connect_wait = FIRST_WAIT;
+        self.begin(now, sink);
+    }
+
+    fn apply(&mut self, before: &PeerConfig, now: Instant, sink: &mut impl Sink) {
+        let options = self.socket_options();
+        for connection in self.connections.iter_mut().flatten() {
+            if let Some(negotiated) = &mut connection.negotiated {
+                negotiated.set_keepalive(&self.config);
+                if negotiated.keepalive.is_zero() {
+                    connection.timers.stop(connection::Timer::Keepalive);
+                } else if self.config.keepalive != before.keepalive {
+                    connection
+                        .timers
+                        .set(connection::Timer::Keepalive, now + self.jitter.apply(negotiated.keepalive));
+                }
+            }
+            let ttl = |config: &PeerConfig| (config.ebgp_multihop, config.ttl_security);
+            if connection.state >= State::OpenSent && ttl(before) != ttl(&self.config) {
+                sink.action(Action::Configure { conn: connection.id, options: options.clone() });
+            }
+        }
+        if self.config.passive && !before.passive {
+            self.timers.stop(Timer::ConnectRetry);
+            if let Some(slot) = self.slot_in(State::Connect) {
+                self.fail(slot, Fault::Needless, now, sink);
+            }
+        } else if !self.config.passive && before.passive && self.state == State::Active {
+            self.connect(now, sink);
+        }
+        if let Some(slot) = self.slot_in(State::Established)
+            && let Err(fault) = self.check_limit(sink.received(self.id))
+        {
+            self.fail(slot, fault, now, sink);
+        }
+    }
+
+    /// Asks the peer for the families of the session again. False if it cannot be asked.
+    pub fn request_refresh(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
+        let Some(slot) = self.slot_in(State::Established) else { return false };
+        let Some(connection) = &mut self.connections[slot] else { return false };
+        let Some(negotiated) = connection.negotiated.as_ref().filter(|n| n.route_refresh) else { return false };
+        for family in negotiated.families.iter() {
+            connection.queue(|out| RouteRefresh::request(family).encode(out));
+            self.traffic.sent.route_refresh += 1;
+        }
+        self.announce(slot, now, sink);
+        true
+    }
+
+    /// The tables have something for the peer: says so to the shell if the session is Established.
+    pub fn updates_pending(&mut self, now: Instant, sink: &mut impl Sink) {
+        if let Some(slot) = self.slot_in(State::Established) {
+            self.announce(slot, now, sink);
+        }
+    }
+
+    /// TcpConnectionConfirmed, for a connection of this side's.
+    pub fn handle_connected(
+        &mut self,
+        conn: ConnId,
+        local: SocketAddr,
+        remote: SocketAddr,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        let Some(connection) = self.connections[slot].as_mut().filter(|c| c.state == State::Connect) else {
+            return;
+        };
+        connection.local = Some(local);
+        connection.remote = remote;
+        self.timers.stop(Timer::ConnectRetry);
+        self.send_open(slot, now, sink);
+        self.settle(now);
+    }
+
+    /// TcpConnectionFails before there was one; `reason` in words.
+    pub fn handle_connect_failed(&mut self, conn: ConnId, reason: String, now: Instant, sink: &mut impl Sink) {
+        if let Some(slot) = self.slot_of(conn) {
+            self.fail(slot, Fault::Connect(reason), now, sink);
+        }
+        self.settle(now);
+    }
+
+    /// The peer connected. On `Ok` the connection has that name.
+    pub fn handle_accepted(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) -> Result<ConnId, Refusal> {
+        let peer = self.config.address;
+        match self.mode {
+            Mode::Stopped => return Err(Refusal::Shutdown(peer)),
+            Mode::Held => {
+                let until = self.timers.get(Timer::IdleHold).unwrap_or(now);
+                return Err(Refusal::IdleHold { peer, left: until.saturating_duration_since(now) });
+            }
+            Mode::Running => {}
+        }
+        if let Some(expected) = self.config.local_address.filter(|expected| *expected != local.ip()) {
+            return Err(Refusal::LocalAddress { peer, local: local.ip(), expected });
+        }
+        // At most one connection of the peer's waits for its OPEN: one before this is dead.
+        for slot in 0..self.connections.len() {
+            let waits = |c: &Connection| c.origin == Origin::Incoming && c.state != State::Established;
+            if self.connections[slot].as_ref().is_some_and(waits) {
+                self.drop_connection(slot, Fault::Replaced, now, sink);
+            }
+        }
+        let Some(slot) = self.connections.iter().position(Option::is_none) else {
+            // Outgoing and Established at once cannot be: Established closes every other connection.
+            return Err(Refusal::IdleHold { peer, left: Duration::ZERO });
+        };
+        let conn = sink.open_conn(self.id);
+        self.connections[slot] = Some(Connection::new(conn, Origin::Incoming, Some(local), remote, now));
+        sink.action(Action::Configure { conn, options: self.socket_options() });
+        self.send_open(slot, now, sink);
+        if self.slot_in(State::Connect).is_none() {
+            self.timers.stop(Timer::ConnectRetry);
+        }
+        self.settle(now);
+        Ok(conn)
+    }
+
+    /// TCP ended; `reason` in words.
+    pub fn handle_closed(&mut self, conn: ConnId, reason: String, now: Instant, sink: &mut impl Sink) {
+        if let Some(slot) = self.slot_of(conn) {
+            self.fail(slot, Fault::Closed(reason), now, sink);
+        }
+        self.settle(now);
+    }
+
+    /// When [`Peer::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let connections = self.connections.iter().flatten().filter_map(|connection| connection.timers.next());
+        connections.chain(self.timers.next()).min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink) {
+        while let Some(timer) = self.timers.take_expired(now) {
+            match timer {
+                Timer::IdleHold => self.begin(now, sink),
+                Timer::ConnectRetry => self.retry_connect(now, sink),
+                Timer::Restart | Timer::StalePaths => self.sweep(self.stale, sink),
+            }
+        }
+        for slot in 0..self.connections.len() {
+            while let Some(connection) = &mut self.connections[slot]
+                && let Some(timer) = connection.timers.take_expired(now)
+            {
+                match timer {
+                    connection::Timer::Hold => {
+                        let hold = connection.negotiated.as_ref().map_or(OPEN_HOLD_TIME, |n| n.hold_time);
+                        self.fail(slot, Fault::HoldTimer { seconds: hold.as_secs() }, now, sink);
+                    }
+                    connection::Timer::SendHold => {
+                        let seconds = connection.send_hold().as_secs();
+                        self.fail(slot, Fault::SendHoldTimer { seconds }, now, sink);
+                    }
+                    connection::Timer::Keepalive => self.send_keepalive(slot, now, sink),
+                }
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Out of Idle: AutomaticStart, passive or not.
+    fn begin(&mut self, now: Instant, sink: &mut impl Sink) {
+        self.mode = Mode::Running;
+        self.timers.stop(Timer::IdleHold);
+        if !self.config.passive {
+            self.connect(now, sink);
+        }
+    }
+
+    fn connect(&mut self, now: Instant, sink: &mut impl Sink) {
+        let Some(slot) = self.connections.iter().position(Option::is_none) else { return };
+        let conn = sink.open_conn(self.id);
+        let remote = SocketAddr::new(self.config.address, self.config.port);
+        self.connections[slot] = Some(Connection::new(conn, Origin::Outgoing, None, remote, now));
+        self.timers.set(Timer::ConnectRetry, now + self.attempt_time());
+        sink.action(Action::Connect {
+            conn,
+            peer: self.id,
+            local: self.config.local_address,
+            remote,
+            options: self.socket_options(),
+        });
+    }
+
+    fn attempt_time(&self) -> Duration {
+        self.config.connect_retry.min(CONNECT_TIME)
+    }
+
+    /// ConnectRetryTimer_Expires: in Connect the attempt is made anew, in Active one is made.
+    fn retry_connect(&mut self, now: Instant, sink: &mut impl Sink) {
+        if let Some(slot) = self.slot_in(State::Connect) {
+            let seconds = self.attempt_time().as_secs();
+            self.drop_connection(slot, Fault::NoAnswer { seconds }, now, sink);
+        }
+        if self.mode == Mode::Running && !self.config.passive && self.connections.iter().all(Option::is_none) {
+            self.connect(now, sink);
+        }
+    }
+
+    fn send_open(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
+        let forwarding = self.local.forwarding || self.established_count > 0;
+        let open = offer(&self.config, &self.local, forwarding);
+        let Some(connection) = &mut self.connections[slot] else { return };
+        connection.queue(|out| open.encode(out));
+        connection.our_open = Some(open);
+        connection.state = State::OpenSent;
+        connection.timers.set(connection::Timer::Hold, now + OPEN_HOLD_TIME);
+        self.traffic.sent.open += 1;
+        self.announce(slot, now, sink);
+    }
+
+    fn send_keepalive(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
+        let Some(connection) = &mut self.connections[slot] else { return };
+        let sent = connection.queue_keepalive();
+        self.traffic.sent.keepalive += u64::from(sent);
+        self.restart_keepalive(slot, now);
+        self.announce(slot, now, sink);
+    }
+
+    fn restart_keepalive(&mut self, slot: usize, now: Instant) {
+        let Some(connection) = &mut self.connections[slot] else { return };
+        let interval = connection.negotiated.as_ref().map_or(Duration::ZERO, |negotiated| negotiated.keepalive);
+        if !interval.is_zero() {
+            connection.timers.set(connection::Timer::Keepalive, now + self.jitter.apply(interval));
+        }
+    }
+
+    fn announce(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
+        let Some(connection) = &mut self.connections[slot] else { return };
+        if connection.announce() {
+            connection.timers.set(connection::Timer::SendHold, now + connection.send_hold());
+            sink.writable(connection.id);
+        }
+    }
+
+    /// Ends a connection, and goes on as the fault demands if it was the last.
+    fn fail(&mut self, slot: usize, fault: Fault, now: Instant, sink: &mut impl Sink) {
+        if self.connections[slot].is_none() {
+            return;
+        }
+        let retry = fault.retry();
+        self.drop_connection(slot, fault, now, sink);
+        if self.mode != Mode::Running || self.connections.iter().any(Option::is_some) {
+            return;
+        }
+        match retry {
+            Retry::Hold | Retry::LongHold => {
+                if retry == Retry::LongHold {
+                    self.idle_hold = LONGEST_IDLE_HOLD;
+                }
+                self.mode = Mode::Held;
+                self.timers.stop(Timer::ConnectRetry);
+                self.timers.set(Timer::IdleHold, now + self.jitter.apply(self.idle_hold));
+                self.idle_hold = (2 * self.idle_hold).min(LONGEST_IDLE_HOLD);
+            }
+            Retry::Soon if self.config.passive => {}
+            Retry::Soon => {
+                let wait = self.connect_wait.min(self.config.connect_retry);
+                self.timers.set(Timer::ConnectRetry, now + self.jitter.apply(wait));
+                self.connect_wait = (2 * wait).min(self.config.connect_retry);
+            }
+            Retry::Now => self.begin(now, sink),
+            Retry::Never => self.mode = Mode::Stopped,
+        }
+    }
+
+    /// Ends a connection and tells whoever has to know.
+    fn drop_connection(&mut self, slot: usize, fault: Fault, now: Instant, sink: &mut impl Sink) {
+        let Some(mut connection) = self.connections[slot].take() else { return };
+        let text = fault.to_string();
+        match &fault {
+            Fault::Closed(_) | Fault::Connect(_) => {}
+            _ => {
+                let mut last_words = Vec::new();
+                let notification = fault.notification().filter(|_| connection.state >= State::OpenSent);
+                if let Some(notification) = notification {
+                    connection.take_output(&mut last_words);
+                    let control = last_words.len();
+                    notification.encode(&mut last_words);
+                    self.traffic.sent.notification += 1;
+                    self.traffic.sent.octets += last_words.len() as u64;
+                    debug_assert!(last_words.len() > control);
+                    self.notification_sent = Some((notification.to_string(), now));
+                }
+                sink.action(Action::Close { conn: connection.id, last_words });
+            }
+        }
+        if fault.is_error() {
+            self.last_error = Some((text.clone(), now));
+        }
+        if connection.state == State::Established {
+            self.lose_session(&connection, &fault, text, now, sink);
+        } else if fault.is_error() && self.reported.as_ref() != Some(&text) {
+            self.reported = Some(text.clone());
+            sink.event(Event::PeerError { peer: self.id, address: self.config.address, error: text });
+        }
+    }
+
+    fn lose_session(
+        &mut self,
+        connection: &Connection,
+        fault: &Fault,
+        reason: String,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) {
+        // What is stale already was so before this loss: it goes (RFC 4724 §4.2, consecutive restarts).
+        self.sweep(self.stale, sink);
+        let negotiated = connection.negotiated.as_ref();
+        let restart = negotiated.and_then(|n| Some((n, n.graceful_restart?))).filter(|_| fault.retains());
+        let (retained, time) = restart.map_or((FamilySet::EMPTY, Duration::ZERO), |(negotiated, restart)| {
+            let families = restart.families.intersection(negotiated.families);
+            (if restart.time.is_zero() { FamilySet::EMPTY } else { families }, restart.time)
+        });
+        if !retained.is_empty() {
+            self.timers.set(Timer::Restart, now + time);
+        }
+        self.stale = retained;
+        self.end_of_rib = FamilySet::EMPTY;
+        self.malformed.clear();
+        self.flaps += 1;
+        if now.saturating_duration_since(connection.since) >= LASTING {
+            self.idle_hold = FIRST_WAIT;
+            self.connect_wait = FIRST_WAIT;
+        }
+        sink.down(self.id, retained);
+        sink.event(Event::PeerDown { peer: self.id, address: self.config.address, reason, retained });
+    }
+
+    /// Removes the stale paths of these families, and the timers with the last of them.
+    fn sweep(&mut self, families: FamilySet, sink: &mut impl Sink) {
+        for family in families.iter().filter(|family| self.stale.contains(*family)).collect::<Vec<Family>>() {
+            self.stale.remove(family);
+            let paths = sink.sweep(self.id, family);
+            sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
+        }
+        if self.stale.is_empty() {
+            self.timers.stop(Timer::Restart);
+            self.timers.stop(Timer::StalePaths);
+        }
+    }
+
+    fn check_limit(&self, received: usize) -> Result<(), Fault> {
+        match self.config.max_prefixes {
+            Some(limit) if received > limit as usize => Err(Fault::PrefixLimit { received, limit }),
+            _ => Ok(()),
+        }
+    }
+
+    fn socket_options(&self) -> SocketOptions {
+        let external = self.config.remote_as != self.local.asn;
+        let (ttl, min_ttl) = match self.config.ttl_security {
+            // A packet of a peer one hop away arrives with 255 (RFC 5082 §3).
+            Some(hops) => (Some(255), Some(u8::MAX - (hops - 1))),
+            None if external => (Some(self.config.ebgp_multihop.unwrap_or(1)), None),
+            None => (None, None),
+        };
+        SocketOptions {
+            password: self.config.password.clone(),
+            ttl,
+            min_ttl,
+            interface: self.config.interface.clone(),
+        }
+    }
+
+    fn slot_of(&self, conn: ConnId) -> Option<usize> {
+        self.connections.iter().position(|slot| slot.as_ref().is_some_and(|connection| connection.id == conn))
+    }
+
+    fn slot_in(&self, state: State) -> Option<usize> {
+        self.connections
+            .iter()
+            .position(|slot| slot.as_ref().is_some_and(|connection| connection.state == state))
+    }
+
+    fn established(&self) -> Option<&Connection> {
+        self.connections.iter().flatten().find(|connection| connection.state == State::Established)
+    }
+
+    /// Writes down the state that the last input led to.
+    fn settle(&mut self, now: Instant) {
+        let connection = self.connections.iter().flatten().map(|connection| connection.state).max();
+        let state = match (self.mode, connection) {
+            (_, Some(state)) => state,
+            (Mode::Running, None) => State::Active,
+            (Mode::Stopped | Mode::Held, None) => State::Idle,
+        };
+        if state != self.state {
+            self.state = state;
+            self.state_since = now;
+        }
+    }
+}

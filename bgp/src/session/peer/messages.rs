@@ -1,0 +1,288 @@
+//! What comes over a connection, and what goes out: from octets to transitions.
+
+use std::time::Instant;
+
+use super::{Peer, Timer};
+use crate::session::connection::{self, Connection, Origin};
+use crate::session::negotiated::Negotiated;
+use crate::session::{Fault, STALE_PATH_TIME, Sink, State};
+use crate::speaker::io::{ConnId, Event};
+use crate::speaker::status::MessageCounts;
+use crate::types::{Family, FamilySet};
+use crate::wire::{Frame, HEADER, MessageKind, Notification, Open, RouteRefresh, WireError, decode_update};
+
+/// Wordings of malformed UPDATEs that one session reports.
+const MALFORMED_LIMIT: usize = 16;
+
+impl Peer {
+    /// Octets have come over a connection, in order, cut anywhere.
+    pub fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now: Instant, sink: &mut impl Sink) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        let Some(connection) = &mut self.connections[slot] else { return };
+        self.traffic.received.octets += bytes.len() as u64;
+        let mut kept = connection.take_input();
+        let joined = !kept.is_empty();
+        if joined {
+            kept.extend_from_slice(bytes);
+        }
+        let octets: &[u8] = if joined { &kept } else { bytes };
+        let mut taken = 0;
+        // Any message may end the connection.
+        while let Some(connection) = self.connections[slot].as_ref().filter(|connection| connection.id == conn) {
+            let handled = match connection.frame(&octets[taken..]) {
+                Ok(None) => break,
+                Ok(Some(frame)) => {
+                    taken += frame.len;
+                    self.handle_message(slot, frame, now, sink)
+                }
+                Err(error) => Err(WireError::from(error).into()),
+            };
+            if let Err(fault) = handled {
+                if let Fault::Notified(notification) = &fault {
+                    self.notification_received = Some((notification.to_string(), now));
+                }
+                self.fail(slot, fault, now, sink);
+            }
+        }
+        match joined {
+            true => drop(kept.drain(..taken)),
+            false => kept.extend_from_slice(&bytes[taken..]),
+        }
+        if let Some(connection) = self.connections[slot].as_mut().filter(|connection| connection.id == conn) {
+            connection.keep_input(kept);
+        }
+        self.settle(now);
+    }
+
+    /// One message. An error ends the connection.
+    fn handle_message(
+        &mut self,
+        slot: usize,
+        frame: Frame<'_>,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) -> Result<(), Fault> {
+        let Some(connection) = &mut self.connections[slot] else { return Ok(()) };
+        let state = connection.state;
+        count(&mut self.traffic.received, frame.kind);
+        match (frame.kind, state) {
+            (MessageKind::Notification, _) => {
+                let notification = Notification::decode(frame.body).map_err(WireError::from)?;
+                return Err(Fault::Notified(notification));
+            }
+            (MessageKind::Open, State::OpenSent) => {
+                let open = Open::decode(frame.body).map_err(WireError::from)?;
+                return self.handle_open(slot, open, now, sink);
+            }
+            (MessageKind::Keepalive, State::OpenConfirm) => {
+                connection.restart_hold(now);
+                self.establish(slot, now, sink);
+            }
+            (MessageKind::Keepalive, State::Established) => connection.restart_hold(now),
+            (MessageKind::Update, State::Established) => {
+                connection.restart_hold(now);
+                return self.handle_update(slot, frame.body, sink);
+            }
+            (MessageKind::RouteRefresh, State::Established) => {
+                let refresh = RouteRefresh::decode(frame.body).map_err(WireError::from)?;
+                // Families and subtypes that were not agreed on are ignored (RFC 2918 §4, RFC 7313 §5).
+                if let Some(family) = refresh.family.family().filter(|_| refresh.subtype == 0)
+                    && connection.negotiated.as_ref().is_some_and(|n| n.families.contains(family))
+                {
+                    sink.refresh(self.id, family);
+                    self.announce(slot, now, sink);
+                }
+            }
+            (kind, state) => return Err(Fault::Unexpected { kind, state }),
+        }
+        Ok(())
+    }
+
+    /// OpenSent to OpenConfirm, if this is the peer and the connection survives a collision.
+    fn handle_open(
+        &mut self,
+        slot: usize,
+        theirs: Open,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) -> Result<(), Fault> {
+        let Some(connection) = &mut self.connections[slot] else { return Ok(()) };
+        let Some(ours) = &connection.our_open else { return Ok(()) };
+        let negotiated = Negotiated::new(&self.config, ours, &theirs).map_err(WireError::from)?;
+        let origin = connection.origin;
+        match self.collide(origin, self.connections[1 - slot].as_ref(), &theirs) {
+            Collision::None => {}
+            Collision::This => return Err(Fault::Collision),
+            Collision::Other(fault) => self.fail(1 - slot, fault, now, sink),
+        }
+        let Some(connection) = &mut self.connections[slot] else { return Ok(()) };
+        connection.negotiated = Some(negotiated);
+        connection.their_open = Some(theirs);
+        connection.state = State::OpenConfirm;
+        connection.restart_hold(now);
+        self.send_keepalive(slot, now, sink);
+        Ok(())
+    }
+
+    /// Which connection has to go when an OPEN comes on one of `origin` (RFC 4271 §6.8).
+    fn collide(&self, origin: Origin, other: Option<&Connection>, theirs: &Open) -> Collision {
+        let Some(other) = other else { return Collision::None };
+        match other.state {
+            // In OpenSent nobody knows yet who is at the other end: the later OPEN of the two decides.
+            State::Idle | State::Connect | State::Active | State::OpenSent => Collision::None,
+            State::OpenConfirm => {
+                // The side with the higher identifier keeps the connection that it opened; between ASes that
+                // use the same identifier, the higher AS (RFC 6286 §2.3).
+                let ours = (self.local.router_id, self.local.asn);
+                let keeper = if ours > (theirs.router_id, theirs.my_as) { Origin::Outgoing } else { Origin::Incoming };
+                if origin == keeper { Collision::Other(Fault::Collision) } else { Collision::This }
+            }
+            State::Established => {
+                let restart = other.negotiated.as_ref().is_some_and(|n| n.graceful_restart.is_some());
+                if restart && origin == Origin::Incoming {
+                    Collision::Other(Fault::Superseded)
+                } else {
+                    Collision::This
+                }
+            }
+        }
+    }
+
+    /// OpenConfirm to Established.
+    fn establish(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
+        let other = 1 - slot;
+        if let Some(connection) = &self.connections[other] {
+            let needless = connection.state == State::Connect;
+            self.fail(other, if needless { Fault::Needless } else { Fault::Collision }, now, sink);
+        }
+        self.timers.stop(Timer::ConnectRetry);
+        self.established_count += 1;
+        self.reported = None;
+        self.end_of_rib = FamilySet::EMPTY;
+        self.malformed.clear();
+
+        let Some(connection) = &mut self.connections[slot] else { return };
+        connection.state = State::Established;
+        connection.since = now;
+        let (Some(negotiated), Some(local)) = (&connection.negotiated, connection.local) else { return };
+        let families = negotiated.families;
+        // What the peer did not keep forwarding for, or does not speak of any more, goes (RFC 4724 §4.2).
+        let kept = negotiated
+            .graceful_restart
+            .map_or(FamilySet::EMPTY, |restart| restart.forwarding.intersection(restart.families))
+            .intersection(families)
+            .intersection(self.stale);
+        self.sweep(self.stale.difference(kept), sink);
+        self.timers.stop(Timer::Restart);
+        if !kept.is_empty() {
+            self.timers.set(Timer::StalePaths, now + STALE_PATH_TIME);
+        }
+        if let Some(session) = self.session() {
+            sink.established(self.id, session, kept);
+        }
+        sink.event(Event::PeerUp {
+            peer: self.id,
+            address: self.config.address,
+            remote_as: self.config.remote_as,
+            local,
+            families,
+        });
+    }
+
+    fn handle_update(&mut self, slot: usize, body: &[u8], sink: &mut impl Sink) -> Result<(), Fault> {
+        let Some(negotiated) = self.connections[slot].as_ref().and_then(|c| c.negotiated.as_ref()) else {
+            return Ok(());
+        };
+        let context = negotiated.decode_context();
+        let update = decode_update(body, &context, &mut self.scratch).map_err(WireError::from)?;
+        let withdraw = update.treat_as_withdraw.iter().map(|fault| format!("{fault}; its routes are withdrawn"));
+        let discard = update.discarded.iter().map(|fault| format!("{fault}; ignored"));
+        for fault in withdraw.chain(discard) {
+            if self.malformed.len() < MALFORMED_LIMIT && !self.malformed.contains(&fault) {
+                self.malformed.push(fault.clone());
+                sink.event(Event::MalformedUpdate { peer: self.id, address: self.config.address, fault });
+            }
+        }
+        let received = sink.update(self.id, &update);
+        let end_of_rib = update.end_of_rib.filter(|family| context.families.contains(*family));
+        self.check_limit(received)?;
+        if let Some(family) = end_of_rib {
+            self.handle_end_of_rib(family, sink);
+        }
+        Ok(())
+    }
+
+    fn handle_end_of_rib(&mut self, family: Family, sink: &mut impl Sink) {
+        self.sweep(FamilySet::from_iter([family]), sink);
+        if !self.end_of_rib.contains(family) {
+            self.end_of_rib.insert(family);
+            sink.event(Event::EndOfRib { peer: self.id, address: self.config.address, family });
+            sink.end_of_rib(self.id, family);
+        }
+    }
+
+    /// What the connection has to send; see [`Speaker::poll_transmit`](crate::speaker::Speaker::poll_transmit).
+    pub fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        budget: usize,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let Some(slot) = self.slot_of(conn) else { return false };
+        let Some(connection) = &mut self.connections[slot] else { return false };
+        let start = out.len();
+        connection.take_output(out);
+        let control = out.len();
+        let mut more = false;
+        if connection.state == State::Established {
+            let left = budget.saturating_sub(control - start);
+            more = match left {
+                0 => true,
+                left => sink.write_updates(self.id, out, left),
+            };
+        }
+        if more {
+            connection.timers.set(connection::Timer::SendHold, now + connection.send_hold());
+        } else {
+            connection.drained();
+        }
+        self.traffic.sent.octets += (out.len() - start) as u64;
+        let updates = count_messages(&out[control..]);
+        if updates > 0 {
+            self.traffic.sent.update += updates;
+            // An UPDATE says as well as a KEEPALIVE that we are there (RFC 4271 §8.2.2, Established, event 27).
+            self.restart_keepalive(slot, now);
+        }
+        more
+    }
+}
+
+/// Which of two connections has to go.
+enum Collision {
+    None,
+    This,
+    Other(Fault),
+}
+
+fn count(counts: &mut MessageCounts, kind: MessageKind) {
+    *match kind {
+        MessageKind::Open => &mut counts.open,
+        MessageKind::Update => &mut counts.update,
+        MessageKind::Notification => &mut counts.notification,
+        MessageKind::Keepalive => &mut counts.keepalive,
+        MessageKind::RouteRefresh => &mut counts.route_refresh,
+    } += 1;
+}
+
+/// How many messages of this side's own making there are in `octets`.
+fn count_messages(mut octets: &[u8]) -> u64 {
+    let mut count = 0;
+    while let Some(&[high, low]) = octets.get(HEADER - 3..HEADER - 1) {
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        octets = octets.get(length.max(HEADER)..).unwrap_or_default();
+        count += 1;
+    }
+    count
+}

@@ -1,0 +1,70 @@
+//! What an operator sees of a peer. The tables' counts are filled in by the speaker.
+
+use std::time::Instant;
+
+use super::{Peer, Timer};
+use crate::speaker::status::{Dated, FamilyStatus, PeerStatus, SessionStatus};
+use crate::wire::{Capability, Open};
+
+impl Peer {
+    /// Everything but the tables' counts, which are zero.
+    pub fn status(&self, now: Instant) -> PeerStatus {
+        let ago = |since: Instant| now.saturating_duration_since(since);
+        let dated = |entry: &Option<(String, Instant)>| {
+            entry.as_ref().map(|(text, when)| Dated { text: text.clone(), ago: ago(*when) })
+        };
+        let next = [Timer::IdleHold, Timer::ConnectRetry].map(|timer| self.timers.get(timer));
+        let session = self.session();
+        let families = self.config.families.iter().map(|family| FamilyStatus {
+            family,
+            negotiated: session.is_some_and(|session| session.negotiated.families.contains(family)),
+            received: 0,
+            accepted: 0,
+            advertised: 0,
+            stale: 0,
+            end_of_rib_received: self.end_of_rib.contains(family),
+            end_of_rib_sent: false,
+        });
+        PeerStatus {
+            peer: self.id,
+            address: self.config.address,
+            interface: self.config.interface.clone(),
+            remote_as: self.config.remote_as,
+            local_as: self.local.asn,
+            shutdown: self.config.shutdown,
+            state: self.state,
+            state_for: ago(self.state_since),
+            next_attempt: next.into_iter().flatten().min().map(|at| at.saturating_duration_since(now)),
+            session: self.session_status(),
+            families: families.collect(),
+            traffic: self.traffic,
+            established_count: self.established_count,
+            flaps: self.flaps,
+            max_prefixes: self.config.max_prefixes,
+            last_error: dated(&self.last_error),
+            notification_sent: dated(&self.notification_sent),
+            notification_received: dated(&self.notification_received),
+        }
+    }
+
+    fn session_status(&self) -> Option<SessionStatus> {
+        let connection = self.established()?;
+        let session = self.session()?;
+        let words = |open: &Option<Open>| -> Vec<String> {
+            open.iter().flat_map(|open| open.capabilities.iter().map(Capability::to_string)).collect()
+        };
+        Some(SessionStatus {
+            local: session.local,
+            remote: session.remote,
+            remote_router_id: session.negotiated.remote_router_id,
+            hold_time: session.negotiated.hold_time,
+            keepalive: session.negotiated.keepalive,
+            capabilities_sent: words(&connection.our_open),
+            capabilities_received: words(&connection.their_open),
+            peer_restart_time: session
+                .negotiated
+                .graceful_restart
+                .map(|restart| u16::try_from(restart.time.as_secs()).unwrap_or(u16::MAX)),
+        })
+    }
+}
