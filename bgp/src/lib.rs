@@ -6,6 +6,7 @@ pub mod config;
 pub mod net;
 pub mod policy;
 pub mod rib;
+pub mod session;
 pub mod speaker;
 pub mod types;
 pub mod wire;

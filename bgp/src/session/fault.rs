@@ -143,9 +143,10 @@ impl Fault {
     /// What follows when no connection is left.
     pub(crate) fn retry(&self) -> Retry {
         match self {
-            Fault::Wire(_) | Fault::Unexpected { .. } | Fault::HoldTimer { .. } | Fault::SendHoldTimer { .. } => {
-                Retry::Hold
-            }
+            Fault::Wire(_)
+            | Fault::Unexpected { .. }
+            | Fault::HoldTimer { .. }
+            | Fault::SendHoldTimer { .. } => Retry::Hold,
             Fault::PrefixLimit { .. } => Retry::LongHold,
             // An operator's reset or a lost collision is no error: the peer may be back in an instant. What the
             // peer calls our error is one.

@@ -74,7 +74,8 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
     }
     capabilities.push(Capability::ExtendedMessage);
     if let Some(restart_time) = config.graceful_restart {
-        let families = config.families.iter().map(|family| RestartFamily { family: family.into(), forwarding });
+        let families =
+            config.families.iter().map(|family| RestartFamily { family: family.into(), forwarding });
         capabilities.push(Capability::GracefulRestart {
             restarting: local.restarting,
             notification: false, // RFC 8538: not done here
@@ -209,8 +210,12 @@ mod tests {
     }
 
     fn theirs() -> Open {
-        let local =
-            Local { asn: Asn(4_200_000_000), router_id: Ipv4Addr::new(10, 0, 0, 2), restarting: true, forwarding: true };
+        let local = Local {
+            asn: Asn(4_200_000_000),
+            router_id: Ipv4Addr::new(10, 0, 0, 2),
+            restarting: true,
+            forwarding: true,
+        };
         offer(&config(), &local, true)
     }
 
@@ -222,7 +227,9 @@ mod tests {
     fn two_of_the_same_agree_on_everything() {
         let agreed = negotiate(&config(), &theirs()).unwrap();
         assert_eq!(agreed.families, FamilySet::ALL);
-        assert!(agreed.four_octet_as && agreed.extended_message && agreed.ext_next_hop && agreed.route_refresh);
+        assert!(
+            agreed.four_octet_as && agreed.extended_message && agreed.ext_next_hop && agreed.route_refresh
+        );
         assert_eq!(agreed.hold_time, Duration::from_secs(90));
         assert_eq!(agreed.keepalive, Duration::from_secs(30));
         assert!(!agreed.internal);
@@ -254,9 +261,13 @@ mod tests {
     #[test]
     fn hold_time_is_the_shorter_and_keepalive_stays_under_it() {
         let mut config = config();
-        for (ours, keepalive, theirs_hold, hold, between) in
-            [(90, None, 9, 9, 3), (9, Some(4), 90, 9, 4), (90, Some(20), 9, 9, 3), (0, None, 90, 0, 0), (90, Some(5), 0, 0, 0)]
-        {
+        for (ours, keepalive, theirs_hold, hold, between) in [
+            (90, None, 9, 9, 3),
+            (9, Some(4), 90, 9, 4),
+            (90, Some(20), 9, 9, 3),
+            (0, None, 90, 0, 0),
+            (90, Some(5), 0, 0, 0),
+        ] {
             config.hold_time = Duration::from_secs(ours);
             config.keepalive = keepalive.map(Duration::from_secs);
             let mut theirs = theirs();

@@ -11,9 +11,7 @@ use super::connection::{self, Connection, Origin};
 use super::fault::{Fault, Retry};
 use super::negotiated::{Local, offer};
 use super::timers::{Jitter, Kind, Timers};
-use super::{
-    CONNECT_TIME, FIRST_WAIT, LASTING, LONGEST_IDLE_HOLD, OPEN_HOLD_TIME, Session, Sink, State,
-};
+use super::{CONNECT_TIME, FIRST_WAIT, LASTING, LONGEST_IDLE_HOLD, OPEN_HOLD_TIME, Session, Sink, State};
 use crate::config::PeerConfig;
 use crate::speaker::io::{Action, Change, ConnId, Event, Refusal, SocketOptions};
 use crate::speaker::status::Traffic;
@@ -244,7 +242,9 @@ impl Peer {
     pub fn request_refresh(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
         let Some(slot) = self.slot_in(State::Established) else { return false };
         let Some(connection) = &mut self.connections[slot] else { return false };
-        let Some(negotiated) = connection.negotiated.as_ref().filter(|n| n.route_refresh) else { return false };
+        let Some(negotiated) = connection.negotiated.as_ref().filter(|n| n.route_refresh) else {
+            return false;
+        };
         for family in negotiated.families.iter() {
             connection.queue(|out| RouteRefresh::request(family).encode(out));
             self.traffic.sent.route_refresh += 1;
@@ -281,7 +281,13 @@ impl Peer {
     }
 
     /// TcpConnectionFails before there was one; `reason` in words.
-    pub fn handle_connect_failed(&mut self, conn: ConnId, reason: String, now: Instant, sink: &mut impl Sink) {
+    pub fn handle_connect_failed(
+        &mut self,
+        conn: ConnId,
+        reason: String,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) {
         if let Some(slot) = self.slot_of(conn) {
             self.fail(slot, Fault::Connect(reason), now, sink);
         }
@@ -407,7 +413,8 @@ impl Peer {
             let seconds = self.attempt_time().as_secs();
             self.drop_connection(slot, Fault::NoAnswer { seconds }, now, sink);
         }
-        if self.mode == Mode::Running && !self.config.passive && self.connections.iter().all(Option::is_none) {
+        if self.mode == Mode::Running && !self.config.passive && self.connections.iter().all(Option::is_none)
+        {
             self.connect(now, sink);
         }
     }
@@ -434,7 +441,8 @@ impl Peer {
 
     fn restart_keepalive(&mut self, slot: usize, now: Instant) {
         let Some(connection) = &mut self.connections[slot] else { return };
-        let interval = connection.negotiated.as_ref().map_or(Duration::ZERO, |negotiated| negotiated.keepalive);
+        let interval =
+            connection.negotiated.as_ref().map_or(Duration::ZERO, |negotiated| negotiated.keepalive);
         if !interval.is_zero() {
             connection.timers.set(connection::Timer::Keepalive, now + self.jitter.apply(interval));
         }

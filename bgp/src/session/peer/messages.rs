@@ -28,7 +28,9 @@ impl Peer {
         let octets: &[u8] = if joined { &kept } else { bytes };
         let mut taken = 0;
         // Any message may end the connection.
-        while let Some(connection) = self.connections[slot].as_ref().filter(|connection| connection.id == conn) {
+        while let Some(connection) =
+            self.connections[slot].as_ref().filter(|connection| connection.id == conn)
+        {
             let handled = match connection.frame(&octets[taken..]) {
                 Ok(None) => break,
                 Ok(Some(frame)) => {
@@ -134,7 +136,8 @@ impl Peer {
                 // The side with the higher identifier keeps the connection that it opened; between ASes that
                 // use the same identifier, the higher AS (RFC 6286 §2.3).
                 let ours = (self.local.router_id, self.local.asn);
-                let keeper = if ours > (theirs.router_id, theirs.my_as) { Origin::Outgoing } else { Origin::Incoming };
+                let keeper =
+                    if ours > (theirs.router_id, theirs.my_as) { Origin::Outgoing } else { Origin::Incoming };
                 if origin == keeper { Collision::Other(Fault::Collision) } else { Collision::This }
             }
             State::Established => {
@@ -195,7 +198,8 @@ impl Peer {
         };
         let context = negotiated.decode_context();
         let update = decode_update(body, &context, &mut self.scratch).map_err(WireError::from)?;
-        let withdraw = update.treat_as_withdraw.iter().map(|fault| format!("{fault}; its routes are withdrawn"));
+        let withdraw =
+            update.treat_as_withdraw.iter().map(|fault| format!("{fault}; its routes are withdrawn"));
         let discard = update.discarded.iter().map(|fault| format!("{fault}; ignored"));
         for fault in withdraw.chain(discard) {
             if self.malformed.len() < MALFORMED_LIMIT && !self.malformed.contains(&fault) {
