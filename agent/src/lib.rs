@@ -1,6 +1,8 @@
 //! Trunkline's node agent: what `trunkline agent` runs and what the operator's commands ask it.
 
 pub mod config;
+pub mod http;
 pub mod ipam;
+pub mod metrics;
 pub mod panics;
 pub mod plan;

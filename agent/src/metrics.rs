@@ -1,0 +1,380 @@
+//! What `/metrics` shows.
+//!
+//! Two kinds: what happened (attach durations, refused manifests) is counted as it happens; how things stand (peers,
+//! addresses, routes) is asked from their owners at each scrape and built into a registry that lives as long as the
+//! answer. So nothing has to be kept in step, a peer that was removed has no series left, and the fast path writes two
+//! histograms and no more.
+//!
+//! The names are an interface: dashboards and alerts name them (`dashboards/`), and `every_metric_is_documented` holds
+//! the list in `docs/metrics.md` to what is exported.
+
+use std::time::Duration;
+
+use prometheus::{
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+use trunkline_api::control::{AgentStatus, Messages, Peer};
+
+/// Upper bounds of the durations' buckets, in seconds: an attach takes milliseconds, unless it waits for a peer.
+const BUCKETS: [f64; 14] =
+    [0.001, 0.002, 0.004, 0.006, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 1.0, 5.0, 10.0, 30.0];
+
+/// What is counted as it happens.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Registry,
+    requests: HistogramVec,
+    gate: HistogramVec,
+    refused: IntCounter,
+}
+
+/// How things stand, asked from their owners for one scrape.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// The agent.
+    pub agent: AgentStatus,
+    /// Its peers.
+    pub peers: Vec<Peer>,
+    /// Connections from addresses that are no peer's, since the speaker started.
+    pub refused_connections: u64,
+}
+
+impl Metrics {
+    /// The counters, all at zero.
+    pub fn new() -> prometheus::Result<Metrics> {
+        let registry = Registry::new();
+        let histogram = |name: &str, help: &str, labels: &[&str]| {
+            let opts = HistogramOpts::new(name, help).buckets(BUCKETS.to_vec());
+            let histogram = HistogramVec::new(opts, labels)?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        let requests = histogram(
+            "trunkline_request_duration_seconds",
+            "Requests of the CNI plugin, from the first octet to the answer.",
+            &["command", "outcome"],
+        )?;
+        let gate = histogram(
+            "trunkline_attach_gate_seconds",
+            "Part of an attach: waiting until the addresses were told to an established peer.",
+            &["outcome"],
+        )?;
+        let refused = IntCounter::new(
+            "trunkline_manifests_refused_total",
+            "Edits of the manifests that were refused because of a fault.",
+        )?;
+        registry.register(Box::new(refused.clone()))?;
+        Ok(Metrics { registry, requests, gate, refused })
+    }
+
+    /// A request was answered.
+    pub fn request(&self, command: &str, ok: bool, took: Duration) {
+        self.requests.with_label_values(&[command, outcome(ok)]).observe(took.as_secs_f64());
+    }
+
+    /// A pod's addresses were told, or not in time.
+    pub fn gate(&self, ok: bool, took: Duration) {
+        self.gate.with_label_values(&[outcome(ok)]).observe(took.as_secs_f64());
+    }
+
+    /// An edit of the manifests was refused.
+    pub fn manifests_refused(&self) {
+        self.refused.inc();
+    }
+
+    /// Everything in Prometheus' text format.
+    pub fn render(&self, standing: &Standing) -> prometheus::Result<String> {
+        let mut families = self.registry.gather();
+        families.extend(stand(standing)?.gather());
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&families, &mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+fn outcome(ok: bool) -> &'static str {
+    if ok { "ok" } else { "error" }
+}
+
+fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheus::Result<Registry> {
+    let registry = Registry::new();
+    let gauge = |name: &str, help: &str, value: i64| {
+        let gauge = IntGauge::new(name, help)?;
+        gauge.set(value);
+        registry.register(Box::new(gauge))
+    };
+    let counter = |name: &str, help: &str, value: u64| {
+        let counter = IntCounter::new(name, help)?;
+        counter.inc_by(value);
+        registry.register(Box::new(counter))
+    };
+    let gauges = |name: &str, help: &str, labels: &[&str]| {
+        let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
+        registry.register(Box::new(gauges.clone()))?;
+        Ok::<_, prometheus::Error>(gauges)
+    };
+    let counters = |name: &str, help: &str, labels: &[&str]| {
+        let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
+        registry.register(Box::new(counters.clone()))?;
+        Ok::<_, prometheus::Error>(counters)
+    };
+
+    gauges("trunkline_build_info", "The version that runs; always 1.", &["version"])?
+        .with_label_values(&[&agent.version])
+        .set(1);
+    gauge("trunkline_uptime_seconds", "Since the agent started.", signed(agent.uptime_seconds))?;
+    gauge("trunkline_ready", "1 if pods can be attached.", i64::from(agent.ready))?;
+    gauge(
+        "trunkline_manifests_in_force",
+        "0 while the manifests as they are now are refused and an earlier state runs.",
+        i64::from(agent.manifests.applied && agent.manifests.refused.is_empty()),
+    )?;
+    gauge(
+        "trunkline_store_usable",
+        "0 while the store of addresses cannot be used and no address is given out.",
+        i64::from(agent.store.fault.is_none()),
+    )?;
+    gauge("trunkline_attachments", "Attached pods' interfaces.", signed(agent.attachments as u64))?;
+    gauge(
+        "trunkline_unrecorded_pods",
+        "Pods in the kernel that no record knows.",
+        signed(agent.unrecorded as u64),
+    )?;
+
+    let addresses =
+        gauges("trunkline_subnet_addresses", "Addresses of a subnet.", &["network", "subnet", "state"])?;
+    let refused =
+        gauges("trunkline_network_refused", "1 for a network that this node does not serve.", &["network"])?;
+    for network in &agent.networks {
+        refused.with_label_values(&[&network.name]).set(i64::from(network.refused.is_some()));
+        for subnet in &network.subnets {
+            for (state, count) in [("total", subnet.total), ("used", subnet.used), ("free", subnet.free)] {
+                addresses
+                    .with_label_values(&[network.name.as_str(), subnet.name.as_str(), state])
+                    .set(i64::from(count));
+            }
+        }
+    }
+
+    let routes = gauges("trunkline_kernel_routes", "Own routes in the kernel.", &["state"])?;
+    routes.with_label_values(&["wanted"]).set(signed(agent.kernel.routes_wanted));
+    routes.with_label_values(&["installed"]).set(signed(agent.kernel.routes_installed));
+    counter(
+        "trunkline_kernel_repairs_total",
+        "What somebody else removed or changed, and was put back.",
+        agent.kernel.repairs,
+    )?;
+    counter("trunkline_kernel_errors_total", "What the kernel refused.", agent.kernel.errors)?;
+    counter(
+        "trunkline_bgp_refused_connections_total",
+        "Connections that were closed at once: from no configured peer, or not allowed now.",
+        *refused_connections,
+    )?;
+
+    let converged = gauges(
+        "trunkline_bgp_converged",
+        "1 once the first route selection after the start is done.",
+        &["family"],
+    )?;
+    if let Some(bgp) = &agent.bgp {
+        for family in &bgp.converged {
+            converged.with_label_values(&[family]).set(1);
+        }
+    }
+    let state = gauges(
+        "trunkline_bgp_peer_state",
+        "RFC 4271's state: 1 Idle, 2 Connect, 3 Active, 4 OpenSent, 5 OpenConfirm, 6 Established.",
+        &["peer", "remote_as"],
+    )?;
+    let state_seconds = gauges("trunkline_bgp_peer_state_seconds", "In this state for.", &["peer"])?;
+    let flaps = counters("trunkline_bgp_peer_flaps_total", "Times the session left Established.", &["peer"])?;
+    let prefixes = gauges("trunkline_bgp_peer_prefixes", "Prefixes of a peer.", &["peer", "family", "kind"])?;
+    let limit = gauges("trunkline_bgp_peer_max_prefixes", "Most prefixes taken.", &["peer"])?;
+    let messages =
+        counters("trunkline_bgp_peer_messages_total", "Messages.", &["peer", "direction", "kind"])?;
+    let octets = counters("trunkline_bgp_peer_octets_total", "Octets of messages.", &["peer", "direction"])?;
+    let error = gauges(
+        "trunkline_bgp_peer_last_error_age_seconds",
+        "Since the last error, which is kept when the session comes back.",
+        &["peer", "error"],
+    )?;
+    for peer in peers {
+        let name = peer.address.to_string();
+        let name = name.as_str();
+        state.with_label_values(&[name, &peer.remote_as.to_string()]).set(state_number(&peer.state));
+        state_seconds.with_label_values(&[name]).set(signed(peer.state_seconds));
+        flaps.with_label_values(&[name]).inc_by(peer.flaps);
+        for family in &peer.families {
+            for (kind, count) in [
+                ("received", family.received),
+                ("accepted", family.accepted),
+                ("advertised", family.advertised),
+                ("stale", family.stale),
+            ] {
+                prefixes.with_label_values(&[name, &family.family, kind]).set(signed(count as u64));
+            }
+        }
+        if let Some(most) = peer.max_prefixes {
+            limit.with_label_values(&[name]).set(i64::from(most));
+        }
+        for (direction, counts) in [("received", &peer.received), ("sent", &peer.sent)] {
+            for (kind, count) in kinds(counts) {
+                messages.with_label_values(&[name, direction, kind]).inc_by(count);
+            }
+            octets.with_label_values(&[name, direction]).inc_by(counts.octets);
+        }
+        if let Some(last) = &peer.last_error {
+            error.with_label_values(&[name, &last.text]).set(signed(last.seconds_ago));
+        }
+    }
+    Ok(registry)
+}
+
+fn kinds(messages: &Messages) -> [(&'static str, u64); 5] {
+    [
+        ("open", messages.open),
+        ("update", messages.update),
+        ("notification", messages.notification),
+        ("keepalive", messages.keepalive),
+        ("route_refresh", messages.route_refresh),
+    ]
+}
+
+fn state_number(state: &str) -> i64 {
+    ["Idle", "Connect", "Active", "OpenSent", "OpenConfirm", "Established"]
+        .iter()
+        .position(|name| *name == state)
+        .map_or(0, |index| signed(index as u64) + 1)
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use trunkline_api::control::*;
+
+    use super::*;
+
+    fn standing() -> Standing {
+        let messages = Messages { update: 7, octets: 99, ..Messages::default() };
+        Standing {
+            agent: AgentStatus {
+                node: "n".to_owned(),
+                version: "1.2.3".to_owned(),
+                uptime_seconds: 5,
+                ready: true,
+                not_ready: Vec::new(),
+                manifests: ManifestStatus {
+                    folder: "/m".to_owned(),
+                    applied: true,
+                    refused: vec!["a fault".to_owned()],
+                },
+                store: StoreStatus { path: "/s".to_owned(), fault: None },
+                bgp: Some(BgpStatus {
+                    local_as: 65001,
+                    router_id: "10.0.0.1".parse().unwrap(),
+                    peers: 1,
+                    established: 1,
+                    converged: vec!["ipv4-unicast".to_owned()],
+                }),
+                networks: vec![NetworkStatus {
+                    name: "rack1".to_owned(),
+                    mode: "BGP".to_owned(),
+                    table: Some(10000),
+                    refused: None,
+                    subnets: vec![SubnetStatus {
+                        name: "pods".to_owned(),
+                        cidr: "10.1.0.0/24".parse().unwrap(),
+                        total: 254,
+                        used: 3,
+                        free: 250,
+                    }],
+                }],
+                attachments: 3,
+                unrecorded: 1,
+                kernel: KernelStatus { repairs: 2, ..KernelStatus::default() },
+            },
+            peers: vec![Peer {
+                address: "10.0.0.1".parse().unwrap(),
+                interface: None,
+                remote_as: 65000,
+                local_as: 65001,
+                state: "Established".to_owned(),
+                state_seconds: 60,
+                next_attempt_seconds: None,
+                shutdown: false,
+                optional: false,
+                session: None,
+                families: vec![PeerFamily {
+                    family: "ipv4-unicast".to_owned(),
+                    negotiated: true,
+                    received: 10,
+                    accepted: 9,
+                    advertised: 4,
+                    stale: 0,
+                    end_of_rib_received: true,
+                    end_of_rib_sent: true,
+                }],
+                received: messages,
+                sent: messages,
+                flaps: 2,
+                max_prefixes: Some(100),
+                last_error: Some(Dated { text: "Hold Timer Expired".to_owned(), seconds_ago: 61 }),
+                notification_sent: None,
+                notification_received: None,
+            }],
+            refused_connections: 4,
+        }
+    }
+
+    fn rendered() -> String {
+        let metrics = Metrics::new().unwrap();
+        metrics.request("attach", true, Duration::from_millis(3));
+        metrics.gate(true, Duration::from_millis(1));
+        metrics.manifests_refused();
+        metrics.render(&standing()).unwrap()
+    }
+
+    #[test]
+    fn how_things_stand_is_in_the_text() {
+        let text = rendered();
+        for line in [
+            "trunkline_build_info{version=\"1.2.3\"} 1",
+            "trunkline_manifests_refused_total 1",
+            "trunkline_manifests_in_force 0",
+            "trunkline_store_usable 1",
+            "trunkline_subnet_addresses{network=\"rack1\",state=\"used\",subnet=\"pods\"} 3",
+            "trunkline_bgp_peer_state{peer=\"10.0.0.1\",remote_as=\"65000\"} 6",
+            "trunkline_bgp_peer_flaps_total{peer=\"10.0.0.1\"} 2",
+            "trunkline_bgp_peer_prefixes{family=\"ipv4-unicast\",kind=\"accepted\",peer=\"10.0.0.1\"} 9",
+            "trunkline_bgp_peer_messages_total{direction=\"sent\",kind=\"update\",peer=\"10.0.0.1\"} 7",
+            "trunkline_bgp_peer_last_error_age_seconds{error=\"Hold Timer Expired\",peer=\"10.0.0.1\"} 61",
+            "trunkline_bgp_refused_connections_total 4",
+            "trunkline_kernel_repairs_total 2",
+            "trunkline_request_duration_seconds_bucket{command=\"attach\",outcome=\"ok\",le=\"0.004\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn every_metric_is_documented_and_every_documented_one_is_there() {
+        let exported: BTreeSet<String> = rendered()
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .filter_map(|line| line.split(' ').next())
+            .map(str::to_owned)
+            .collect();
+        let documented: BTreeSet<String> = include_str!("../../docs/metrics.md")
+            .split('`')
+            .filter(|word| word.starts_with("trunkline_"))
+            .map(|word| word.split('{').next().unwrap_or(word).to_owned())
+            .collect();
+        assert_eq!(exported, documented);
+    }
+}
