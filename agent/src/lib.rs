@@ -6,3 +6,4 @@ pub mod ipam;
 pub mod metrics;
 pub mod panics;
 pub mod plan;
+pub mod source;

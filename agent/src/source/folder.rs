@@ -1,0 +1,289 @@
+//! One look at a folder of manifests.
+//!
+//! Files `*.yaml`, `*.yml` and `*.json` directly in the folder are read, in the order of their names; hidden ones are
+//! not (editors' and `kubectl`'s temporary files, and the `..data` of a mounted ConfigMap). All faults of all files are
+//! told at once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use trunkline_api::manifest::{self, Resource};
+use trunkline_api::resources::{BgpPeer, Secret};
+use trunkline_api::validate;
+
+use super::{Refused, Snapshot};
+
+/// Most octets of a manifest file: a megabyte is some thousand subnets.
+const MAX_FILE: u64 = 1 << 20;
+
+/// What a folder is judged by besides what stands in it.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// This node's labels: it may be in one Underlay network only.
+    pub labels: BTreeMap<String, String>,
+    /// What is in force: some fields cannot change.
+    pub running: Option<Arc<Snapshot>>,
+}
+
+/// Reads and validates the folder.
+pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
+    let mut faults = Vec::new();
+    let mut snapshot = Snapshot::default();
+    // Kind and name of each resource, and the file that has it.
+    let mut origin: BTreeMap<(&'static str, String), PathBuf> = BTreeMap::new();
+    let files = match manifests(folder) {
+        Ok(files) => files,
+        Err(error) => {
+            let fault = format!("{}: cannot be read: {error}", folder.display());
+            return Err(Refused { faults: vec![fault] });
+        }
+    };
+    for file in files {
+        let text = match text(&file) {
+            Ok(Some(text)) => text,
+            // Gone since it was listed: the next look is already due.
+            Ok(None) => continue,
+            Err(error) => {
+                faults.push(format!("{}: {error}", file.display()));
+                continue;
+            }
+        };
+        match manifest::parse(&text) {
+            Ok(resources) => {
+                for resource in resources {
+                    let key = match &resource {
+                        Resource::Network(network) => ("Network", network.name().to_owned()),
+                        Resource::Subnet(subnet) => ("Subnet", subnet.name().to_owned()),
+                    };
+                    match origin.get(&key) {
+                        // Told here, because only here the files are known.
+                        Some(other) => faults.push(format!(
+                            "{}: {} {}: metadata.name: {} has one of this name too: rename or remove one",
+                            file.display(),
+                            key.0,
+                            key.1,
+                            other.display()
+                        )),
+                        None => {
+                            origin.insert(key, file.clone());
+                            match resource {
+                                Resource::Network(network) => snapshot.networks.push(*network),
+                                Resource::Subnet(subnet) => snapshot.subnets.push(*subnet),
+                            }
+                        }
+                    }
+                }
+            }
+            Err(errors) => {
+                faults.extend(errors.iter().map(|error| format!("{}: {error}", file.display())));
+            }
+        }
+    }
+    if faults.is_empty() {
+        // What files with faults hold is not known, so what seems to be missing may stand there.
+        let in_file = |kind: &str, name: &str, words: String| {
+            let file = origin.iter().find(|((k, n), _)| *k == kind && n == name).map(|(_, file)| file);
+            format!("{}: {words}", file.map_or(folder, PathBuf::as_path).display())
+        };
+        let new = (snapshot.networks.as_slice(), snapshot.subnets.as_slice());
+        let mut found = validate::validate_for_node(new.0, new.1, &context.labels).err().unwrap_or_default();
+        if let Some(running) = &context.running {
+            let change = validate::validate_change((&running.networks, &running.subnets), new);
+            found.extend(change.err().unwrap_or_default());
+        }
+        faults.extend(found.iter().map(|fault| in_file(fault.kind, &fault.name, fault.to_string())));
+        for network in &mut snapshot.networks {
+            let name = network.metadata.name.clone();
+            let peers = network.spec.config.iter_mut().flat_map(|config| &mut config.bgp_peers);
+            for (index, peer) in peers.enumerate() {
+                if let Err(message) = resolve_password(peer, &mut snapshot.files) {
+                    let words =
+                        format!("Network {name}: spec.config.bgpPeers[{index}].passwordFile: {message}");
+                    faults.push(in_file("Network", &name, words));
+                }
+            }
+        }
+    }
+    if !faults.is_empty() {
+        return Err(Refused { faults });
+    }
+    snapshot.networks.sort_by(|a, b| a.name().cmp(b.name()));
+    snapshot.subnets.sort_by(|a, b| a.name().cmp(b.name()));
+    Ok(snapshot)
+}
+
+/// Whether a file of this name is a manifest.
+pub(super) fn is_manifest(path: &Path) -> bool {
+    let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
+}
+
+fn manifests(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if is_manifest(&path) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn text(file: &Path) -> Result<Option<String>, String> {
+    let metadata = match fs::metadata(file) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("cannot be read: {error}")),
+    };
+    if !metadata.is_file() {
+        return Err("is no file: remove it, or rename it without .yaml, .yml or .json".to_owned());
+    }
+    if metadata.len() > MAX_FILE {
+        return Err(format!("has {} octets, at most {MAX_FILE} are read: split it", metadata.len()));
+    }
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("cannot be read: {error}")),
+    }
+}
+
+/// Puts the key of the peer's `passwordFile` into `password`.
+fn resolve_password(peer: &mut BgpPeer, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let Some(path) = peer.password_file.as_deref().filter(|path| !path.is_empty()) else {
+        return Ok(());
+    };
+    let path = PathBuf::from(path);
+    let text =
+        fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let key = text.strip_suffix('\n').unwrap_or(&text);
+    let key = key.strip_suffix('\r').unwrap_or(key);
+    match key.len() {
+        0 => {
+            return Err(format!("{} is empty: write the key into it, or leave the field out", path.display()));
+        }
+        length if length > BgpPeer::MAX_PASSWORD => {
+            return Err(format!(
+                "{} holds {length} octets, TCP-MD5 takes at most {}",
+                path.display(),
+                BgpPeer::MAX_PASSWORD
+            ));
+        }
+        _ => {}
+    }
+    peer.password = Some(Secret::new(key));
+    if !files.contains(&path) {
+        files.push(path);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NETWORK: &str = "apiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata: {name: rack1}\n\
+        spec:\n  netID: 65001\n  type: Underlay\n  mode: BGP\n  nodeSelector: {rack: rack1}\n  config:\n    bgpPeers:\n";
+
+    fn peer(extra: &str) -> String {
+        format!("{NETWORK}    - {{asn: 65000, address: 10.0.0.1{extra}}}\n")
+    }
+
+    fn subnet(name: &str, cidr: &str) -> String {
+        format!(
+            "apiVersion: networking.alibaba.com/v1\nkind: Subnet\nmetadata: {{name: {name}}}\n\
+             spec:\n  network: rack1\n  range: {{version: \"4\", cidr: {cidr}}}\n"
+        )
+    }
+
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn new(files: &[(&str, &str)]) -> Folder {
+            let folder = Folder(tempfile::tempdir().unwrap());
+            for (name, text) in files {
+                fs::write(folder.0.path().join(name), text).unwrap();
+            }
+            folder
+        }
+
+        fn read(&self) -> Result<Snapshot, String> {
+            read(self.0.path(), &Context::default()).map_err(|refused| refused.to_string())
+        }
+    }
+
+    #[test]
+    fn every_manifest_of_the_folder_is_read_and_nothing_else() {
+        let folder = Folder::new(&[
+            ("b.yml", &format!("{}---\n{}", subnet("s2", "10.1.2.0/24"), subnet("s1", "10.1.1.0/24"))),
+            ("a.yaml", &peer("")),
+            (".hidden.yaml", "not: [yaml"),
+            ("notes.txt", "not: [yaml"),
+            ("empty.yaml", "# nothing yet\n"),
+        ]);
+        let snapshot = folder.read().unwrap();
+        assert_eq!(snapshot.networks.len(), 1);
+        let names: Vec<&str> = snapshot.subnets.iter().map(|subnet| subnet.name()).collect();
+        assert_eq!(names, ["s1", "s2"]);
+    }
+
+    #[test]
+    fn a_fault_names_file_resource_field_and_fix() {
+        let network = peer("");
+        for (files, words) in [
+            (vec![("a.yaml", "kind: [")], "a.yaml: line 1"),
+            (vec![("a.yaml", &*format!("{network}      extra: 1\n"))], "a.yaml: line"),
+            (
+                vec![("a.yaml", &*network), ("b.yaml", &*subnet("s", "10.1.1.7/24"))],
+                "b.yaml: Subnet s: spec.range.cidr",
+            ),
+            (vec![("a.yaml", &*network), ("b.yaml", &*network)], "a.yaml has one of this name too"),
+            (vec![("b.yaml", &*subnet("s", "10.1.1.0/24"))], "b.yaml: Subnet s: spec.network"),
+            (
+                vec![("a.yaml", &*peer(", passwordFile: /nowhere/key"))],
+                "bgpPeers[0].passwordFile: /nowhere/key",
+            ),
+        ] {
+            let error = Folder::new(&files).read().unwrap_err();
+            assert!(error.contains(words), "{words}: {error}");
+        }
+        let error = read(Path::new("/nowhere"), &Context::default()).unwrap_err();
+        assert!(error.to_string().contains("/nowhere: cannot be read"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_change_while_it_runs_is_refused() {
+        let folder = Folder::new(&[("a.yaml", &peer("")), ("b.yaml", &subnet("s", "10.1.1.0/24"))]);
+        let running = Some(Arc::new(folder.read().unwrap()));
+        fs::write(folder.0.path().join("b.yaml"), subnet("s", "10.1.2.0/24")).unwrap();
+        folder.read().unwrap();
+        let context = Context { running, ..Context::default() };
+        let error = read(folder.0.path(), &context).unwrap_err().to_string();
+        assert!(error.contains("b.yaml: Subnet s: spec.range.cidr"), "{error}");
+    }
+
+    #[test]
+    fn all_faults_are_told_at_once() {
+        let folder = Folder::new(&[("a.yaml", "kind: ["), ("b.yaml", "kind: Pod\napiVersion: v1\n")]);
+        assert_eq!(read(folder.0.path(), &Context::default()).unwrap_err().faults.len(), 2);
+    }
+
+    #[test]
+    fn a_password_file_is_read_without_its_line_end_and_never_shown() {
+        let folder = Folder::new(&[("key", "s3cret\n"), ("long", &"x".repeat(81)), ("empty", "\n")]);
+        let of = |file: &str| {
+            let path = folder.0.path().join(file);
+            Folder::new(&[("a.yaml", &peer(&format!(", passwordFile: {}", path.display())))]).read()
+        };
+        let snapshot = of("key").unwrap();
+        assert_eq!(snapshot.networks[0].peers()[0].password().unwrap().expose(), "s3cret");
+        assert_eq!(snapshot.files, [folder.0.path().join("key")]);
+        assert!(!format!("{snapshot:?}").contains("s3cret"));
+        assert!(of("long").unwrap_err().contains("holds 81 octets, TCP-MD5 takes at most 80"));
+        assert!(of("empty").unwrap_err().contains("is empty"));
+    }
+}

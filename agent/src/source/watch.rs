@@ -1,0 +1,149 @@
+//! The folder, looked at again whenever something in it changed.
+//!
+//! inotify says that something happened; what it was is not relied on, the whole folder is read. An editor or `cp` of
+//! several files makes many events within milliseconds, so a look waits until nothing happened for [`SETTLE`], at
+//! most [`PATIENCE`] after the first event. Folders of password files are watched too, so that a new key applies.
+//!
+//! If the folder cannot be watched (it does not exist yet) the nearest parent that does is watched instead.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode, EventKind};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::folder::{self, Context};
+use super::{Refused, Snapshot};
+
+/// Nothing happened for this long: the edit is done.
+const SETTLE: Duration = Duration::from_millis(50);
+/// A folder that is written to without end is looked at this often.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A watched folder.
+pub struct FolderSource {
+    folder: PathBuf,
+    watcher: RecommendedWatcher,
+    watched: BTreeSet<PathBuf>,
+    /// Password files of the last snapshot.
+    files: Vec<PathBuf>,
+    events: mpsc::Receiver<()>,
+}
+
+impl FolderSource {
+    /// Watches the folder.
+    pub fn new(folder: &Path) -> notify::Result<FolderSource> {
+        // One place: an event that was not yet taken stands for all that follow.
+        let (sender, events) = mpsc::channel(1);
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| !matters(&event)) {
+                return;
+            }
+            let _ = sender.try_send(());
+        })?;
+        let mut source = FolderSource {
+            folder: folder.to_owned(),
+            watcher,
+            watched: BTreeSet::new(),
+            files: Vec::new(),
+            events,
+        };
+        source.watch();
+        Ok(source)
+    }
+
+    /// A look at the folder as it is now.
+    pub async fn look(&mut self, context: Context) -> Result<Snapshot, Refused> {
+        let folder = self.folder.clone();
+        let outcome = match tokio::task::spawn_blocking(move || folder::read(&folder, &context)).await {
+            Ok(outcome) => outcome,
+            Err(error) => Err(Refused { faults: vec![format!("the manifests could not be read: {error}")] }),
+        };
+        if let Ok(snapshot) = &outcome {
+            self.files.clone_from(&snapshot.files);
+        }
+        self.watch();
+        outcome
+    }
+
+    /// Waits until something changed and has settled; `None` if nothing will any more. Dropping the future loses
+    /// nothing but settling time.
+    pub async fn changed(&mut self) -> Option<()> {
+        self.events.recv().await?;
+        let latest = Instant::now() + PATIENCE;
+        loop {
+            let settled = (Instant::now() + SETTLE).min(latest);
+            match tokio::time::timeout_at(settled, self.events.recv()).await {
+                Ok(Some(())) if Instant::now() < latest => {}
+                _ => return Some(()),
+            }
+        }
+    }
+
+    fn watch(&mut self) {
+        let mut wanted = BTreeSet::new();
+        wanted.extend(self.folder.ancestors().find(|path| path.is_dir()).map(Path::to_owned));
+        wanted.extend(self.files.iter().filter_map(|file| file.parent()).map(Path::to_owned));
+        for gone in self.watched.difference(&wanted).cloned().collect::<Vec<_>>() {
+            // It may not exist any more, and then it is not watched any more either.
+            let _ = self.watcher.unwatch(&gone);
+            self.watched.remove(&gone);
+        }
+        for path in wanted {
+            // Also what is watched already: a folder that was removed and made again is another one.
+            match self.watcher.watch(&path, RecursiveMode::NonRecursive) {
+                Ok(()) => drop(self.watched.insert(path)),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "edits there are not noticed");
+                }
+            }
+        }
+    }
+}
+
+/// Whether the event can have changed what a look finds. Reading does not, and a file that is being written is looked
+/// at when it is closed.
+fn matters(event: &notify::Event) -> bool {
+    match event.kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
+        EventKind::Access(_) | EventKind::Modify(notify::event::ModifyKind::Data(_)) => false,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    async fn noticed(source: &mut FolderSource) -> bool {
+        tokio::time::timeout(Duration::from_secs(5), source.changed()).await == Ok(Some(()))
+    }
+
+    #[tokio::test]
+    async fn edits_are_noticed_and_quiet_is_quiet() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("manifests");
+        let mut source = FolderSource::new(&folder).unwrap();
+        assert!(source.look(Context::default()).await.is_err(), "there is no folder yet");
+
+        fs::create_dir(&folder).unwrap();
+        assert!(noticed(&mut source).await, "the folder appears");
+        assert!(source.look(Context::default()).await.is_ok());
+
+        fs::write(folder.join("a.yaml"), "kind: [").unwrap();
+        assert!(noticed(&mut source).await, "a file is written");
+        assert!(source.look(Context::default()).await.is_err());
+
+        fs::rename(folder.join("a.yaml"), folder.join("a.txt")).unwrap();
+        assert!(noticed(&mut source).await, "a file is renamed");
+        assert!(source.look(Context::default()).await.is_ok());
+
+        let quiet = tokio::time::timeout(Duration::from_millis(300), source.changed()).await;
+        assert!(quiet.is_err(), "looking is no change");
+    }
+}
