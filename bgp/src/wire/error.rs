@@ -257,6 +257,9 @@ pub enum AttributeFaultKind {
     /// Not the first of its type (RFC 7606 §3 g).
     #[error("is there more than once; the first counts")]
     Duplicate,
+    /// Not in the ascending order that a canonical block has; never of a message.
+    #[error("is not in ascending order of type codes")]
+    Order,
     /// Only internal peers may send it (RFC 7606 §7.5, 7.9, 7.10).
     #[error("comes from an external peer, to whom it does not belong")]
     FromExternalPeer,

@@ -119,7 +119,12 @@ impl PathAttributes {
     pub fn parse(block: &[u8]) -> Result<PathAttributes, AttributeFault> {
         let mut attributes = PathAttributes::default();
         let mut walk = Attributes::new(block);
+        let mut previous = None;
         for RawAttribute { flags, code, value, .. } in walk.by_ref() {
+            if previous >= Some(code) {
+                return Err(AttributeFault { code, kind: AttributeFaultKind::Order });
+            }
+            previous = Some(code);
             match table::row(code) {
                 Some(row) => {
                     (row.check)(value, &BLOCK).map_err(|kind| AttributeFault { code, kind })?;
@@ -314,6 +319,10 @@ mod tests {
             "ORIGIN (1): length 2, but only 1 octets of the attributes are left"
         );
         assert_eq!(fault(&[0xc0, 8, 3, 0, 0, 0]), "COMMUNITIES (8): length 3, it is a multiple of 4, not 0");
+        assert_eq!(
+            fault(&[0x40, 2, 0, 0x40, 1, 1, 0]),
+            "ORIGIN (1): is not in ascending order of type codes"
+        );
         assert_eq!(fault(&[0x50, 2, 0]), "path attributes: 3 octets after the last attribute");
     }
 }
