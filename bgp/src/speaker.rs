@@ -12,11 +12,13 @@
 //! 4. [`Speaker::route_changes`] whenever the FIB has room for more.
 //! 5. Sleep until [`Speaker::poll_timeout`], then [`Speaker::handle_timeout`].
 
+mod deferral;
+mod hub;
 pub mod io;
 pub mod route;
 pub mod status;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
@@ -29,21 +31,44 @@ pub use io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions, S
 pub use route::Route;
 pub use status::{Dated, FamilyStatus, MessageCounts, PeerStatus, SessionStatus, State, Traffic};
 
+use crate::rib::{Rib, RibConfig};
+use crate::session::{Fault, Local, Peer};
+use crate::types::{Family, FamilySet};
+use deferral::Deferral;
+use hub::{Hub, next_hops, rib_peer};
+
 /// A BGP speaker. See the module for the order of calls.
 #[derive(Debug)]
 pub struct Speaker {
     config: SpeakerConfig,
-    peers: BTreeMap<IpAddr, PeerConfig>,
-    actions: VecDeque<Action>,
-    events: VecDeque<Event>,
+    /// By index; a removed peer leaves a place for the next.
+    peers: Vec<Option<Peer>>,
+    by_address: BTreeMap<IpAddr, PeerId>,
+    hub: Hub,
+    deferral: Deferral,
+    /// The listening sockets have to be told anew.
+    listen_changed: bool,
 }
 
 impl Speaker {
     /// A speaker without peers and originations. If `config.restarting`, the Selection_Deferral_Timer starts now.
     pub fn new(config: SpeakerConfig, now: Instant) -> Result<Self, ConfigError> {
-        let _ = now;
         config.validate()?;
-        Ok(Speaker { config, peers: BTreeMap::new(), actions: VecDeque::new(), events: VecDeque::new() })
+        let mut rib = Rib::new(RibConfig {
+            local_as: config.local_as,
+            router_id: config.router_id,
+            max_paths: config.max_paths,
+        });
+        rib.hold(FamilySet::ALL);
+        let deadline = config.restarting.then(|| now + config.selection_deferral);
+        Ok(Speaker {
+            config,
+            peers: Vec::new(),
+            by_address: BTreeMap::new(),
+            hub: Hub::new(rib),
+            deferral: Deferral::new(deadline),
+            listen_changed: false,
+        })
     }
 
     /// What it was made with.
@@ -53,77 +78,135 @@ impl Speaker {
 
     /// Adds a peer and starts its session, unless it is configured as shut down.
     pub fn add_peer(&mut self, config: PeerConfig, now: Instant) -> Result<PeerId, ConfigError> {
-        let _ = now;
         config.validate()?;
-        if self.peers.contains_key(&config.address) {
-            return Err(ConfigError::DuplicatePeer(config.address));
+        let address = config.address;
+        if self.by_address.contains_key(&address) {
+            return Err(ConfigError::DuplicatePeer(address));
         }
-        self.peers.insert(config.address, config);
-        Ok(PeerId(self.peers.len() as u32))
+        let place = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
+        let id = PeerId(place as u32);
+        self.hub.rib.add_peer(id, rib_peer(&config));
+        let local = Local {
+            asn: self.config.local_as,
+            router_id: self.config.router_id,
+            restarting: self.config.restarting && !self.deferral.is_over(),
+            forwarding: self.config.restarting,
+        };
+        // Peers of one speaker draw differently, and the same again from the same seed.
+        let seed = self.config.seed.wrapping_add(u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut peer = Peer::new(id, config, local, seed, now);
+        if !self.hub.frozen {
+            peer.start(now, &mut self.hub);
+        }
+        if place == self.peers.len() {
+            self.peers.push(None);
+        }
+        self.peers[place] = Some(peer);
+        self.by_address.insert(address, id);
+        self.listen_changed = true;
+        self.after(now);
+        Ok(id)
     }
 
     /// Changes the peer with `config.address`; its session is reset only if
     /// [`PeerConfig::requires_reset`] says so.
     pub fn update_peer(&mut self, config: PeerConfig, now: Instant) -> Result<Change, ConfigError> {
-        let _ = now;
         config.validate()?;
-        let old = self.peers.get_mut(&config.address).ok_or(ConfigError::UnknownPeer(config.address))?;
-        let change = match *old == config {
-            true => Change::Unchanged,
-            false if old.requires_reset(&config) => Change::Reset,
-            false => Change::Applied,
-        };
-        *old = config;
+        let address = config.address;
+        let id = self.peer_id(address).ok_or(ConfigError::UnknownPeer(address))?;
+        let peer = self.peers[id.0 as usize].as_mut().ok_or(ConfigError::UnknownPeer(address))?;
+        let before = peer.config().clone();
+        let key = peer.listen_key();
+        let change = peer.update(config, now, &mut self.hub);
+        self.listen_changed |= peer.listen_key() != key;
+        let config = peer.config();
+        if config.remote_as != before.remote_as {
+            // Nothing of the peer in the other AS is left.
+            self.hub.rib.remove_peer(id);
+            self.hub.rib.add_peer(id, rib_peer(config));
+        } else if config.import != before.import || config.export != before.export {
+            self.hub.rib.set_policy(id, &config.import, &config.export);
+        }
+        if let Some(session) = peer.session() {
+            let (v4, v6) = next_hops(session);
+            self.hub.rib.set_next_hops(id, v4, v6);
+        }
+        self.after(now);
         Ok(change)
     }
 
     /// Removes a peer with a Cease, Peer De-configured (RFC 4486), and everything learned from it.
     pub fn remove_peer(&mut self, address: IpAddr, now: Instant) -> Result<(), ConfigError> {
-        let _ = now;
-        self.peers.remove(&address).map(drop).ok_or(ConfigError::UnknownPeer(address))
+        let id = self.by_address.remove(&address).ok_or(ConfigError::UnknownPeer(address))?;
+        if let Some(mut peer) = self.peers[id.0 as usize].take() {
+            peer.stop(Fault::Deconfigured, now, &mut self.hub);
+            self.hub.rib.remove_peer(id);
+        }
+        self.listen_changed = true;
+        self.after(now);
+        Ok(())
     }
 
     /// The index of a configured peer.
     pub fn peer_id(&self, address: IpAddr) -> Option<PeerId> {
-        self.peers.keys().position(|peer| *peer == address).map(|index| PeerId(index as u32))
+        self.by_address.get(&address).copied()
     }
 
     /// Originates a prefix, or changes what it carries. Host bits are cleared.
     pub fn originate(&mut self, prefix: IpNet, origination: Origination, now: Instant) {
-        let _ = (prefix, origination, now);
+        self.hub.rib.originate(prefix.trunc(), &origination);
+        self.after(now);
     }
 
     /// Takes an originated prefix back. Nothing happens if it is not originated.
     pub fn withdraw(&mut self, prefix: IpNet, now: Instant) {
-        let _ = (prefix, now);
+        self.hub.rib.withdraw(prefix.trunc());
+        self.after(now);
     }
 
     /// The first intent is in place: every peer that should be there was added, every prefix originated. Before
     /// this no UPDATE and no End-of-RIB leaves, so that a restart is never told as the loss of what is not yet
     /// put together again. Calls after the first do nothing.
     pub fn originations_complete(&mut self, now: Instant) {
-        let _ = now;
+        self.deferral.originations_complete();
+        self.after(now);
     }
 
     /// Asks a peer for everything again (RFC 2918). False if it is not Established or has no route refresh.
     pub fn request_refresh(&mut self, address: IpAddr, now: Instant) -> Result<bool, ConfigError> {
-        let _ = now;
-        self.peers.get(&address).map(|_| false).ok_or(ConfigError::UnknownPeer(address))
+        let id = self.peer_id(address).ok_or(ConfigError::UnknownPeer(address))?;
+        let hub = &mut self.hub;
+        Ok(self.peers[id.0 as usize].as_mut().is_some_and(|peer| peer.request_refresh(now, hub)))
     }
 
-    /// Ends every session and accepts nothing more. The actions that follow close every connection.
+    /// Ends every session and accepts nothing more. The actions that follow close every connection. The tables stay
+    /// as they are: no route change follows, so that the FIB outlives a silent stop.
     pub fn stop(&mut self, stop: Stop, now: Instant) {
-        let _ = (stop, now);
+        self.hub.frozen = true;
+        let fault = match stop {
+            Stop::Silent => Fault::SilentStop,
+            Stop::Cease { communication } => Fault::Shutdown { communication },
+        };
+        for peer in self.peers.iter_mut().flatten() {
+            peer.stop(fault.clone(), now, &mut self.hub);
+        }
     }
 
     /// A connection of [`Action::Connect`] is there.
     pub fn handle_connected(&mut self, conn: ConnId, local: SocketAddr, remote: SocketAddr, now: Instant) {
-        let _ = (conn, local, remote, now);
+        if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
+            peer.handle_connected(conn, local, remote, now, &mut self.hub);
+        }
+        self.after(now);
     }
 
     /// A connection of [`Action::Connect`] could not be made; `reason` in the operating system's words.
     pub fn handle_connect_failed(&mut self, conn: ConnId, reason: String, now: Instant) {
-        let _ = (conn, reason, now);
+        if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
+            peer.handle_connect_failed(conn, reason, now, &mut self.hub);
+            self.hub.conns.remove(&conn);
+        }
+        self.after(now);
     }
 
     /// Somebody connected. On `Ok` the shell keeps the connection under the name given, and an
@@ -134,38 +217,67 @@ impl Speaker {
         remote: SocketAddr,
         now: Instant,
     ) -> Result<ConnId, Refusal> {
-        let _ = (local, now);
-        Err(Refusal::UnknownPeer(remote.ip()))
+        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let (local, remote) = (canonical(local), canonical(remote));
+        if self.hub.frozen {
+            return Err(Refusal::Stopped);
+        }
+        let id = self.peer_id(remote.ip()).ok_or(Refusal::UnknownPeer(remote.ip()))?;
+        let peer = self.peers[id.0 as usize].as_mut().ok_or(Refusal::UnknownPeer(remote.ip()))?;
+        let accepted = peer.handle_accepted(local, remote, now, &mut self.hub);
+        self.after(now);
+        accepted
     }
 
     /// Bytes have come, in order, cut anywhere.
     pub fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now: Instant) {
-        let _ = (conn, bytes, now);
+        if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
+            peer.handle_bytes(conn, bytes, now, &mut self.hub);
+        }
+        self.after(now);
     }
 
     /// The connection ended: the peer's FIN, a reset, a write error; `reason` in words.
     pub fn handle_closed(&mut self, conn: ConnId, reason: String, now: Instant) {
-        let _ = (conn, reason, now);
+        if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
+            peer.handle_closed(conn, reason, now, &mut self.hub);
+            self.hub.conns.remove(&conn);
+        }
+        self.after(now);
     }
 
     /// The time of [`Speaker::poll_timeout`] has come (or any other: nothing happens too early).
     pub fn handle_timeout(&mut self, now: Instant) {
-        let _ = now;
+        for peer in self.peers.iter_mut().flatten() {
+            if peer.poll_timeout().is_some_and(|deadline| deadline <= now) {
+                peer.handle_timeout(now, &mut self.hub);
+            }
+        }
+        self.after(now);
     }
 
     /// The next thing to do, in order.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        if std::mem::take(&mut self.listen_changed) {
+            // Before anything that could make the peer come.
+            return Some(Action::Listen(self.peers.iter().flatten().map(Peer::listen_key).collect()));
+        }
+        self.hub.actions.pop_front()
     }
 
     /// The next thing that happened, in order.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.hub.events.pop_front()
     }
 
     /// The next connection that has something new to send. Each is named once, until `poll_transmit` has said
     /// that it has nothing more.
     pub fn poll_writable(&mut self) -> Option<ConnId> {
+        while let Some(conn) = self.hub.writable.pop_front() {
+            if self.hub.conns.contains_key(&conn) {
+                return Some(conn);
+            }
+        }
         None
     }
 
@@ -173,51 +285,118 @@ impl Speaker {
     /// about `budget` octets (the last message may go past it by its own length). True if there is more: call
     /// again when the socket has taken these. False: `poll_writable` will name the connection again.
     pub fn poll_transmit(&mut self, conn: ConnId, out: &mut Vec<u8>, budget: usize, now: Instant) -> bool {
-        let _ = (conn, out, budget, now);
-        false
+        let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) else { return false };
+        let more = peer.poll_transmit(conn, out, budget, now, &mut self.hub);
+        while let Some((prefix, peer)) = self.hub.rib.poll_written() {
+            self.hub.events.push_back(Event::Advertised { prefix, peer });
+        }
+        more
     }
 
     /// When `handle_timeout` is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        let peers = self.peers.iter().flatten().filter_map(Peer::poll_timeout);
+        peers.chain(self.deferral.poll_timeout()).min()
     }
 
     /// Up to `max` prefixes whose learned best paths changed since they were last asked for, each with its state
     /// of now. Fewer than `max`: there are no more for now. Originated prefixes are not among them.
     pub fn route_changes(&mut self, max: usize) -> Vec<RouteChange> {
-        let _ = max;
-        Vec::new()
+        self.hub.rib.route_changes(max)
+    }
+
+    /// Whether [`Speaker::route_changes`] has something to say.
+    pub fn has_route_changes(&self) -> bool {
+        self.hub.rib.has_route_changes()
     }
 
     /// From now on [`Event::Advertised`] tells of each Established peer that the prefix has been written to;
     /// of those that have it already, at once.
     pub fn watch(&mut self, prefix: IpNet) {
-        let _ = prefix;
+        let prefix = prefix.trunc();
+        for peer in self.hub.rib.watch(prefix) {
+            self.hub.events.push_back(Event::Advertised { prefix, peer });
+        }
     }
 
     /// Ends [`Speaker::watch`].
     pub fn unwatch(&mut self, prefix: IpNet) {
-        let _ = prefix;
+        self.hub.rib.unwatch(&prefix.trunc());
     }
 
     /// Every configured peer, by address.
     pub fn peers(&self, now: Instant) -> Vec<PeerStatus> {
-        let _ = now;
-        Vec::new()
+        let by_address = self.by_address.values().filter_map(|id| self.peers[id.0 as usize].as_ref());
+        by_address
+            .map(|peer| {
+                let mut status = peer.status(now);
+                for row in &mut status.families {
+                    let counts = self.hub.rib.counts(peer.id(), row.family);
+                    row.received = counts.received;
+                    row.accepted = counts.accepted;
+                    row.advertised = counts.advertised;
+                    row.stale = counts.stale;
+                    row.end_of_rib_sent =
+                        row.negotiated && self.hub.rib.end_of_rib_sent(peer.id(), row.family);
+                }
+                status
+            })
+            .collect()
     }
 
-    /// Adj-RIB-In of a peer, refused paths included, in the order of prefixes.
+    /// Adj-RIB-In of a peer, refused paths included, by prefix.
     pub fn received(&self, address: IpAddr) -> Result<Vec<Route>, ConfigError> {
-        self.peers.get(&address).map(|_| Vec::new()).ok_or(ConfigError::UnknownPeer(address))
+        let id = self.peer_id(address).ok_or(ConfigError::UnknownPeer(address))?;
+        let paths = Family::ALL.into_iter().flat_map(|family| self.hub.rib.received(id, family));
+        Ok(sorted(paths.map(|path| Route::of_path(&path, Some(address)))))
     }
 
-    /// Adj-RIB-Out of a peer: what has been written to it, in the order of prefixes.
+    /// Adj-RIB-Out of a peer: what has been written to it, by prefix.
     pub fn advertised(&self, address: IpAddr) -> Result<Vec<Route>, ConfigError> {
-        self.peers.get(&address).map(|_| Vec::new()).ok_or(ConfigError::UnknownPeer(address))
+        let id = self.peer_id(address).ok_or(ConfigError::UnknownPeer(address))?;
+        let routes = Family::ALL.into_iter().flat_map(|family| self.hub.rib.advertised(id, family));
+        Ok(sorted(routes.map(|route| Route::of_advertised(&route, address))))
     }
 
-    /// Loc-RIB: every path of every prefix, the chosen ones marked, originated ones included.
+    /// Loc-RIB: the paths in use, originated ones included, by prefix, the best of each first.
     pub fn routes(&self) -> Vec<Route> {
-        Vec::new()
+        let paths = Family::ALL.into_iter().flat_map(|family| self.hub.rib.best(family));
+        sorted(paths.map(|path| {
+            let peer = path.peer.and_then(|id| self.peers.get(id.0 as usize)?.as_ref());
+            Route::of_path(&path, peer.map(|peer| peer.config().address))
+        }))
     }
+
+    /// What any input may lead to: the end of the deferral, and something to write.
+    fn after(&mut self, now: Instant) {
+        if self.hub.frozen {
+            return;
+        }
+        let ready = self.deferral.take_ready(now, self.peers.iter().flatten());
+        for family in ready.iter() {
+            self.hub.rib.release(family);
+            self.hub.events.push_back(Event::Converged { family });
+        }
+        if !ready.is_empty() && self.deferral.is_over() {
+            self.peers.iter_mut().flatten().for_each(Peer::restart_complete);
+        }
+        while let Some(id) = self.hub.rib.poll_writable() {
+            if let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) {
+                peer.updates_pending(now, &mut self.hub);
+            }
+        }
+    }
+}
+
+/// Whose connection it is.
+fn peer_of<'a>(peers: &'a mut [Option<Peer>], hub: &Hub, conn: ConnId) -> Option<&'a mut Peer> {
+    let id = hub.conns.get(&conn)?;
+    peers.get_mut(id.0 as usize)?.as_mut()
+}
+
+/// By prefix; what is equal stays in its order.
+fn sorted(routes: impl Iterator<Item = Route>) -> Vec<Route> {
+    let mut routes: Vec<Route> = routes.collect();
+    routes.sort_by_key(|route| route.prefix);
+    routes
 }

@@ -90,8 +90,6 @@ pub trait Sink {
     fn update(&mut self, peer: PeerId, update: &Update<'_>) -> usize;
     /// How many prefixes there are from the peer.
     fn received(&self, peer: PeerId) -> usize;
-    /// The peer has sent its whole table of the family.
-    fn end_of_rib(&mut self, peer: PeerId, family: Family);
     /// The peer wants the family's table again.
     fn refresh(&mut self, peer: PeerId, family: Family);
     /// Stale paths of the family go; the answer is how many went.

@@ -13,7 +13,7 @@ use super::negotiated::{Local, offer};
 use super::timers::{Jitter, Kind, Timers};
 use super::{CONNECT_TIME, FIRST_WAIT, LASTING, LONGEST_IDLE_HOLD, OPEN_HOLD_TIME, Session, Sink, State};
 use crate::config::PeerConfig;
-use crate::speaker::io::{Action, Change, ConnId, Event, Refusal, SocketOptions};
+use crate::speaker::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
 use crate::speaker::status::Traffic;
 use crate::types::{Family, FamilySet, PeerId};
 use crate::wire::{RouteRefresh, Scratch};
@@ -136,6 +136,12 @@ impl Peer {
             local: connection.local?,
             remote: connection.remote,
         })
+    }
+
+    /// What a listening socket has to know of the peer.
+    pub fn listen_key(&self) -> ListenKey {
+        let SocketOptions { password, min_ttl, interface, .. } = self.socket_options();
+        ListenKey { remote: self.config.address, interface, password, min_ttl }
     }
 
     /// Families of which the peer sent End-of-RIB in this session.
@@ -555,7 +561,9 @@ impl Peer {
         for family in families.iter().filter(|family| self.stale.contains(*family)).collect::<Vec<Family>>() {
             self.stale.remove(family);
             let paths = sink.sweep(self.id, family);
-            sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
+            if paths > 0 {
+                sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
+            }
         }
         if self.stale.is_empty() {
             self.timers.stop(Timer::Restart);

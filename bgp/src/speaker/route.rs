@@ -1,11 +1,12 @@
 //! Routes as the speaker lists them for an operator.
 
 use std::net::IpAddr;
-use std::time::Instant;
 
 use ipnet::IpNet;
 
+use crate::rib::{AdvertisedRoute, Filtered, PathEntry};
 use crate::types::{Asn, Community, LargeCommunity, NextHop};
+use crate::wire::PathAttributes;
 
 /// One path in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +17,8 @@ pub struct Route {
     pub peer: Option<IpAddr>,
     /// None where the speaker originates the prefix.
     pub next_hop: Option<NextHop>,
-    /// ORIGIN: `IGP`, `EGP` or `INCOMPLETE`.
-    pub origin: &'static str,
+    /// ORIGIN: `IGP`, `EGP` or `incomplete`.
+    pub origin: String,
     /// AS_PATH as it is usually written: sets in braces.
     pub as_path: String,
     /// The AS that originated the prefix, if the AS_PATH ends with a sequence.
@@ -32,10 +33,56 @@ pub struct Route {
     pub large_communities: Vec<LargeCommunity>,
     /// Chosen: one of the paths that traffic is spread over.
     pub best: bool,
-    /// Kept, but refused by the import policy or because it loops.
-    pub filtered: bool,
+    /// Kept but not used, and why, in words.
+    pub filtered: Option<&'static str>,
     /// Kept from before the peer's restart (RFC 4724 §4.2).
     pub stale: bool,
-    /// When it came; none for what is advertised.
-    pub since: Option<Instant>,
+}
+
+impl Route {
+    fn new(prefix: IpNet, attributes: PathAttributes) -> Self {
+        Route {
+            prefix,
+            peer: None,
+            next_hop: None,
+            origin: attributes.origin.to_string(),
+            as_path: attributes.as_path.to_string(),
+            origin_as: attributes.as_path.origin_as(),
+            med: attributes.med,
+            local_pref: attributes.local_pref,
+            communities: attributes.communities,
+            large_communities: attributes.large_communities,
+            best: false,
+            filtered: None,
+            stale: false,
+        }
+    }
+
+    /// A path in the tables, as import policy left it where it is used, as it came where it is refused.
+    pub(super) fn of_path(path: &PathEntry<'_>, peer: Option<IpAddr>) -> Self {
+        let attributes = path.used.unwrap_or(path.received);
+        Route {
+            peer,
+            next_hop: attributes.next_hop(),
+            best: path.selected,
+            stale: path.stale,
+            filtered: path.filtered.map(|filtered| match filtered {
+                Filtered::Policy => "refused by import policy",
+                Filtered::AsLoop => "the local AS is in its AS_PATH",
+                Filtered::OriginatorLoop => "its ORIGINATOR_ID is this speaker",
+                Filtered::OwnNextHop => "its next hop is this speaker",
+            }),
+            ..Route::new(path.prefix, attributes.parse())
+        }
+    }
+
+    /// What a peer was told.
+    pub(super) fn of_advertised(route: &AdvertisedRoute<'_>, peer: IpAddr) -> Self {
+        Route {
+            peer: Some(peer),
+            next_hop: route.next_hop,
+            best: true,
+            ..Route::new(route.prefix, route.attributes.parse())
+        }
+    }
 }

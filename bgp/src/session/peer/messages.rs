@@ -221,7 +221,6 @@ impl Peer {
         if !self.end_of_rib.contains(family) {
             self.end_of_rib.insert(family);
             sink.event(Event::EndOfRib { peer: self.id, address: self.config.address, family });
-            sink.end_of_rib(self.id, family);
         }
     }
 

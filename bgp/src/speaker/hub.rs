@@ -1,0 +1,137 @@
+//! What all peers share: the tables, and the queues towards the shell. The [`Sink`] of every session.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+
+use super::io::{Action, ConnId, Event};
+use crate::config::PeerConfig;
+use crate::rib::{Rib, RibPeer, SessionFacts};
+use crate::session::{Session, Sink};
+use crate::types::{Family, FamilySet, NextHop, PeerId};
+use crate::wire::Update;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Hub {
+    pub(super) rib: Rib,
+    pub(super) actions: VecDeque<Action>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) writable: VecDeque<ConnId>,
+    /// Whose connection it is, of those that are not closed.
+    pub(super) conns: FxHashMap<ConnId, PeerId>,
+    next_conn: u64,
+    /// The speaker has stopped: the tables stay as they are, so that the FIB does.
+    pub(super) frozen: bool,
+}
+
+impl Hub {
+    pub(super) fn new(rib: Rib) -> Self {
+        Hub {
+            rib,
+            actions: VecDeque::new(),
+            events: VecDeque::new(),
+            writable: VecDeque::new(),
+            conns: FxHashMap::default(),
+            next_conn: 0,
+            frozen: false,
+        }
+    }
+}
+
+impl Sink for Hub {
+    fn open_conn(&mut self, peer: PeerId) -> ConnId {
+        let conn = ConnId(self.next_conn);
+        self.next_conn += 1;
+        self.conns.insert(conn, peer);
+        conn
+    }
+
+    fn action(&mut self, action: Action) {
+        if let Action::Close { conn, .. } = &action {
+            self.conns.remove(conn);
+        }
+        self.actions.push_back(action);
+    }
+
+    fn event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    fn writable(&mut self, conn: ConnId) {
+        self.writable.push_back(conn);
+    }
+
+    fn established(&mut self, peer: PeerId, session: Session<'_>, _kept: FamilySet) {
+        self.rib.peer_up(peer, session_facts(session));
+    }
+
+    fn down(&mut self, peer: PeerId, retained: FamilySet) {
+        if !self.frozen {
+            self.rib.peer_down(peer, retained);
+        }
+    }
+
+    fn update(&mut self, peer: PeerId, update: &Update<'_>) -> usize {
+        self.rib.handle_update(peer, update);
+        self.received(peer)
+    }
+
+    fn received(&self, peer: PeerId) -> usize {
+        Family::ALL.iter().map(|family| self.rib.counts(peer, *family).received).sum()
+    }
+
+    fn refresh(&mut self, peer: PeerId, family: Family) {
+        self.rib.refresh_out(peer, family);
+    }
+
+    fn sweep(&mut self, peer: PeerId, family: Family) -> usize {
+        if self.frozen { 0 } else { self.rib.sweep_stale(peer, family) }
+    }
+
+    fn write_updates(&mut self, peer: PeerId, out: &mut Vec<u8>, budget: usize) -> bool {
+        self.rib.write_updates(peer, out, budget)
+    }
+}
+
+/// The tables' view of a peer.
+pub(super) fn rib_peer(config: &PeerConfig) -> RibPeer {
+    RibPeer {
+        address: config.address,
+        remote_as: config.remote_as,
+        import: config.import.clone(),
+        export: config.export.clone(),
+    }
+}
+
+/// The tables' view of a session.
+fn session_facts(session: Session<'_>) -> SessionFacts {
+    let (next_hop_v4, next_hop_v6) = next_hops(session);
+    SessionFacts {
+        families: session.negotiated.families,
+        router_id: session.negotiated.remote_router_id,
+        local_address: session.local.ip().to_canonical(),
+        next_hop_v4,
+        next_hop_v6,
+        four_octet_as: session.negotiated.four_octet_as,
+        ext_next_hop: session.negotiated.ext_next_hop,
+        max_message: session.negotiated.max_message(),
+    }
+}
+
+/// The next hops that this side announces as its own: what is configured, the session's address otherwise. An IPv6
+/// address stands in for IPv4 where the peer takes it (RFC 8950).
+pub(super) fn next_hops(session: Session<'_>) -> (Option<NextHop>, Option<NextHop>) {
+    let v6 = match (session.config.next_hop_v6, session.local.ip().to_canonical()) {
+        (Some(configured), _) => Some(NextHop::V6(configured)),
+        (None, IpAddr::V6(local)) => Some(NextHop::V6(local)),
+        (None, IpAddr::V4(_)) => None,
+    };
+    let v4 = match (session.config.next_hop_v4, session.local.ip().to_canonical()) {
+        (Some(configured), _) => Some(NextHop::V4(configured)),
+        (None, IpAddr::V4(local)) => Some(NextHop::V4(local)),
+        (None, IpAddr::V6(_)) => v6.filter(|_| session.negotiated.ext_next_hop),
+    };
+    (v4, v6)
+}
