@@ -1,9 +1,12 @@
 //! Trunkline's node agent: what `trunkline agent` runs and what the operator's commands ask it.
 
+pub mod cli;
 pub mod config;
 pub mod http;
 pub mod ipam;
+pub mod logging;
 pub mod metrics;
 pub mod panics;
 pub mod plan;
+pub mod socket;
 pub mod source;

@@ -164,7 +164,10 @@ fn resolve_password(peer: &mut BgpPeer, files: &mut Vec<PathBuf>) -> Result<(), 
     let key = key.strip_suffix('\r').unwrap_or(key);
     match key.len() {
         0 => {
-            return Err(format!("{} is empty: write the key into it, or leave the field out", path.display()));
+            return Err(format!(
+                "{} is empty: write the key into it, or leave the field out",
+                path.display()
+            ));
         }
         length if length > BgpPeer::MAX_PASSWORD => {
             return Err(format!(

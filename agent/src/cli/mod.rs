@@ -1,0 +1,155 @@
+//! The operator's commands: each asks the running agent one question and prints the answer.
+//!
+//! `-o json` prints the answer as it came ([`trunkline_api::control`] says what the fields are); the tables are for
+//! people and may change.
+
+pub mod client;
+pub mod show;
+pub mod table;
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query, Route, Table};
+
+/// Pod networking on the real network: the node's agent, and what an operator asks of it.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the node's agent in the foreground.
+    Agent {
+        /// The configuration; see docs/agent.example.yaml for every field.
+        #[arg(long, value_name = "FILE", default_value = "/etc/trunkline/agent.yaml")]
+        config: PathBuf,
+        /// Read and check the configuration and the manifests, say what is wrong, and end.
+        #[arg(long)]
+        check: bool,
+    },
+    /// The agent at a glance: is it ready, its networks, subnets and peers.
+    Status(Ask),
+    /// BGP peers, or everything about one.
+    Peers {
+        /// Only this peer, with its session, messages and last errors.
+        #[arg(value_name = "ADDRESS")]
+        peer: Option<IpAddr>,
+        /// How to ask.
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Routes: every path, those that one peer told, or those that one was told.
+    Routes {
+        /// What this peer told, refused paths included.
+        #[arg(long, value_name = "PEER", conflicts_with = "advertised")]
+        received: Option<IpAddr>,
+        /// What this peer was told.
+        #[arg(long, value_name = "PEER")]
+        advertised: Option<IpAddr>,
+        /// How to ask.
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Attached pods and their addresses.
+    Pods(Ask),
+}
+
+/// How to ask the agent.
+#[derive(Debug, Args)]
+pub struct Ask {
+    /// The agent's socket.
+    #[arg(long, value_name = "PATH", default_value = trunkline_api::attach::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// How to print the answer.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// For programs: field names stay.
+    Json,
+}
+
+/// Asks and prints. Nothing but the answer goes to standard output.
+pub fn ask(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Agent { .. } => anyhow::bail!("the agent is not a question"),
+        Command::Status(ask) => {
+            let status: AgentStatus = client::ask(&ask.socket, Query::Agent)?;
+            print(ask.output, &status, show::agent)
+        }
+        Command::Peers { peer, ask } => {
+            let peers: Vec<Peer> = client::ask(&ask.socket, Query::Peers { address: peer })?;
+            match peer {
+                Some(_) => print(ask.output, &peers, |peers| peers.iter().map(show::peer).collect()),
+                None => print(ask.output, &peers, |peers| show::peers(peers)),
+            }
+        }
+        Command::Routes { received, advertised, ask } => {
+            let table = match (received, advertised) {
+                (Some(peer), _) => Table::Received { peer },
+                (None, Some(peer)) => Table::Advertised { peer },
+                (None, None) => Table::Best,
+            };
+            let routes: Vec<Route> = client::ask(&ask.socket, Query::Routes { table })?;
+            print(ask.output, &routes, |routes| show::routes(routes))
+        }
+        Command::Pods(ask) => {
+            let pods: Vec<PodStatus> = client::ask(&ask.socket, Query::Pods)?;
+            print(ask.output, &pods, |pods| show::pods(pods))
+        }
+    }
+}
+
+fn print<T: serde::Serialize>(
+    output: Output,
+    answer: &T,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    let text = match output {
+        Output::Table => table(answer),
+        Output::Json => serde_json::to_string_pretty(answer)? + "\n",
+    };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // `trunkline routes | head` is no error.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => Ok(outcome?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        for good in [
+            "trunkline agent --config /x",
+            "trunkline peers 10.0.0.1 -o json",
+            "trunkline routes --received 2001:db8::1",
+            "trunkline pods --socket /x -o table",
+        ] {
+            Cli::try_parse_from(good.split(' ')).unwrap();
+        }
+        for bad in
+            ["trunkline", "trunkline routes --received 1.2.3.4 --advertised 1.2.3.4", "trunkline peers tor1"]
+        {
+            Cli::try_parse_from(bad.split(' ')).unwrap_err();
+        }
+    }
+}

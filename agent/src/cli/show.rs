@@ -1,0 +1,268 @@
+//! Answers as people read them.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use trunkline_api::control::{AgentStatus, Dated, Peer, PeerFamily, PodStatus, Route};
+
+use super::table::{Columns, duration};
+
+/// The agent at a glance.
+pub fn agent(status: &AgentStatus) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<11} {value}");
+    };
+    line("node", status.node.clone());
+    line("agent", format!("version {}, up {}", status.version, duration(status.uptime_seconds)));
+    match status.ready {
+        true => line("ready", "yes".to_owned()),
+        false => status.not_ready.iter().enumerate().for_each(|(index, reason)| {
+            line("ready", if index == 0 { format!("no: {reason}") } else { format!("    {reason}") });
+        }),
+    }
+    let manifests = &status.manifests;
+    let state = match (manifests.applied, manifests.refused.is_empty()) {
+        (_, true) => "in force".to_owned(),
+        (true, false) => "REFUSED, the state before runs".to_owned(),
+        (false, false) => "REFUSED, nothing was applied yet".to_owned(),
+    };
+    line("manifests", format!("{} {state}", manifests.folder));
+    manifests.refused.iter().for_each(|fault| line("", fault.clone()));
+    line("store", status.store.path.clone());
+    status.store.fault.iter().for_each(|fault| line("", format!("UNUSABLE: {fault}")));
+    match &status.bgp {
+        Some(bgp) => line(
+            "bgp",
+            format!(
+                "AS {}, router ID {}, {} of {} peers established, {}",
+                bgp.local_as,
+                bgp.router_id,
+                bgp.established,
+                bgp.peers,
+                match bgp.converged.as_slice() {
+                    [] => "not converged yet".to_owned(),
+                    families => format!("converged: {}", families.join(", ")),
+                }
+            ),
+        ),
+        None => line("bgp", "none: no BGP network is on this node".to_owned()),
+    }
+    line("pods", format!("{} attached", status.attachments));
+    if status.unrecorded > 0 {
+        line(
+            "",
+            format!(
+                "{} more in the kernel without a record: the store was lost; they keep running",
+                status.unrecorded
+            ),
+        );
+    }
+    let kernel = &status.kernel;
+    line(
+        "kernel",
+        format!(
+            "{} of {} routes, {} repairs, {} errors",
+            kernel.routes_installed, kernel.routes_wanted, kernel.repairs, kernel.errors
+        ),
+    );
+    kernel.last_error.iter().for_each(|error| line("", format!("last error: {error}")));
+    let mut subnets = Columns::new(&["NETWORK", "MODE", "TABLE", "SUBNET", "CIDR", "USED", "FREE", "TOTAL"]);
+    let mut refused = String::new();
+    for network in &status.networks {
+        if let Some(reason) = &network.refused {
+            let _ = writeln!(refused, "network {} is not served here: {reason}", network.name);
+        }
+        for subnet in &network.subnets {
+            subnets.row([
+                network.name.clone(),
+                network.mode.clone(),
+                network.table.map(|table| table.to_string()).unwrap_or_default(),
+                subnet.name.clone(),
+                subnet.cidr.to_string(),
+                subnet.used.to_string(),
+                subnet.free.to_string(),
+                subnet.total.to_string(),
+            ]);
+        }
+    }
+    format!("{text}\n{}{refused}", subnets.render())
+}
+
+/// One line a peer.
+pub fn peers(peers: &[Peer]) -> String {
+    let mut columns = Columns::new(&[
+        "PEER",
+        "AS",
+        "STATE",
+        "FOR",
+        "RECEIVED",
+        "ACCEPTED",
+        "ADVERTISED",
+        "FLAPS",
+        "LAST ERROR",
+    ]);
+    for peer in peers {
+        let sum =
+            |count: fn(&PeerFamily) -> usize| peer.families.iter().map(count).sum::<usize>().to_string();
+        columns.row([
+            scoped(peer),
+            peer.remote_as.to_string(),
+            if peer.shutdown { "Shutdown".to_owned() } else { peer.state.clone() },
+            duration(peer.state_seconds),
+            sum(|family| family.received),
+            sum(|family| family.accepted),
+            sum(|family| family.advertised),
+            peer.flaps.to_string(),
+            peer.last_error.as_ref().map(dated).unwrap_or_default(),
+        ]);
+    }
+    columns.render()
+}
+
+/// Everything about one peer.
+pub fn peer(peer: &Peer) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<22} {value}");
+    };
+    line("peer", scoped(peer));
+    line("AS", format!("{}, this side {}", peer.remote_as, peer.local_as));
+    line("state", format!("{} for {}", peer.state, duration(peer.state_seconds)));
+    if peer.shutdown {
+        line("", "administratively down".to_owned());
+    }
+    if peer.optional {
+        line("", "pods may be ready without it (allowNotEstablished)".to_owned());
+    }
+    if let Some(seconds) = peer.next_attempt_seconds {
+        line("next attempt", format!("in {}", duration(seconds)));
+    }
+    line("flaps", peer.flaps.to_string());
+    peer.max_prefixes.iter().for_each(|most| line("prefix limit", most.to_string()));
+    if let Some(session) = &peer.session {
+        line("connection", format!("{} to {}", session.local, session.remote));
+        line("router ID", session.router_id.to_string());
+        let timer = |seconds| if seconds == 0 { "off".to_owned() } else { format!("{seconds}s") };
+        line(
+            "timers",
+            format!("hold {}, keepalive {}", timer(session.hold_seconds), timer(session.keepalive_seconds)),
+        );
+        session
+            .peer_restart_seconds
+            .iter()
+            .for_each(|seconds| line("peer's restart time", format!("{seconds}s")));
+        line("capabilities sent", session.capabilities_sent.join(", "));
+        line("capabilities received", session.capabilities_received.join(", "));
+    }
+    for family in &peer.families {
+        line(
+            &family.family,
+            match family.negotiated {
+                false => "not negotiated".to_owned(),
+                true => format!(
+                    "{} received, {} accepted, {} stale, {} advertised; End-of-RIB {}",
+                    family.received,
+                    family.accepted,
+                    family.stale,
+                    family.advertised,
+                    match (family.end_of_rib_received, family.end_of_rib_sent) {
+                        (true, true) => "in and out",
+                        (true, false) => "in",
+                        (false, true) => "out",
+                        (false, false) => "neither in nor out",
+                    }
+                ),
+            },
+        );
+    }
+    for (name, messages) in [("received", &peer.received), ("sent", &peer.sent)] {
+        line(
+            name,
+            format!(
+                "{} OPEN, {} UPDATE, {} NOTIFICATION, {} KEEPALIVE, {} ROUTE-REFRESH; {} octets",
+                messages.open,
+                messages.update,
+                messages.notification,
+                messages.keepalive,
+                messages.route_refresh,
+                messages.octets
+            ),
+        );
+    }
+    for (name, said) in [
+        ("last error", &peer.last_error),
+        ("notification sent", &peer.notification_sent),
+        ("notification received", &peer.notification_received),
+    ] {
+        said.iter().for_each(|said| line(name, dated(said)));
+    }
+    text
+}
+
+/// One line a path.
+pub fn routes(routes: &[Route]) -> String {
+    let mut columns =
+        Columns::new(&["", "PREFIX", "PEER", "NEXT HOP", "AS PATH", "MED", "PREF", "COMMUNITIES"]);
+    let address = |address: Option<IpAddr>| address.map(|address| address.to_string());
+    let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
+    for route in routes {
+        let mark = |set, mark| if set { mark } else { "" };
+        let marks = [mark(route.best, "*"), mark(route.filtered, "f"), mark(route.stale, "s")].concat();
+        columns.row([
+            marks,
+            route.prefix.to_string(),
+            address(route.peer).unwrap_or_else(|| "here".to_owned()),
+            address(route.next_hop).unwrap_or_else(|| "self".to_owned()),
+            format!("{} {}", route.as_path, origin(&route.origin)).trim_start().to_owned(),
+            number(route.med),
+            number(route.local_pref),
+            route.communities.join(" "),
+        ]);
+    }
+    format!("* best, f filtered, s stale; origin: i IGP, e EGP, ? incomplete\n{}", columns.render())
+}
+
+/// ORIGIN as routers abbreviate it.
+fn origin(name: &str) -> &'static str {
+    match name {
+        "IGP" => "i",
+        "EGP" => "e",
+        _ => "?",
+    }
+}
+
+/// One line a pod's interface.
+pub fn pods(pods: &[PodStatus]) -> String {
+    let mut columns =
+        Columns::new(&["POD", "CONTAINER", "IF", "NETWORK", "ADDRESSES", "MAC", "HOST IF", "STATE"]);
+    for pod in pods {
+        let name = match (pod.namespace.as_str(), pod.name.as_str()) {
+            ("", name) => name.to_owned(),
+            (namespace, name) => format!("{namespace}/{name}"),
+        };
+        let addresses: Vec<String> = pod.addresses.iter().map(IpAddr::to_string).collect();
+        columns.row([
+            name,
+            pod.container_id.chars().take(12).collect(),
+            pod.ifname.clone(),
+            pod.network.clone(),
+            addresses.join(","),
+            pod.mac.clone(),
+            pod.host_ifname.clone(),
+            pod.state.clone(),
+        ]);
+    }
+    columns.render()
+}
+
+fn scoped(peer: &Peer) -> String {
+    match &peer.interface {
+        Some(interface) => format!("{}%{interface}", peer.address),
+        None => peer.address.to_string(),
+    }
+}
+
+fn dated(said: &Dated) -> String {
+    format!("{} ({} ago)", said.text, duration(said.seconds_ago))
+}

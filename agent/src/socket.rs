@@ -1,0 +1,262 @@
+//! The agent's unix socket: one agent per socket, one request per connection, a descriptor beside it.
+//!
+//! A lock file beside the socket (`agent.sock.lock`) is held as long as the process lives: whoever has it may remove a
+//! socket that a killed agent left, and a second agent is refused before it touches anything. Only root may connect.
+//! The framing is [`trunkline_api::attach`]'s.
+
+use std::fs::{self, File};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use trunkline_api::attach::{Code, Failure, MAX_LINE};
+
+/// Why the agent cannot have its socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// There is one already.
+    #[error(
+        "another agent (process {pid}) runs with socket {path}: stop it, or give this one another `socket` and `store`"
+    )]
+    Taken {
+        /// The socket.
+        path: PathBuf,
+        /// What the other one wrote into the lock file.
+        pid: String,
+    },
+    /// The system says no.
+    #[error("{step} {path}: {error}")]
+    Io {
+        /// What was being done.
+        step: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// The right to be the agent of this socket; it ends with the process.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+    path: PathBuf,
+}
+
+/// Takes the lock of the socket at `path`, or says who has it.
+pub fn lock(path: &Path) -> Result<Lock, SocketError> {
+    let mut lock_path = path.as_os_str().to_owned();
+    lock_path.push(".lock");
+    let lock_path = PathBuf::from(lock_path);
+    let wrong = |step, path: &Path| {
+        let path = path.to_owned();
+        move |error: io::Error| SocketError::Io { step, path, error }
+    };
+    if let Some(folder) = path.parent()
+        && !folder.is_dir()
+    {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(wrong("making", folder))?;
+    }
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&lock_path).map_err(wrong("opening", &lock_path))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let pid = fs::read_to_string(&lock_path).unwrap_or_default();
+            let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
+            return Err(SocketError::Taken { path: path.to_owned(), pid: pid.to_owned() });
+        }
+        Err(error) => return Err(wrong("locking", &lock_path)(error.into())),
+    }
+    let pid = format!("{}\n", std::process::id());
+    file.set_len(0)
+        .and_then(|()| io::Write::write_all(&mut &file, pid.as_bytes()))
+        .map_err(wrong("writing", &lock_path))?;
+    Ok(Lock { _file: file, path: path.to_owned() })
+}
+
+impl Lock {
+    /// Binds the socket, in place of one that a former agent left.
+    pub fn bind(&self) -> Result<UnixListener, SocketError> {
+        let path = &self.path;
+        let wrong = |step| move |error| SocketError::Io { step, path: path.clone(), error };
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(wrong("removing")(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).map_err(wrong("binding"))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(wrong("restricting"))?;
+        Ok(listener)
+    }
+}
+
+/// A request line and the descriptor that came with it. `None`: the client closed without asking anything.
+pub async fn receive(stream: &UnixStream) -> Result<Option<(Vec<u8>, Option<OwnedFd>)>, Failure> {
+    let mut line = Vec::new();
+    let mut descriptor = None;
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        let io_failure =
+            |error: io::Error| Failure::new(Code::Io, format!("reading the request failed: {error}"));
+        stream.readable().await.map_err(io_failure)?;
+        let received = stream.try_io(Interest::READABLE, || receive_some(stream, &mut buffer));
+        let (length, descriptors, truncated) = match received {
+            Ok(received) => received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(io_failure(error)),
+        };
+        let mut descriptors = descriptors.into_iter();
+        descriptor = descriptor.or_else(|| descriptors.next());
+        if truncated || descriptors.next().is_some() {
+            return Err(Failure::new(
+                Code::InvalidContent,
+                "more than one descriptor came with the request: send one, of the network namespace",
+            ));
+        }
+        line.extend_from_slice(&buffer[..length]);
+        if line.last() == Some(&b'\n') {
+            return Ok(Some((line, descriptor)));
+        }
+        if length == 0 {
+            return match line.is_empty() {
+                true => Ok(None),
+                false => Err(Failure::new(
+                    Code::InvalidContent,
+                    "the request ends before its line does: end it with a newline",
+                )),
+            };
+        }
+        if line.len() > MAX_LINE {
+            return Err(Failure::new(
+                Code::InvalidContent,
+                format!("the request is longer than {MAX_LINE} octets"),
+            ));
+        }
+    }
+}
+
+fn receive_some(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, bool)> {
+    // Room for two, so that one too many is seen and closed rather than truncated away.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message =
+        recvmsg(stream.as_fd(), &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = Vec::new();
+    for control in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = control {
+            descriptors.extend(received);
+        }
+    }
+    Ok((message.bytes, descriptors, message.flags.contains(ReturnFlags::CTRUNC)))
+}
+
+/// Ends when the other side closes, or sends something that it should not: it is no longer interested.
+pub async fn gone(stream: &UnixStream) {
+    let mut octet = [0];
+    loop {
+        if stream.readable().await.is_err() {
+            return;
+        }
+        match stream.try_read(&mut octet) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    fn send_with(stream: &UnixStream, octets: &[u8], descriptors: &[&File]) {
+        let descriptors: Vec<_> = descriptors.iter().map(|file| file.as_fd()).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(stream.as_fd(), &[IoSlice::new(octets)], &mut control, SendFlags::empty()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_line_comes_in_pieces_and_its_descriptor_with_the_first() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "seen").unwrap();
+        client.writable().await.unwrap();
+        send_with(&client, b"{\"a\":", &[&File::open(&path).unwrap()]);
+        let receiving = tokio::spawn(async move { receive(&server).await });
+        client.write_all(&vec![b' '; 100_000]).await.unwrap();
+        client.write_all(b"1}\n").await.unwrap();
+        let (line, descriptor) = receiving.await.unwrap().unwrap().unwrap();
+        assert_eq!(line.len(), 5 + 100_000 + 3);
+        assert_eq!(io::read_to_string(File::from(descriptor.unwrap())).unwrap(), "seen");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = File::create(folder.path().join("file")).unwrap();
+        for descriptors in [2, 3] {
+            let (client, server) = UnixStream::pair().unwrap();
+            client.writable().await.unwrap();
+            send_with(&client, b"{}\n", &vec![&file; descriptors]);
+            let failure = receive(&server).await.unwrap_err();
+            assert!(failure.message.contains("more than one descriptor"), "{failure}");
+        }
+
+        let (client, server) = UnixStream::pair().unwrap();
+        drop(client);
+        assert!(receive(&server).await.unwrap().is_none(), "a client that asks nothing is no error");
+
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all(b"{").await.unwrap();
+        drop(client);
+        assert!(receive(&server).await.unwrap_err().message.contains("newline"));
+
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let flood = tokio::spawn(async move {
+            let block = vec![b' '; 1 << 20];
+            while client.write_all(&block).await.is_ok() {}
+        });
+        assert!(receive(&server).await.unwrap_err().message.contains("longer than"));
+        drop(server);
+        flood.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_gives_up_is_noticed() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let waiting = tokio::time::timeout(std::time::Duration::from_millis(20), gone(&server)).await;
+        assert!(waiting.is_err(), "it is still there");
+        drop(client);
+        gone(&server).await;
+    }
+
+    #[tokio::test]
+    async fn a_second_agent_is_refused_and_a_dead_one_s_socket_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("made/agent.sock");
+        let first = lock(&path).unwrap();
+        let listener = first.bind().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let error = lock(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        assert!(error.contains("another `socket`"), "{error}");
+        drop((first, listener));
+        assert!(path.exists(), "as a killed agent leaves it");
+        lock(&path).unwrap().bind().unwrap();
+    }
+}
