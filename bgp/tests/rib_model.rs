@@ -1,0 +1,404 @@
+//! Random histories against a naive model.
+//!
+//! The model knows every peer's announcements, policy and staleness, and computes from them, with maps and loops,
+//! what each peer should have been told and what the FIB should hold. The tables write octets, in small
+//! portions and at random moments; a receiver at the other end decodes and applies them. After a history has been
+//! written out, both must agree, and after everything has been taken away nothing may be left.
+
+mod rib_support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use proptest::prelude::*;
+use rib_support::*;
+use trunkline_bgp::policy::{Actions, Policy, PrefixMatch, Rule, Verdict};
+use trunkline_bgp::rib::{Filtered, Origination};
+use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId};
+use trunkline_bgp::wire::PathAttributes;
+
+/// Peers 1 to 3 are external, 4 and 5 internal.
+const PEERS: [(u32, bool); 5] = [(1, true), (2, true), (3, true), (4, false), (5, false)];
+const PREFIXES: [&str; 6] =
+    ["10.0.0.0/8", "10.1.0.0/16", "10.1.1.0/24", "192.0.2.1/32", "2001:db8::/32", "2001:db8:1::/64"];
+const MAX_PATHS: usize = 2;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Announce { peer: u32, prefix: usize, attributes: usize },
+    Withdraw { peer: u32, prefix: usize },
+    Originate { prefix: usize, attributes: usize },
+    StopOriginating { prefix: usize },
+    Down { peer: u32, retain: bool },
+    Up { peer: u32 },
+    Sweep { peer: u32 },
+    Policy { peer: u32, import: usize, export: usize },
+    Refresh { peer: u32 },
+    Hold { v6: bool },
+    Release { v6: bool },
+    Write { peer: u32, budget: usize },
+    Fib { max: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let peer = || 1..=5u32;
+    let prefix = || 0..PREFIXES.len();
+    prop_oneof![
+        12 => (peer(), prefix(), 0..8usize)
+            .prop_map(|(peer, prefix, attributes)| Step::Announce { peer, prefix, attributes }),
+        6 => (peer(), prefix()).prop_map(|(peer, prefix)| Step::Withdraw { peer, prefix }),
+        3 => (prefix(), 0..2usize).prop_map(|(prefix, attributes)| Step::Originate { prefix, attributes }),
+        2 => prefix().prop_map(|prefix| Step::StopOriginating { prefix }),
+        2 => (peer(), any::<bool>()).prop_map(|(peer, retain)| Step::Down { peer, retain }),
+        3 => peer().prop_map(|peer| Step::Up { peer }),
+        2 => peer().prop_map(|peer| Step::Sweep { peer }),
+        2 => (peer(), 0..POLICIES, 0..POLICIES)
+            .prop_map(|(peer, import, export)| Step::Policy { peer, import, export }),
+        1 => peer().prop_map(|peer| Step::Refresh { peer }),
+        1 => any::<bool>().prop_map(|v6| Step::Hold { v6 }),
+        2 => any::<bool>().prop_map(|v6| Step::Release { v6 }),
+        6 => (peer(), 1..200usize).prop_map(|(peer, budget)| Step::Write { peer, budget }),
+        2 => (1..4usize).prop_map(|max| Step::Fib { max }),
+    ]
+}
+
+/// What a peer announces, by number.
+fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
+    let first = if external { vec![65000 + peer] } else { vec![] };
+    let along = |rest: &[u32]| path(&[&first[..], rest].concat());
+    let local_pref = (!external).then_some(100);
+    match number {
+        0 => PathAttributes { local_pref, ..along(&[7]) },
+        1 => PathAttributes { local_pref, communities: vec![Community(1)], ..along(&[7]) },
+        2 => PathAttributes { local_pref, communities: vec![Community::NO_EXPORT], ..along(&[8]) },
+        3 => PathAttributes { local_pref, communities: vec![Community::NO_ADVERTISE], ..along(&[8]) },
+        4 => PathAttributes { local_pref, med: Some(10), ..along(&[7]) },
+        5 => PathAttributes { local_pref: (!external).then_some(200), med: Some(5), ..along(&[7, 9]) },
+        6 => PathAttributes { local_pref, ..along(&[65000, 9]) }, // loops
+        _ => PathAttributes { local_pref, ..along(&[7, 8, 9]) },
+    }
+}
+
+fn origination(number: usize) -> Origination {
+    match number {
+        0 => Origination::default(),
+        _ => Origination { communities: vec![Community::NO_EXPORT], med: Some(3), ..Origination::default() },
+    }
+}
+
+const POLICIES: usize = 6;
+
+fn policy(number: usize) -> Policy {
+    let long = PrefixMatch { prefix: net("10.0.0.0/8"), ge: Some(16), le: None };
+    let accept = Some(Verdict::Accept);
+    match number {
+        0 => Policy::accept_all(),
+        1 => Policy::reject_all(),
+        2 => Policy {
+            rules: vec![Rule { originated: Some(true), verdict: accept, ..Rule::default() }],
+            default: Verdict::Reject,
+        },
+        3 => Policy {
+            rules: vec![Rule { prefixes: vec![long], verdict: Some(Verdict::Reject), ..Rule::default() }],
+            default: Verdict::Accept,
+        },
+        4 => Policy {
+            rules: vec![
+                Rule {
+                    communities: vec![Community(1)],
+                    set: Actions {
+                        local_pref: Some(300),
+                        remove_communities: vec![Community(1)],
+                        add_communities: vec![Community(2)],
+                        ..Actions::default()
+                    },
+                    ..Rule::default()
+                },
+                Rule { communities: vec![Community(1)], verdict: Some(Verdict::Reject), ..Rule::default() },
+            ],
+            default: Verdict::Accept,
+        },
+        _ => Policy {
+            rules: vec![Rule {
+                prefixes: vec![long],
+                set: Actions { prepend: 2, med: Some(77), ..Actions::default() },
+                verdict: accept,
+                ..Rule::default()
+            }],
+            default: Verdict::Accept,
+        },
+    }
+}
+
+/// The same policies, written down as what they do.
+fn apply_policy(
+    number: usize,
+    prefix: &IpNet,
+    mut path: PathAttributes,
+    originated: bool,
+    prepended: Asn,
+) -> Option<PathAttributes> {
+    let is_long = net("10.0.0.0/8").contains(prefix) && prefix.prefix_len() >= 16;
+    match number {
+        0 => Some(path),
+        1 => None,
+        2 => originated.then_some(path),
+        3 => (!is_long).then_some(path),
+        4 => {
+            if path.communities == [Community(1)] {
+                path.communities = vec![Community(2)];
+                path.local_pref = Some(300);
+            }
+            Some(path)
+        }
+        _ => {
+            if is_long {
+                let own: Vec<Asn> =
+                    path.as_path.segments.iter().flat_map(|segment| segment.asns.clone()).collect();
+                let asns: Vec<u32> = [prepended, prepended].into_iter().chain(own).map(|asn| asn.0).collect();
+                path.as_path = rib_support::path(&asns).as_path;
+                path.med = Some(77);
+            }
+            Some(path)
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct ModelPath {
+    attributes: PathAttributes,
+    stale: bool,
+}
+
+#[derive(Debug)]
+struct Model {
+    paths: BTreeMap<(IpNet, u32), ModelPath>,
+    originated: BTreeMap<IpNet, Origination>,
+    policies: BTreeMap<u32, (usize, usize)>,
+    up: BTreeSet<u32>,
+}
+
+fn external(peer: u32) -> bool {
+    peer <= 3
+}
+
+impl Model {
+    /// The paths in use, best first; peer 0 is this speaker.
+    fn selected(&self, prefix: &IpNet) -> Vec<(u32, PathAttributes)> {
+        if let Some(origination) = self.originated.get(prefix) {
+            let own = PathAttributes {
+                med: origination.med,
+                communities: origination.communities.clone(),
+                ..PathAttributes::default()
+            };
+            return vec![(0, own)];
+        }
+        let mut usable: Vec<(u32, PathAttributes)> = Vec::new();
+        for ((of, peer), path) in &self.paths {
+            if of == prefix && !path.attributes.as_path.contains(LOCAL_AS) {
+                let import = self.policies[peer].0;
+                let neighbour = remote_as(*peer, external(*peer));
+                if let Some(used) = apply_policy(import, prefix, path.attributes.clone(), false, neighbour) {
+                    usable.push((*peer, used));
+                }
+            }
+        }
+        let preference = |path: &PathAttributes| path.local_pref.unwrap_or(100);
+        let best = usable.iter().map(|(_, path)| preference(path)).max();
+        usable.retain(|(_, path)| Some(preference(path)) == best);
+        let best = usable.iter().map(|(_, path)| path.as_path.len()).min();
+        usable.retain(|(_, path)| Some(path.as_path.len()) == best);
+        let all = usable.clone();
+        usable.retain(|(_, path)| {
+            let same = all.iter().filter(|(_, other)| other.as_path.first() == path.as_path.first());
+            same.map(|(_, other)| other.med.unwrap_or(0)).min() == Some(path.med.unwrap_or(0))
+        });
+        if usable.iter().any(|(peer, _)| external(*peer)) {
+            usable.retain(|(peer, _)| external(*peer));
+        }
+        usable.sort_by_key(|(peer, _)| *peer); // identifier and address grow with the number
+        usable.truncate(MAX_PATHS);
+        usable
+    }
+
+    fn told(&self, to: u32, prefix: &IpNet) -> Option<(NextHop, PathAttributes)> {
+        let (from, mut path) = self.selected(prefix).into_iter().next()?;
+        let originated = from == 0;
+        if from == to || !originated && !external(from) && !external(to) {
+            return None;
+        }
+        let carries = |community| !originated && path.communities.contains(&community);
+        if carries(Community::NO_ADVERTISE) || external(to) && carries(Community::NO_EXPORT) {
+            return None;
+        }
+        if external(to) && !originated {
+            path.med = None;
+        }
+        let mut path = apply_policy(self.policies[&to].1, prefix, path, originated, LOCAL_AS)?;
+        if external(to) {
+            let own: Vec<Asn> =
+                path.as_path.segments.iter().flat_map(|segment| segment.asns.clone()).collect();
+            let asns: Vec<u32> = [LOCAL_AS].into_iter().chain(own).map(|asn| asn.0).collect();
+            path.as_path = rib_support::path(&asns).as_path;
+            path.local_pref = None;
+        } else {
+            path.local_pref = path.local_pref.or(Some(100));
+        }
+        let own = match prefix {
+            IpNet::V4(_) => own_v4(to),
+            IpNet::V6(_) => own_v6(to),
+        };
+        Some((if external(to) || originated { own } else { next_hop(from, prefix) }, path))
+    }
+}
+
+fn family(v6: bool) -> Family {
+    if v6 { Family::Ipv6Unicast } else { Family::Ipv4Unicast }
+}
+
+fn run(steps: &[Step]) {
+    let mut bench = Bench::down(MAX_PATHS, &PEERS);
+    let mut model = Model {
+        paths: BTreeMap::new(),
+        originated: BTreeMap::new(),
+        policies: PEERS.iter().map(|(peer, _)| (*peer, (0, 0))).collect(),
+        up: BTreeSet::new(),
+    };
+    let prefixes = PREFIXES.map(net);
+    for step in steps {
+        match step.clone() {
+            Step::Announce { peer, prefix, attributes: number } => {
+                if model.up.contains(&peer) {
+                    let attributes = attributes(number, peer, external(peer));
+                    bench.announce(peer, PREFIXES[prefix], &attributes);
+                    model.paths.insert((prefixes[prefix], peer), ModelPath { attributes, stale: false });
+                }
+            }
+            Step::Withdraw { peer, prefix } => {
+                if model.up.contains(&peer) {
+                    bench.withdraw(peer, PREFIXES[prefix]);
+                    model.paths.remove(&(prefixes[prefix], peer));
+                }
+            }
+            Step::Originate { prefix, attributes } => {
+                bench.rib.originate(prefixes[prefix], &origination(attributes));
+                model.originated.insert(prefixes[prefix], origination(attributes));
+            }
+            Step::StopOriginating { prefix } => {
+                let was_there = bench.rib.withdraw(prefixes[prefix]);
+                assert_eq!(was_there, model.originated.remove(&prefixes[prefix]).is_some());
+            }
+            Step::Down { peer, retain } => {
+                if model.up.remove(&peer) {
+                    bench.lose(peer, if retain { FamilySet::ALL } else { FamilySet::EMPTY });
+                    model.paths.retain(|(_, from), path| *from != peer || retain && !path.stale);
+                    let of_peer = model.paths.iter_mut().filter(|((_, from), _)| *from == peer);
+                    of_peer.for_each(|(_, path)| path.stale = true);
+                }
+            }
+            Step::Up { peer } => {
+                if model.up.insert(peer) {
+                    bench.up(peer);
+                }
+            }
+            Step::Sweep { peer } => {
+                for family in Family::ALL {
+                    bench.rib.sweep_stale(PeerId(peer), family);
+                }
+                model.paths.retain(|(_, from), path| *from != peer || !path.stale);
+            }
+            Step::Policy { peer, import, export } => {
+                bench.rib.set_policy(PeerId(peer), &policy(import), &policy(export));
+                model.policies.insert(peer, (import, export));
+            }
+            Step::Refresh { peer } => {
+                for family in Family::ALL {
+                    bench.rib.refresh_out(PeerId(peer), family);
+                }
+            }
+            Step::Hold { v6 } => bench.rib.hold([family(v6)].into_iter().collect()),
+            Step::Release { v6 } => bench.rib.release(family(v6)),
+            Step::Write { peer, budget } => {
+                if model.up.contains(&peer) {
+                    bench.write(peer, budget);
+                }
+            }
+            Step::Fib { max } => {
+                for change in bench.rib.route_changes(max) {
+                    if change.paths.is_empty() {
+                        assert!(bench.fib.remove(&change.prefix).is_some());
+                    } else {
+                        bench.fib.insert(change.prefix, change.paths);
+                    }
+                }
+            }
+        }
+    }
+    Family::ALL.into_iter().for_each(|family| bench.rib.release(family));
+    compare(&mut bench, &model);
+
+    // Everything goes.
+    for prefix in prefixes {
+        bench.rib.withdraw(prefix);
+    }
+    for (peer, _) in PEERS {
+        bench.receivers.remove(&peer);
+        bench.rib.remove_peer(PeerId(peer));
+    }
+    bench.flush();
+    assert!(bench.fib.is_empty());
+    assert_eq!(Family::ALL.map(|family| bench.rib.prefixes(family)), [0, 0]);
+    assert_eq!(bench.rib.attribute_sets(), 0);
+}
+
+fn compare(bench: &mut Bench, model: &Model) {
+    bench.flush();
+    for prefix in PREFIXES.map(net) {
+        let selected = model.selected(&prefix);
+        let expected: Vec<_> = selected.iter().map(|(peer, _)| *peer).filter(|peer| *peer != 0).collect();
+        let expected: Vec<_> = expected.into_iter().map(address).collect();
+        assert_eq!(bench.fib(&prefix.to_string()), expected, "FIB, {prefix}");
+        for peer in &model.up {
+            let told = bench.receivers[peer].routes.get(&prefix).cloned();
+            assert_eq!(told, model.told(*peer, &prefix), "{prefix} to peer {peer}");
+            let reason = bench.rib.not_advertised(PeerId(*peer), &prefix);
+            assert_eq!(reason.is_some(), told.is_none(), "{prefix} to peer {peer}: {reason:?}");
+        }
+    }
+    for (peer, _) in PEERS {
+        for family in Family::ALL {
+            let of_peer = |path: &&ModelPath| !path.attributes.as_path.contains(LOCAL_AS);
+            let paths: Vec<_> = model
+                .paths
+                .iter()
+                .filter(|((prefix, from), _)| *from == peer && Family::of(prefix) == family)
+                .collect();
+            let counts = bench.rib.counts(PeerId(peer), family);
+            assert_eq!(counts.received, paths.len());
+            assert_eq!(counts.stale, paths.iter().filter(|(_, path)| path.stale).count());
+            let loops = bench.rib.received(PeerId(peer), family);
+            let loops = loops.filter(|entry| entry.filtered == Some(Filtered::AsLoop)).count();
+            assert_eq!(
+                loops,
+                paths.len() - paths.iter().map(|(_, path)| path).filter(|path| of_peer(path)).count()
+            );
+            let listed =
+                bench.rib.received(PeerId(peer), family).filter(|entry| entry.used.is_some()).count();
+            assert_eq!(counts.accepted, listed);
+            if let Some(receiver) = bench.receivers.get(&peer) {
+                let told = receiver.routes.keys().filter(|prefix| Family::of(prefix) == family).count();
+                assert_eq!(counts.advertised, told);
+                assert_eq!(bench.rib.advertised(PeerId(peer), family).count(), told);
+                assert_eq!(receiver.end_of_rib.iter().filter(|marked| **marked == family).count(), 1);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn what_peers_and_fib_hear_is_what_the_model_says(steps in prop::collection::vec(step(), 1..120)) {
+        run(&steps);
+    }
+}

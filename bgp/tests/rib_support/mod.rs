@@ -1,0 +1,289 @@
+//! A table with peers around it: updates go in and come out as octets, as they do on a session.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+use trunkline_bgp::policy::Policy;
+use trunkline_bgp::rib::{FibPath, Rib, RibConfig, RibPeer, SessionFacts};
+use trunkline_bgp::types::{Asn, Family, FamilySet, NextHop, PeerId};
+use trunkline_bgp::wire::{
+    AsPath, DecodeContext, EncodeContext, MAX_EXTENDED, PathAttributes, Scratch, UpdateWriter, decode_update,
+    frame,
+};
+
+pub(crate) const LOCAL_AS: Asn = Asn(65000);
+pub(crate) const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(1, 1, 1, 1);
+
+pub(crate) fn config(max_paths: usize) -> RibConfig {
+    RibConfig { local_as: LOCAL_AS, router_id: ROUTER_ID, max_paths }
+}
+
+/// Peer `number` has address 10.0.0.number and that identifier, and is in AS 65000 + `number`, or in ours.
+pub(crate) fn address(number: u32) -> IpAddr {
+    IpAddr::from([10, 0, 0, number as u8])
+}
+
+pub(crate) fn remote_as(number: u32, external: bool) -> Asn {
+    if external { Asn(LOCAL_AS.0 + number) } else { LOCAL_AS }
+}
+
+pub(crate) fn peer(number: u32, external: bool) -> RibPeer {
+    RibPeer {
+        address: address(number),
+        remote_as: remote_as(number, external),
+        import: Policy::accept_all(),
+        export: Policy::accept_all(),
+    }
+}
+
+pub(crate) fn own_v4(number: u32) -> NextHop {
+    NextHop::V4(Ipv4Addr::new(10, 0, 100, number as u8))
+}
+
+pub(crate) fn own_v6(number: u32) -> NextHop {
+    NextHop::V6(format!("2001:db8:100::{number}").parse().unwrap())
+}
+
+pub(crate) fn session(number: u32) -> SessionFacts {
+    SessionFacts {
+        families: FamilySet::ALL,
+        router_id: Ipv4Addr::new(10, 0, 0, number as u8),
+        local_address: own_v4(number).address(),
+        next_hop_v4: Some(own_v4(number)),
+        next_hop_v6: Some(own_v6(number)),
+        four_octet_as: true,
+        ext_next_hop: false,
+        max_message: 4096,
+    }
+}
+
+pub(crate) fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+pub(crate) fn path(asns: &[u32]) -> PathAttributes {
+    PathAttributes { as_path: AsPath::sequence(asns.iter().copied().map(Asn)), ..PathAttributes::default() }
+}
+
+/// The next hop that peer `number` names for a prefix unless a test says otherwise.
+pub(crate) fn next_hop(number: u32, prefix: &IpNet) -> NextHop {
+    match prefix {
+        IpNet::V4(_) => NextHop::V4(Ipv4Addr::new(10, 0, 0, number as u8)),
+        IpNet::V6(_) => NextHop::V6(format!("2001:db8::{number}").parse().unwrap()),
+    }
+}
+
+pub(crate) struct Bench {
+    pub(crate) rib: Rib,
+    external: BTreeMap<u32, bool>,
+    pub(crate) receivers: BTreeMap<u32, Receiver>,
+    pub(crate) fib: BTreeMap<IpNet, Vec<FibPath>>,
+}
+
+impl Bench {
+    /// Peers by number, and whether they are external; all up.
+    pub(crate) fn new(max_paths: usize, peers: &[(u32, bool)]) -> Bench {
+        let mut bench = Bench::down(max_paths, peers);
+        for (number, _) in peers {
+            bench.up(*number);
+        }
+        bench
+    }
+
+    pub(crate) fn down(max_paths: usize, peers: &[(u32, bool)]) -> Bench {
+        let mut rib = Rib::new(config(max_paths));
+        for (number, external) in peers {
+            rib.add_peer(PeerId(*number), peer(*number, *external));
+        }
+        Bench {
+            rib,
+            external: peers.iter().copied().collect(),
+            receivers: BTreeMap::new(),
+            fib: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, number: u32, external: bool) {
+        self.rib.add_peer(PeerId(number), peer(number, external));
+        self.external.insert(number, external);
+    }
+
+    pub(crate) fn up(&mut self, number: u32) {
+        self.up_with(number, session(number));
+    }
+
+    pub(crate) fn up_with(&mut self, number: u32, facts: SessionFacts) {
+        self.receivers.insert(number, Receiver::new(self.external[&number], &facts));
+        self.rib.peer_up(PeerId(number), facts);
+    }
+
+    pub(crate) fn lose(&mut self, number: u32, retain: FamilySet) {
+        self.receivers.remove(&number);
+        self.rib.peer_down(PeerId(number), retain);
+    }
+
+    pub(crate) fn announce(&mut self, number: u32, prefix: &str, attributes: &PathAttributes) {
+        let prefix = net(prefix);
+        self.announce_via(number, prefix, next_hop(number, &prefix), attributes);
+    }
+
+    pub(crate) fn announce_via(
+        &mut self,
+        number: u32,
+        prefix: IpNet,
+        hop: NextHop,
+        attributes: &PathAttributes,
+    ) {
+        let mut block = Vec::new();
+        attributes.encode(&mut block);
+        self.feed(number, |writer| {
+            match prefix {
+                IpNet::V4(prefix) => writer.announce::<trunkline_bgp::types::Ipv4>(hop, &block, [prefix]),
+                IpNet::V6(prefix) => writer.announce::<trunkline_bgp::types::Ipv6>(hop, &block, [prefix]),
+            }
+            .unwrap();
+        });
+    }
+
+    /// Announces if the announcement fits into a message of 4096 octets; whether it does.
+    pub(crate) fn try_announce(&mut self, number: u32, prefix: &str, attributes: &PathAttributes) -> bool {
+        let prefix = net(prefix);
+        let mut block = Vec::new();
+        attributes.encode(&mut block);
+        let mut octets = Vec::new();
+        let IpNet::V4(v4) = prefix else { panic!("{prefix} is not IPv4") };
+        let fits = UpdateWriter::new(&mut octets, EncodeContext::default())
+            .announce::<trunkline_bgp::types::Ipv4>(next_hop(number, &prefix), &block, [v4])
+            .is_ok();
+        if fits {
+            self.announce_via(number, prefix, next_hop(number, &prefix), attributes);
+        }
+        fits
+    }
+
+    pub(crate) fn withdraw(&mut self, number: u32, prefix: &str) {
+        let prefix = net(prefix);
+        self.feed(number, |writer| {
+            match prefix {
+                IpNet::V4(prefix) => writer.withdraw::<trunkline_bgp::types::Ipv4>([prefix]),
+                IpNet::V6(prefix) => writer.withdraw::<trunkline_bgp::types::Ipv6>([prefix]),
+            };
+        });
+    }
+
+    fn feed(&mut self, number: u32, write: impl FnOnce(&mut UpdateWriter<'_>)) {
+        let mut octets = Vec::new();
+        write(&mut UpdateWriter::new(&mut octets, EncodeContext::default()));
+        let message = frame(&octets, MAX_EXTENDED).unwrap().unwrap();
+        let context = decode_context(self.external[&number], &session(number));
+        let mut scratch = Scratch::default();
+        let update = decode_update(message.body, &context, &mut scratch).unwrap();
+        assert_eq!(update.treat_as_withdraw, None);
+        self.rib.handle_update(PeerId(number), &update);
+    }
+
+    /// Writes all that is pending to every peer, and gives the FIB its changes.
+    pub(crate) fn flush(&mut self) {
+        while let Some(PeerId(number)) = self.rib.poll_writable() {
+            while self.write(number, 4096) {}
+        }
+        while self.rib.has_route_changes() {
+            for change in self.rib.route_changes(3) {
+                if change.paths.is_empty() {
+                    assert!(self.fib.remove(&change.prefix).is_some(), "{} was not there", change.prefix);
+                } else {
+                    self.fib.insert(change.prefix, change.paths);
+                }
+            }
+        }
+    }
+
+    /// One write to a peer; whether more is pending.
+    pub(crate) fn write(&mut self, number: u32, budget: usize) -> bool {
+        let mut octets = Vec::new();
+        let more = self.rib.write_updates(PeerId(number), &mut octets, budget);
+        assert_eq!(more, self.rib.pending(PeerId(number)));
+        self.receivers.get_mut(&number).expect("only a peer that is up is written to").take(&octets);
+        more
+    }
+
+    /// What peer `number` has been told, after all that is pending was written: prefixes in order.
+    pub(crate) fn told(&mut self, number: u32) -> Vec<String> {
+        self.flush();
+        self.receivers[&number].routes.keys().map(ToString::to_string).collect()
+    }
+
+    /// The attributes that peer `number` has been told for a prefix.
+    pub(crate) fn told_of(&mut self, number: u32, prefix: &str) -> Option<(NextHop, PathAttributes)> {
+        self.flush();
+        self.receivers[&number].routes.get(&net(prefix)).cloned()
+    }
+
+    /// The peers whose next hops the FIB has for a prefix, best first.
+    pub(crate) fn fib(&mut self, prefix: &str) -> Vec<IpAddr> {
+        self.flush();
+        self.fib.get(&net(prefix)).map_or_else(Vec::new, |paths| paths.iter().map(|path| path.peer).collect())
+    }
+}
+
+pub(crate) fn decode_context(external: bool, facts: &SessionFacts) -> DecodeContext {
+    DecodeContext {
+        four_octet_as: facts.four_octet_as,
+        ext_next_hop: facts.ext_next_hop,
+        families: facts.families,
+        ebgp: external,
+    }
+}
+
+/// The other end of a session: what it has been told.
+pub(crate) struct Receiver {
+    context: DecodeContext,
+    max_message: usize,
+    pub(crate) routes: BTreeMap<IpNet, (NextHop, PathAttributes)>,
+    pub(crate) end_of_rib: Vec<Family>,
+    pub(crate) announced: usize,
+    pub(crate) withdrawn: usize,
+}
+
+impl Receiver {
+    fn new(external: bool, facts: &SessionFacts) -> Receiver {
+        Receiver {
+            context: decode_context(external, facts),
+            max_message: facts.max_message,
+            routes: BTreeMap::new(),
+            end_of_rib: Vec::new(),
+            announced: 0,
+            withdrawn: 0,
+        }
+    }
+
+    pub(crate) fn take(&mut self, mut octets: &[u8]) {
+        let mut scratch = Scratch::default();
+        while let Some(message) = frame(octets, self.max_message).unwrap() {
+            let update = decode_update(message.body, &self.context, &mut scratch).unwrap();
+            assert_eq!(update.treat_as_withdraw, None);
+            assert!(update.discarded.is_empty(), "{:?}", update.discarded);
+            for prefixes in update.withdrawn() {
+                for prefix in prefixes.iter() {
+                    self.withdrawn += 1;
+                    assert!(
+                        self.routes.remove(&prefix).is_some(),
+                        "withdrawn without having been told: {prefix}"
+                    );
+                }
+            }
+            for reach in update.announced() {
+                let attributes = PathAttributes::parse(update.attributes.unwrap()).unwrap();
+                for prefix in reach.prefixes.iter() {
+                    self.announced += 1;
+                    self.routes.insert(prefix, (reach.next_hop, attributes.clone()));
+                }
+            }
+            self.end_of_rib.extend(update.end_of_rib);
+            octets = &octets[message.len..];
+        }
+        assert!(octets.is_empty(), "only whole messages are written");
+    }
+}
