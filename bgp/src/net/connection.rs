@@ -264,3 +264,138 @@ async fn finish(stream: Arc<TcpStream>, output: Output, last: Vec<u8>) -> io::Re
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const CONN: ConnId = ConnId(7);
+
+    struct Setup {
+        connection: Connection,
+        peer: TcpStream,
+        sender: mpsc::Sender<Input>,
+        inputs: mpsc::Receiver<Input>,
+    }
+
+    async fn setup() -> Setup {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stream, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (peer, _) = accepted.unwrap();
+        let stream = stream.unwrap();
+        super::super::sockopt::set_common(&stream, address.ip()).unwrap();
+        let (sender, inputs) = mpsc::channel(8);
+        Setup { connection: Connection::start(CONN, stream, address, &sender), peer, sender, inputs }
+    }
+
+    async fn soon<T>(future: impl Future<Output = T>) -> T {
+        tokio::time::timeout(Duration::from_secs(20), future).await.expect("nothing happened for 20 s")
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_read_stops_the_encoding_and_gets_every_octet_in_the_end() {
+        let Setup { mut connection, mut peer, sender, mut inputs } = setup().await;
+        let mut sent = Vec::new();
+        let mut encode = |buffer: &mut Vec<u8>| {
+            let first = sent.len();
+            buffer.extend((first..first + CHUNK).map(|index| (index % 251) as u8));
+            sent.extend_from_slice(buffer);
+        };
+        while connection.is_ready() {
+            connection.write(CONN, &sender, &mut encode).unwrap();
+        }
+        assert_eq!(connection.write(CONN, &sender, |_| panic!("encoded ahead of the socket")), None);
+
+        let mut got = Vec::new();
+        let mut buffer = vec![0; CHUNK];
+        while got.len() < sent.len() {
+            tokio::select! {
+                length = soon(peer.read(&mut buffer)) => got.extend_from_slice(&buffer[..length.unwrap()]),
+                Some(input) = inputs.recv() => {
+                    let Input::Written { buffer, result, .. } = input else { panic!("{input:?}") };
+                    connection.written(buffer, result);
+                }
+            }
+        }
+        if !connection.is_ready() {
+            let input = soon(inputs.recv()).await;
+            let Some(Input::Written { buffer, result, .. }) = input else { panic!("{input:?}") };
+            connection.written(buffer, result);
+        }
+        assert!(connection.is_ready());
+        assert!(got == sent, "what was sent and what came differ");
+    }
+
+    #[tokio::test]
+    async fn a_reader_takes_two_buffers_and_waits_for_one_to_come_back() {
+        let Setup { connection, mut peer, mut inputs, .. } = setup().await;
+        let flood = tokio::spawn(async move {
+            let octets = vec![1; 8 * CHUNK];
+            while peer.write_all(&octets).await.is_ok() {}
+        });
+        let mut taken = Vec::new();
+        for _ in 0..READ_BUFFERS {
+            let Some(Input::Bytes { buffer, .. }) = soon(inputs.recv()).await else { panic!() };
+            taken.push(buffer);
+        }
+        let more = tokio::time::timeout(Duration::from_millis(200), inputs.recv()).await;
+        assert!(more.is_err(), "a third buffer: {more:?}");
+        connection.recycle(taken.remove(0));
+        assert!(matches!(soon(inputs.recv()).await, Some(Input::Bytes { .. })));
+        flood.abort();
+    }
+
+    #[tokio::test]
+    async fn closing_says_the_last_words_and_a_fin_even_with_octets_unread() {
+        for last in [&b"last words"[..], b""] {
+            let Setup { connection, mut peer, inputs, .. } = setup().await;
+            // More than the reader takes, so that some are unread when the connection is closed.
+            let flood = vec![1; 4 * CHUNK];
+            soon(peer.write_all(&flood)).await.unwrap();
+            let closing = TaskTracker::new();
+            connection.close(last.to_vec(), &closing);
+            let mut got = Vec::new();
+            soon(peer.read_to_end(&mut got)).await.expect("a FIN, no RST");
+            assert_eq!(got, last);
+            drop(peer);
+            closing.close();
+            soon(closing.wait()).await;
+            drop(inputs);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_writer_still_has_comes_before_the_last_words() {
+        let Setup { mut connection, mut peer, sender, inputs } = setup().await;
+        let mut sent = 0;
+        while connection.is_ready() {
+            connection.write(CONN, &sender, |buffer| buffer.resize(CHUNK, 1)).unwrap();
+            sent += CHUNK;
+        }
+        let closing = TaskTracker::new();
+        connection.close(b"bye".to_vec(), &closing);
+        let mut got = Vec::new();
+        soon(peer.read_to_end(&mut got)).await.unwrap();
+        assert_eq!(got.len(), sent + 3);
+        assert!(got.ends_with(b"bye"));
+        drop(inputs);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_is_told_in_words() {
+        let Setup { peer, mut inputs, connection: _connection, .. } = setup().await;
+        drop(peer);
+        let Some(Input::Closed { reason, .. }) = soon(inputs.recv()).await else { panic!() };
+        assert_eq!(reason, "the peer closed the TCP connection");
+
+        let Setup { peer, mut inputs, connection: _connection, .. } = setup().await;
+        SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(peer);
+        let Some(Input::Closed { reason, .. }) = soon(inputs.recv()).await else { panic!() };
+        assert_eq!(reason, "the peer reset the TCP connection");
+    }
+}
