@@ -113,29 +113,24 @@ impl Owner {
             };
             tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => {
-                        let now = now();
-                        command(&mut self, now);
-                        for _ in 1..BATCH {
-                            let Ok(command) = commands.try_recv() else { break };
-                            command(&mut self, now);
-                        }
-                    }
+                    Some(command) => command(&mut self, now()),
                     None => self.stop_speaker(Stop::Silent, now()),
                 },
-                Some(input) = inputs.recv() => {
-                    let now = now();
-                    self.handle_input(input, now);
-                    for _ in 1..BATCH {
-                        let Ok(input) = inputs.try_recv() else { break };
-                        self.handle_input(input, now);
-                    }
-                }
+                Some(input) = inputs.recv() => self.handle_input(input, now()),
                 () = timer => {}
                 // There is more to write: give the others their turn, then come back.
                 () = tokio::task::yield_now(), if !self.writable.is_empty() => {}
             }
             let now = now();
+            for _ in 0..BATCH {
+                let Ok(command) = commands.try_recv() else { break };
+                command(&mut self, now);
+            }
+            // What has come is heard before a timer is let expire that it would have reset.
+            for _ in 0..BATCH {
+                let Ok(input) = inputs.try_recv() else { break };
+                self.handle_input(input, now);
+            }
             if self.speaker.poll_timeout().is_some_and(|due| due <= now) {
                 self.speaker.handle_timeout(now);
             }

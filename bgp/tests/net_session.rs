@@ -1,0 +1,298 @@
+//! Sessions over real sockets: passwords, both families, edits of a live peer, the two ways to stop, strangers.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod net_support;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use net_support::{Node, Options, join, join_with, soon};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use trunkline_bgp::config::{Password, SpeakerConfig};
+use trunkline_bgp::net::{self, CommandError, ShellConfig, Stopped};
+use trunkline_bgp::rib::Origination;
+use trunkline_bgp::speaker::{Change, Event, State, Stop};
+use trunkline_bgp::types::{Asn, FamilySet};
+
+fn password(text: &str) -> Option<Password> {
+    Some(Password::new(text).unwrap())
+}
+
+#[tokio::test]
+async fn a_password_on_both_sides_lets_the_session_up() {
+    let (a, b) = (Node::new("127.7.1.1", 1).await, Node::new("127.7.1.2", 2).await);
+    join_with(&a, &b, |peer| peer.password = password("k"), |peer| peer.password = password("k")).await;
+    let status = a.established(&b).await;
+    let session = status.session.expect("an Established session has facts");
+    assert_eq!(session.local.ip(), a.address);
+    assert_eq!(session.remote.ip(), b.address);
+    b.established(&a).await;
+}
+
+#[tokio::test]
+async fn ipv6_with_a_password() {
+    let (a, b) = (Node::new("::1", 1).await, Node::new("::1", 2).await);
+    join_with(&a, &b, |peer| peer.password = password("six"), |peer| peer.password = password("six")).await;
+    a.established(&b).await;
+    b.established(&a).await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_stays_down_says_so_and_an_edit_cures_it() {
+    let (a, b) = (Node::new("127.7.2.1", 1).await, Node::new("127.7.2.2", 2).await);
+    join_with(&a, &b, |peer| peer.password = password("right"), |peer| peer.password = password("wrong"))
+        .await;
+    for (node, other) in [(&a, &b), (&b, &a)] {
+        let status = node.until(other.address, "in error", |peer| peer.last_error.is_some()).await;
+        assert_ne!(status.state, State::Established);
+        let error = status.last_error.unwrap().text;
+        assert!(error.contains("password") && error.contains(&other.address.to_string()), "{error}");
+        assert!(!error.contains("right") && !error.contains("wrong\""), "a secret in an error: {error}");
+    }
+    let mut peer = b.peer(&a);
+    peer.password = password("right");
+    assert_eq!(b.handle.update_peer(peer).await, Ok(Change::Reset));
+    a.established(&b).await;
+    b.established(&a).await;
+}
+
+#[tokio::test]
+async fn a_password_is_changed_taken_out_and_put_in_again() {
+    let (a, b) = (Node::new("127.7.3.1", 1).await, Node::new("127.7.3.2", 2).await);
+    join(&a, &b).await;
+    for (count, key) in [(2, password("first")), (3, password("second")), (4, None)] {
+        for (node, other) in [(&a, &b), (&b, &a)] {
+            let mut peer = node.peer(other);
+            peer.password = key.clone();
+            assert_eq!(node.handle.update_peer(peer).await, Ok(Change::Reset));
+        }
+        for (node, other) in [(&a, &b), (&b, &a)] {
+            node.until(other.address, "up again", |peer| {
+                peer.state == State::Established && peer.established_count >= count
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_peer_without_the_password_is_not_let_in_by_the_listener() {
+    let a = Node::new("127.7.4.1", 1).await;
+    let b = Node::new("127.7.4.2", 2).await;
+    join_with(&a, &b, |peer| peer.password = password("k"), |peer| peer.shutdown = true).await;
+    let to = a.handle.listening()[0];
+    let attempt = tokio::time::timeout(Duration::from_millis(800), connect_from(b.address, to)).await;
+    assert!(attempt.is_err(), "an unsigned SYN was answered");
+    a.handle.remove_peer(b.address).await.unwrap();
+    // The key is gone with the peer: the connection is made, and closed since nobody is configured.
+    let mut stream = soon(connect_from(b.address, to)).await.unwrap();
+    assert_eq!(soon(stream.read(&mut [0; 64])).await.unwrap_or(0), 0);
+    assert_eq!(a.handle.refused(), 1);
+}
+
+#[tokio::test]
+async fn keepalive_hops_and_ttl_security_are_changed_on_the_live_session() {
+    let (a, b) = (Node::new("127.7.5.1", 1).await, Node::new("127.7.5.2", 2).await);
+    let hold = Duration::from_secs(3);
+    join_with(&a, &b, |peer| peer.hold_time = hold, |peer| peer.hold_time = hold).await;
+    a.established(&b).await;
+    b.established(&a).await;
+
+    let mut to_b = a.peer(&b);
+    to_b.hold_time = hold;
+    to_b.keepalive = Some(Duration::from_millis(200));
+    assert_eq!(a.handle.update_peer(to_b.clone()).await, Ok(Change::Applied));
+    let before = b.status(a.address).await.traffic.received.keepalive;
+    b.until(a.address, "told more often", |peer| peer.traffic.received.keepalive >= before + 10).await;
+
+    let mut to_a = b.peer(&a);
+    to_a.hold_time = hold;
+    for hops in [Some(5), None, Some(64)] {
+        to_b.ebgp_multihop = hops;
+        assert_eq!(a.handle.update_peer(to_b.clone()).await, Ok(Change::Applied));
+    }
+    // Both sides: each sends with 255 and takes nothing less.
+    to_b.ebgp_multihop = None;
+    to_b.ttl_security = Some(1);
+    to_a.ttl_security = Some(1);
+    assert_eq!(a.handle.update_peer(to_b).await, Ok(Change::Applied));
+    assert_eq!(b.handle.update_peer(to_a.clone()).await, Ok(Change::Applied));
+    let before = a.status(b.address).await.traffic.received.keepalive;
+    let status = a.until(b.address, "kept alive", |peer| peer.traffic.received.keepalive >= before + 4).await;
+    assert_eq!((status.established_count, status.flaps), (1, 0));
+
+    // One side stops sending with 255: what it says never arrives, and the Hold Timer expires at the other.
+    to_a.ttl_security = None;
+    assert_eq!(b.handle.update_peer(to_a.clone()).await, Ok(Change::Applied));
+    a.until(b.address, "down", |peer| peer.flaps == 1).await;
+    to_a.ttl_security = Some(1);
+    b.handle.update_peer(to_a).await.unwrap();
+    a.established(&b).await;
+}
+
+#[tokio::test]
+async fn a_silent_stop_keeps_the_routes_and_a_cease_gives_its_reason() {
+    let mut a = Node::new("127.7.6.1", 1).await;
+    for (count, stop) in [
+        (1, Stop::Silent),
+        (2, Stop::Cease { communication: "rack 7 is moved".to_owned() }),
+        (3, Stop::Silent),
+    ] {
+        let b = Node::new("127.7.6.2", 2).await;
+        let silent = stop == Stop::Silent;
+        if count == 1 {
+            join(&a, &b).await;
+        } else {
+            let mut peer = a.peer(&b);
+            peer.connect_retry = Duration::from_secs(1);
+            a.handle.update_peer(peer).await.unwrap();
+            b.handle.add_peer(b.peer(&a)).await.unwrap();
+            a.established(&b).await;
+            b.established(&a).await;
+        }
+        let prefix = "10.1.0.0/24".parse().unwrap();
+        b.handle.originate(prefix, Origination::default()).await.unwrap();
+        a.until(b.address, "told", |peer| peer.families.iter().any(|family| family.received == 1)).await;
+        soon(b.handle.stop(stop)).await;
+        let (reason, retained) = a
+            .event(|event| match event {
+                Event::PeerDown { reason, retained, .. } => Some((reason, retained)),
+                _ => None,
+            })
+            .await;
+        let status = a.status(b.address).await;
+        let stale: usize = status.families.iter().map(|family| family.stale).sum();
+        if silent {
+            assert_eq!(retained, FamilySet::ALL, "{reason}");
+            assert_eq!(stale, 1);
+        } else {
+            assert!(reason.contains("rack 7 is moved"), "{reason}");
+            assert_eq!(retained, FamilySet::EMPTY);
+            assert_eq!(stale, 0);
+            assert!(status.notification_received.unwrap().text.contains("rack 7 is moved"));
+        }
+        assert_eq!(b.handle.peers().await, Err(Stopped));
+        assert_eq!(b.handle.remove_peer(a.address).await, Err(CommandError::Stopped(Stopped)));
+        // Its port is free again.
+        drop(std::net::TcpListener::bind(b.handle.listening()[0]).unwrap());
+        soon(b.handle.stop(Stop::Silent)).await;
+    }
+}
+
+#[tokio::test]
+async fn dropping_every_handle_is_a_silent_stop() {
+    let mut a = Node::new("127.7.7.1", 1).await;
+    let Node { handle, mut events, mut changes, .. } = {
+        let b = Node::new("127.7.7.2", 2).await;
+        join(&a, &b).await;
+        b
+    };
+    drop(handle);
+    let retained = a
+        .event(|event| match event {
+            Event::PeerDown { retained, .. } => Some(retained),
+            _ => None,
+        })
+        .await;
+    assert_eq!(retained, FamilySet::ALL);
+    soon(async { while events.next().await.is_some() {} }).await;
+    assert_eq!(soon(changes.next(1)).await, Err(Stopped));
+}
+
+#[tokio::test]
+async fn a_restart_comes_back_without_losing_a_route() {
+    let mut a = Node::new("127.7.8.1", 1).await;
+    let b = Node::new("127.7.8.2", 2).await;
+    join(&a, &b).await;
+    let prefix = "10.1.0.0/24".parse().unwrap();
+    b.handle.originate(prefix, Origination::default()).await.unwrap();
+    let changes = soon(a.changes.next(10)).await.unwrap();
+    assert_eq!(changes[0].prefix, prefix);
+    let listen = b.handle.listening()[0];
+    soon(b.handle.stop(Stop::Silent)).await;
+
+    let options = Options { restarting: true, complete: false, listen: Some(listen) };
+    let b = Node::with("127.7.8.2", 2, options).await;
+    b.handle.add_peer(b.peer(&a)).await.unwrap();
+    b.handle.originate(prefix, Origination::default()).await.unwrap();
+    b.handle.originations_complete().await.unwrap();
+    a.until(b.address, "told again", |peer| {
+        peer.established_count == 2 && peer.families.iter().all(|family| family.end_of_rib_received)
+    })
+    .await;
+    let status = a.status(b.address).await;
+    assert_eq!(status.families.iter().map(|family| family.stale).sum::<usize>(), 0);
+    assert_eq!(status.families.iter().map(|family| family.received).sum::<usize>(), 1);
+    // The FIB heard of nothing in between.
+    let change = tokio::time::timeout(Duration::from_millis(100), a.changes.next(10)).await;
+    assert!(change.is_err(), "{change:?}");
+}
+
+#[tokio::test]
+async fn a_stranger_is_closed_at_once_and_counted() {
+    let (a, b) = (Node::new("127.7.9.1", 1).await, Node::new("127.7.9.2", 2).await);
+    join(&a, &b).await;
+    for count in 1..=5 {
+        let mut stream =
+            soon(connect_from("127.7.9.99".parse().unwrap(), a.handle.listening()[0])).await.unwrap();
+        assert_eq!(soon(stream.read(&mut [0; 64])).await.unwrap_or(0), 0, "a stranger is told nothing");
+        assert_eq!(a.handle.refused(), count);
+    }
+    assert_eq!(a.status(b.address).await.flaps, 0);
+}
+
+#[tokio::test]
+async fn garbage_from_a_configured_address_gets_a_notification() {
+    let a = Node::new("127.7.10.1", 1).await;
+    let b = Node::new("127.7.10.2", 2).await;
+    join_with(&a, &b, |peer| peer.passive = true, |peer| peer.shutdown = true).await;
+    let mut stream = soon(connect_from(b.address, a.handle.listening()[0])).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: tor1\r\n\r\n").await.unwrap();
+    let mut said = Vec::new();
+    soon(stream.read_to_end(&mut said)).await.expect("a FIN, no RST");
+    // The last message is NOTIFICATION 1/1, Connection Not Synchronized (RFC 4271 §6.1).
+    let last = said.len().checked_sub(21).expect("a NOTIFICATION");
+    assert_eq!(&said[last..last + 16], &[0xff; 16]);
+    assert_eq!(&said[last + 16..], &[0, 21, 3, 1, 1]);
+    let error = a.until(b.address, "in error", |peer| peer.last_error.is_some()).await.last_error.unwrap();
+    assert!(!error.text.is_empty());
+}
+
+#[tokio::test]
+async fn a_refused_connection_says_who_refused() {
+    let a = Node::new("127.7.11.1", 1).await;
+    let b = Node::new("127.7.11.2", 2).await;
+    let mut peer = a.peer(&b);
+    drop(std::net::TcpListener::bind("127.7.11.3:0").map(|free| {
+        peer.port = free.local_addr().unwrap().port();
+        peer.address = "127.7.11.3".parse().unwrap();
+    }));
+    a.handle.add_peer(peer.clone()).await.unwrap();
+    let status = a.until(peer.address, "in error", |peer| peer.last_error.is_some()).await;
+    let error = status.last_error.unwrap().text;
+    assert!(error.contains("127.7.11.3") && error.contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_named_with_its_fix() {
+    let a = Node::new("127.7.12.1", 1).await;
+    let taken = a.handle.listening()[0];
+    let config = SpeakerConfig {
+        local_as: Asn(2),
+        router_id: [10, 0, 0, 2].into(),
+        restarting: false,
+        selection_deferral: Duration::from_secs(5),
+        max_paths: 1,
+        seed: 1,
+    };
+    let shell = ShellConfig { listen: vec![taken], ..ShellConfig::default() };
+    let error = net::spawn(config, &shell).expect_err("the port is in use").to_string();
+    assert!(error.contains(&taken.to_string()) && error.contains("another BGP speaker"), "{error}");
+}
+
+async fn connect_from(local: IpAddr, remote: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::new(local, 0))?;
+    socket.connect(remote).await
+}
