@@ -1,2 +1,149 @@
-//! Placeholder until the first commit of this crate.
-fn main() {}
+#![allow(clippy::disallowed_methods)] // a lab measures wall time; only the engine in bgp/ must not read a clock
+//! `cargo lab`: whole fabrics on one machine. Topologies are containerlab files; each node is a network namespace with
+//! the real daemons of Debian's packages in it, or a Trunkline node with the agent and plugin built from this tree.
+//!
+//! ```text
+//! topology  reads lab/topologies/*.clab.yml, strictly
+//!   └─ fabric   brings one up and down: host (namespaces, mounts), daemons (FRR, BIRD, GoBGP, the agent), evidence (after a failure)
+//!        ├─ demo    the tour on two-racks, with times and lost packets
+//!        ├─ tests   fmt to labs, one function each
+//!        └─ bench   attach, fib and memory, each against its peer in the same run
+//! pinger, routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
+//! ```
+
+mod daemons;
+mod evidence;
+mod fabric;
+mod host;
+mod interrupt;
+mod netns;
+mod packages;
+mod product;
+mod progress;
+mod shell;
+mod topology;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+
+use crate::fabric::{Fabric, Place};
+use crate::progress::{say, step, step_with};
+use crate::topology::{Image, Topology};
+
+/// Whole fabrics on one machine: real routers and Trunkline nodes in network namespaces.
+///
+/// Everything a lab does stays in namespaces called tl-…, its files in target/lab/. Missing Debian packages are installed.
+/// All commands but `list` need root.
+#[derive(Parser)]
+#[command(name = "cargo lab", bin_name = "cargo lab", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Put this into the names of namespaces and folders, so that two labs of one topology can run side by side.
+    #[arg(long, global = true, value_name = "TAG")]
+    tag: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Bring a topology up and leave it running.
+    Up {
+        /// A topology's name: see `cargo lab list`.
+        topology: String,
+    },
+    /// Take a topology down: its daemons, its namespaces, its pods.
+    Down {
+        /// A topology's name: see `cargo lab list`.
+        topology: String,
+    },
+    /// Run a command on a node of a topology that is up, or a shell if no command is given.
+    #[command(
+        after_help = "Examples:\n  cargo lab exec two-racks node1a trunkline peers\n  cargo lab exec two-racks spine1 vtysh -c 'show bgp summary'"
+    )]
+    Exec {
+        /// A topology's name: see `cargo lab list`.
+        topology: String,
+        /// A node of it.
+        node: String,
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// List the topologies, and which are up.
+    List,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    interrupt::install()?;
+    let place = Place::find(cli.tag)?;
+    match cli.command {
+        Command::Up { topology } => up(&place, &topology)?,
+        Command::Down { topology } => {
+            packages::need_root("cargo lab down")?;
+            let removed = step(&format!("taking {topology} down"), || Fabric::down(&place, &topology))?;
+            say(&format!("{topology} is down: {removed} namespaces removed"));
+        }
+        Command::Exec { topology, node, command } => return exec(&place, &topology, &node, &command),
+        Command::List => list(&place)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn up(place: &Place, name: &str) -> Result<()> {
+    packages::need_root("cargo lab up")?;
+    let topology = Topology::load(&place.topology_file(name)?)?;
+    packages::need(packages::ALWAYS.into_iter().chain(topology.packages()))?;
+    let product = match topology.with_image(Image::Node).next() {
+        Some(_) => product::build(place)?,
+        None => product::folder(place),
+    };
+    let fabric =
+        step_with(&format!("bringing {name} up"), || Fabric::up(place, name, &product), |f| f.topology.summary())?;
+    say(&format!("\n{name} is up; its files and logs are in {}", fabric.folder.display()));
+    for (role, command) in [
+        (fabric.topology.with_image(Image::Node).next(), "trunkline peers"),
+        (fabric.topology.with_image(Image::Frr).next(), "vtysh -c 'show bgp ipv4 unicast summary'"),
+        (fabric.topology.with_image(Image::Bird).next(), "birdc show protocols"),
+        (fabric.topology.with_image(Image::GoBgp).next(), "gobgp neighbor"),
+    ] {
+        if let Some(node) = role {
+            say(&format!("  cargo lab exec {name} {node} {command}"));
+        }
+    }
+    say(&format!("  cargo lab down {name}"));
+    fabric.leave_running();
+    Ok(())
+}
+
+fn exec(place: &Place, topology: &str, node: &str, command: &[String]) -> Result<ExitCode> {
+    packages::need_root("cargo lab exec")?;
+    let fabric = Fabric::open(place, topology)?;
+    let shell = [std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned())];
+    let command = if command.is_empty() { &shell[..] } else { command };
+    let (program, args) = command.split_first().context("a command")?;
+    let status = fabric.host(node)?.command(program, args).status().with_context(|| program.clone())?;
+    Ok(ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1)))
+}
+
+fn list(place: &Place) -> Result<()> {
+    let mut rows = vec![vec!["TOPOLOGY".to_owned(), "STATE".to_owned(), "NODES".to_owned()]];
+    for name in place.topology_names() {
+        let topology = Topology::load(&place.topology_file(&name)?)?;
+        let state = if Fabric::open(place, &name).is_ok() { "up" } else { "" };
+        rows.push(vec![name, state.to_owned(), topology.summary()]);
+    }
+    print!("{}", progress::table(&rows));
+    Ok(())
+}

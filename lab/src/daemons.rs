@@ -1,0 +1,98 @@
+//! What each image runs, with the daemons that Debian packages.
+
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::fabric::Fabric;
+use crate::host::Host;
+use crate::shell::{Seen, run_with_input, wait_for};
+use crate::topology::Image;
+
+/// Starts every node's daemons, all nodes at the same time.
+pub(crate) fn start_all(fabric: &Fabric) -> Result<()> {
+    std::thread::scope(|scope| {
+        let starting: Vec<_> = fabric
+            .topology
+            .nodes
+            .iter()
+            .map(|(name, node)| {
+                let image = node.image;
+                let env: Vec<(&str, &str)> = node.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+                scope.spawn(move || start(fabric.host(name)?, image, &env).with_context(|| format!("node {name}")))
+            })
+            .collect();
+        starting.into_iter().try_for_each(|s| s.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+    })
+}
+
+fn start(host: &Host, image: Image, env: &[(&str, &str)]) -> Result<()> {
+    match image {
+        Image::Host => Ok(()),
+        Image::Frr => start_frr(host),
+        Image::Bird => host.run("bird", ["-c", "/etc/bird/bird.conf"]).map(|_| ()),
+        Image::GoBgp => start_gobgp(host, env),
+        Image::Node => start_agent(host, env).map(|_| ()),
+    }
+}
+
+/// The daemons of /etc/frr/daemons (zebra and bgpd if there is none), then the configuration through vtysh, as
+/// frrinit.sh does it.
+fn start_frr(host: &Host) -> Result<()> {
+    let wanted = host.sh("cat /etc/frr/daemons")?;
+    let set = |name: &str, value: &str| wanted.lines().any(|l| l.trim() == format!("{name}={value}"));
+    let mut args = String::new();
+    for daemon in ["zebra", "bgpd", "bfdd", "staticd"] {
+        if daemon == "zebra" || set(daemon, "yes") {
+            args = wanted
+                .lines()
+                .find_map(|l| l.trim().strip_prefix(&format!("{daemon}_options=")))
+                .unwrap_or("\"-A 127.0.0.1\"")
+                .trim_matches('"')
+                .to_owned();
+            host.sh(&format!("/usr/lib/frr/{daemon} -d {args} --log file:/var/log/frr/{daemon}.log"))?;
+        }
+    }
+    drop(args);
+    host.run("vtysh", ["-b"]).map(|_| ())
+}
+
+fn start_gobgp(host: &Host, env: &[(&str, &str)]) -> Result<()> {
+    host.daemon("gobgpd.log", "gobgpd", &["-f", "/etc/gobgp/gobgpd.toml", "--log-plain"], env)?;
+    wait_for(&format!("gobgpd on {}", host.name), Duration::from_secs(10), || {
+        let asked = host.run("gobgp", ["global"]);
+        Ok(Seen::when(asked.is_ok(), || asked.err().map(|e| format!("{e:#}")).unwrap_or_default()))
+    })
+}
+
+/// Starts the node's agent and returns at once; whoever needs it to be ready waits for that.
+pub(crate) fn start_agent(host: &Host, env: &[(&str, &str)]) -> Result<Child> {
+    if !host.product.join("trunkline").exists() {
+        bail!("{} is not built", host.product.join("trunkline").display());
+    }
+    host.daemon("agent.log", "trunkline", &["agent", "--config", "/etc/trunkline/agent.yaml"], env)
+}
+
+/// Types commands into a router's configuration.
+pub(crate) fn vtysh(host: &Host, commands: &[&str]) -> Result<String> {
+    let args = commands.iter().flat_map(|c| ["-c", c]);
+    host.run("vtysh", args)
+}
+
+/// One of FRR's `show … json` answers.
+pub(crate) fn vtysh_json(host: &Host, command: &str) -> Result<serde_json::Value> {
+    let text = host.run("vtysh", ["-c", command])?;
+    serde_json::from_str(&text).with_context(|| format!("{}: {command}: {text}", host.name))
+}
+
+/// Feeds a batch to `ip -batch -` on a host.
+pub(crate) fn ip_batch(host: &Host, family: &str, batch: &str) -> Result<()> {
+    run_with_input(&mut host.command("ip", [family, "-batch", "-"]), batch).map(|_| ())
+}
+
+/// Whether a file exists for a node under its private /run, seen from outside.
+pub(crate) fn run_path(host: &Host, path: &str) -> std::path::PathBuf {
+    host.folder.join("run").join(Path::new(path).strip_prefix("/run").unwrap_or(Path::new(path)))
+}

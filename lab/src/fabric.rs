@@ -1,0 +1,315 @@
+//! A running lab: brings a topology up in network namespaces and takes it down again, whatever happened in between.
+//!
+//! Its folder is `target/lab/<topology>/`: `files/` (a copy of what lies beside the topology file; nodes bind these,
+//! so they can be edited while the lab runs), one folder per node with logs and sockets, `state.json`, and `failure/`
+//! after something went wrong. Namespaces are `tl-<topology>-<node>`, those of pods `tl-<topology>-<node>-<pod>`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::host::Host;
+use crate::interrupt::{self, Registered};
+use crate::netns::Namespace;
+use crate::progress::say;
+use crate::shell::{cmd, run};
+use crate::topology::{Link, Topology};
+use crate::{daemons, evidence};
+
+/// Where things are: the repository, its target folder, and the prefix that keeps two labs on one machine apart.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub repository: PathBuf,
+    /// Folder with the topology files.
+    pub topologies: PathBuf,
+    /// `target/lab`.
+    pub state: PathBuf,
+    /// Put into the names of namespaces, for two labs of the same topology on one machine.
+    pub tag: Option<String>,
+}
+
+impl Place {
+    pub(crate) fn find(tag: Option<String>) -> Result<Self> {
+        if let Some(tag) = tag.as_ref().filter(|t| t.is_empty() || t.contains(|c: char| !c.is_ascii_alphanumeric()))
+        {
+            bail!("--tag {tag:?}: letters and digits only");
+        }
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let repository = manifest.parent().context("the repository's folder")?.to_owned();
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or(repository.join("target"), PathBuf::from);
+        let state = std::path::absolute(target)?.join("lab");
+        for copied in ["/etc", "/var/lib"] {
+            if state.starts_with(copied) {
+                bail!(
+                    "the lab's folder {} lies under {copied}, which every lab node has a copy of; \
+                     set CARGO_TARGET_DIR to a folder elsewhere",
+                    state.display()
+                );
+            }
+        }
+        Ok(Self { topologies: manifest.join("topologies"), repository, state, tag })
+    }
+
+    pub(crate) fn topology_file(&self, name: &str) -> Result<PathBuf> {
+        let file = self.topologies.join(format!("{name}.clab.yml"));
+        if !file.exists() {
+            let known: Vec<String> = self.topology_names();
+            bail!("there is no topology {name:?}; there are: {}", known.join(", "));
+        }
+        Ok(file)
+    }
+
+    pub(crate) fn topology_names(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(&self.topologies) else { return Vec::new() };
+        let mut names: Vec<String> = entries
+            .flatten()
+            .filter_map(|e| Some(e.file_name().to_str()?.strip_suffix(".clab.yml")?.to_owned()))
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn folder(&self, topology: &str) -> PathBuf {
+        match &self.tag {
+            Some(tag) => self.state.join(format!("{topology}@{tag}")),
+            None => self.state.join(topology),
+        }
+    }
+
+    fn namespace(&self, topology: &str, node: &str) -> String {
+        match &self.tag {
+            Some(tag) => format!("tl-{tag}-{topology}-{node}"),
+            None => format!("tl-{topology}-{node}"),
+        }
+    }
+}
+
+/// What is kept on disk of a lab that is up.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    nodes: BTreeMap<String, u32>,
+    product: PathBuf,
+}
+
+/// A lab that is up.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    pub topology: Topology,
+    pub hosts: BTreeMap<String, Host>,
+    /// `target/lab/<topology>`.
+    pub folder: PathBuf,
+    place: Place,
+    /// While this is there, dropping the value takes the lab down.
+    guard: Option<Registered>,
+}
+
+impl Fabric {
+    /// Brings a topology up. It is taken down when the value is dropped, on Ctrl-C and on a panic, unless
+    /// [`Fabric::leave_running`] is called.
+    pub(crate) fn up(place: &Place, name: &str, product: &Path) -> Result<Self> {
+        let topology = Topology::load(&place.topology_file(name)?)?;
+        let folder = place.folder(name);
+        if let Ok(running) = Self::open(place, name) {
+            bail!(
+                "{name} is up already (since {} in {}); `cargo lab down {name}` takes it down",
+                since(&running.folder.join("state.json")),
+                running.folder.display()
+            );
+        }
+        let left = Self::namespaces(place, &topology);
+        if !left.is_empty() {
+            if !folder.join("files").exists() {
+                bail!(
+                    "namespace {} is there, and no lab of this working tree made it; `cargo lab down {name}` takes it \
+                     down if it is nobody's, --tag gives this lab other names",
+                    left[0].name()
+                );
+            }
+            Self::remove(place, &topology);
+        }
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        std::fs::create_dir_all(&folder)?;
+        let files = folder.join("files");
+        copy_files(&topology, &files)?;
+
+        let mut fabric = Self { topology, hosts: BTreeMap::new(), folder, place: place.clone(), guard: None };
+        let (guard_place, guard_topology) = (place.clone(), fabric.topology.clone());
+        fabric.guard = Some(interrupt::on_stop(move || {
+            // Twice: the thread that was building may have made one more before it noticed.
+            Self::remove(&guard_place, &guard_topology);
+            Self::remove(&guard_place, &guard_topology);
+        }));
+        fabric.build(&files, product).inspect_err(|_| {
+            say("");
+        })?;
+        Ok(fabric)
+    }
+
+    fn build(&mut self, files: &Path, product: &Path) -> Result<()> {
+        for (name, node) in &self.topology.nodes {
+            interrupt::check()?;
+            let ns = self.place.namespace(&self.topology.name, name);
+            let host = Host::create(name, &ns, &self.folder.join(name), files, product, node)?;
+            self.hosts.insert(name.clone(), host);
+        }
+        for link in &self.topology.links {
+            self.connect(link)?;
+        }
+        for (name, node) in &self.topology.nodes {
+            for line in &node.exec {
+                self.host(name)?.sh(line).with_context(|| format!("topology.nodes.{name}.exec"))?;
+            }
+        }
+        let state = State {
+            nodes: self.hosts.values().map(|h| (h.name.clone(), h.pause)).collect(),
+            product: product.to_owned(),
+        };
+        std::fs::write(self.folder.join("state.json"), serde_json::to_string_pretty(&state)?)?;
+        daemons::start_all(self)
+    }
+
+    fn connect(&self, link: &Link) -> Result<()> {
+        let (a, b) = (self.host(&link.a.node)?, self.host(&link.b.node)?);
+        let mtu = link.mtu.unwrap_or(1500).to_string();
+        // Both ends are made where they belong; nothing passes through the machine's own namespace.
+        run(&mut cmd("ip", ["link", "add", "name", &link.a.interface, "mtu", &mtu, "netns", a.ns.name()])
+            .args(["type", "veth", "peer", "name", &link.b.interface, "mtu", &mtu, "netns", b.ns.name()]))?;
+        a.ns.ip(["link", "set", &link.a.interface, "up"])?;
+        b.ns.ip(["link", "set", &link.b.interface, "up"])?;
+        Ok(())
+    }
+
+    /// A lab that was left running by an earlier `cargo lab up`.
+    pub(crate) fn open(place: &Place, name: &str) -> Result<Self> {
+        let topology = Topology::load(&place.topology_file(name)?)?;
+        let folder = place.folder(name);
+        let file = folder.join("state.json");
+        let not_up = || format!("{name} is not up; `cargo lab up {name}` brings it up");
+        let text = std::fs::read_to_string(&file).with_context(not_up)?;
+        let state: State = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
+        let mut hosts = BTreeMap::new();
+        for (node, pause) in state.nodes {
+            let host = Host {
+                ns: Namespace::named(&place.namespace(name, &node)),
+                folder: folder.join(&node),
+                name: node.clone(),
+                pause,
+                product: state.product.clone(),
+            };
+            if !host.is_up() {
+                bail!(not_up());
+            }
+            hosts.insert(node, host);
+        }
+        Ok(Self { topology, hosts, folder, place: place.clone(), guard: None })
+    }
+
+    /// From here on the lab outlives this process.
+    pub(crate) fn leave_running(mut self) {
+        self.guard = None;
+    }
+
+    /// Takes a lab down by its names, whoever brought it up.
+    pub(crate) fn down(place: &Place, name: &str) -> Result<usize> {
+        let topology = Topology::load(&place.topology_file(name)?)?;
+        let there = Self::namespaces(place, &topology).len();
+        Self::remove(place, &topology);
+        let state = place.folder(name).join("state.json");
+        if state.exists() {
+            std::fs::remove_file(state)?;
+        }
+        Ok(there)
+    }
+
+    /// Every namespace of this lab that is there: the nodes' and their pods'.
+    fn namespaces(place: &Place, topology: &Topology) -> Vec<Namespace> {
+        let nodes: Vec<String> = topology.nodes.keys().map(|n| place.namespace(&topology.name, n)).collect();
+        let mut found: Vec<Namespace> = Namespace::all()
+            .into_iter()
+            .filter(|ns| {
+                nodes.iter().any(|node| {
+                    ns.name().strip_prefix(node.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+                })
+            })
+            .collect();
+        // Pods before their nodes.
+        found.sort_by_key(|ns| std::cmp::Reverse(ns.name().len()));
+        found
+    }
+
+    fn remove(place: &Place, topology: &Topology) {
+        for ns in Self::namespaces(place, topology) {
+            if let Err(e) = ns.delete() {
+                say(&format!("could not remove {}: {e:#}", ns.name()));
+            }
+        }
+    }
+
+    pub(crate) fn host(&self, name: &str) -> Result<&Host> {
+        let known = || self.hosts.keys().cloned().collect::<Vec<_>>().join(", ");
+        self.hosts
+            .get(name)
+            .with_context(|| format!("{} has no node {name:?}; it has: {}", self.topology.name, known()))
+    }
+
+    /// The name of a pod's namespace on a node.
+    pub(crate) fn pod_namespace(&self, node: &str, pod: &str) -> String {
+        format!("{}-{pod}", self.place.namespace(&self.topology.name, node))
+    }
+
+    /// The running copy of a file that lies beside the topology.
+    pub(crate) fn file(&self, path: &str) -> PathBuf {
+        self.folder.join("files").join(path)
+    }
+
+    /// Runs `work`; if it fails, gathers logs and tables in one folder and says where.
+    pub(crate) fn watched<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        work(self).map_err(|e| match evidence::gather(self, &format!("{e:#}")) {
+            Ok(folder) => e.context(format!("logs, captures and routing tables: {}", folder.display())),
+            Err(gathering) => e.context(format!("and the evidence could not be gathered: {gathering:#}")),
+        })
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        if self.guard.take().is_some() {
+            Self::remove(&self.place, &self.topology);
+            let _absent = std::fs::remove_file(self.folder.join("state.json"));
+        }
+    }
+}
+
+/// Copies what the nodes bind, so that a lab's edits never reach the repository.
+fn copy_files(topology: &Topology, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for (source, _) in topology.nodes.values().flat_map(|n| &n.binds) {
+        copy_tree(&topology.folder.join(source), &to.join(source))
+            .with_context(|| format!("cannot copy {}", source.display()))?;
+    }
+    Ok(())
+}
+
+fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
+    if from.is_dir() {
+        std::fs::create_dir_all(to)?;
+        for entry in std::fs::read_dir(from)? {
+            let entry = entry?;
+            copy_tree(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        return Ok(());
+    }
+    if let Some(parent) = to.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::copy(from, to).map(|_| ())
+}
+
+fn since(file: &Path) -> String {
+    let age = std::fs::metadata(file).and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+    age.map_or("unknown".to_owned(), |a| format!("{} ago", crate::progress::seconds(a.as_secs_f64())))
+}

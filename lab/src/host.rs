@@ -1,0 +1,176 @@
+//! One node of a running lab: a network namespace, and a mount namespace in which the node has /run, /etc,
+//! /var/lib/trunkline and /var/log of its own, so that daemons and commands find everything at the paths that they have
+//! in a container or on a real host. A process that only sleeps keeps the mount namespace there, as in a pod sandbox.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::netns::{Namespace, enter_mounts_of};
+use crate::shell::{cmd, run};
+use crate::topology::Node;
+
+/// What the sleeping process does before it sleeps. Arguments: the node's folder, then pairs of bind source and target.
+/// /etc is an overlay over a tmpfs, which works on any file system below; the rest are plain folders on disk, because
+/// the time a write to disk takes is part of what is measured.
+const SETUP: &str = r#"
+folder=$1; shift
+mkdir -p "$folder/run/netns" "$folder/lib" "$folder/log/frr" "$folder/tmp"
+chmod 1777 "$folder/tmp"
+if getent passwd frr >/dev/null; then
+    mkdir -p "$folder/run/frr"; chown frr:frr "$folder/run/frr" "$folder/log/frr"
+fi
+mkdir -p "$folder/run/bird" "$folder/run/trunkline"
+mount -t tmpfs lab "$folder/tmp"
+mkdir "$folder/tmp/etc" "$folder/tmp/etc.work" "$folder/tmp/lib" "$folder/tmp/lib.work"
+mount -t overlay lab -o "lowerdir=/etc,upperdir=$folder/tmp/etc,workdir=$folder/tmp/etc.work" /etc
+while [ $# -gt 0 ]; do
+    if [ -d "$1" ]; then mkdir -p "$2"; else mkdir -p "$(dirname "$2")"; [ -e "$2" ] || : >"$2"; fi
+    mount --bind "$1" "$2"
+    shift 2
+done
+mount -t overlay lab -o "lowerdir=/var/lib,upperdir=$folder/tmp/lib,workdir=$folder/tmp/lib.work" /var/lib
+mkdir -p /var/lib/trunkline
+mount --bind "$folder/lib" /var/lib/trunkline
+mount --bind "$folder/log" /var/log
+mount --rbind /run/netns "$folder/run/netns"
+mount --rbind "$folder/run" /run
+mount -t sysfs sysfs /sys
+echo ready
+exec sleep infinity >/dev/null
+"#;
+
+/// One node that is up.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    /// The node's name in the topology.
+    pub name: String,
+    pub ns: Namespace,
+    /// State, logs and sockets of this node.
+    pub folder: PathBuf,
+    /// The sleeping process that holds the mount namespace.
+    pub pause: u32,
+    /// Folder with the product's binaries, first in PATH.
+    pub product: PathBuf,
+}
+
+impl Host {
+    /// Makes the namespaces. Links, addresses and daemons come later.
+    pub(crate) fn create(
+        name: &str,
+        ns_name: &str,
+        folder: &Path,
+        files: &Path,
+        product: &Path,
+        node: &Node,
+    ) -> Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let ns = Namespace::create(ns_name)?;
+        let sysctls: String = node.sysctls.iter().fold(String::new(), |script, (key, value)| {
+            script + &format!("echo '{value}' >/proc/sys/{}\n", key.replace('.', "/"))
+        });
+        let log = std::fs::File::create(folder.join("setup.log"))?;
+        let mut sleeper = cmd("nsenter", [format!("--net={}", ns.path().display())]);
+        sleeper
+            .args(["unshare", "--mount", "--propagation", "slave", "sh", "-euc"])
+            .args([&format!("{sysctls}{SETUP}"), "sh"])
+            .arg(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .process_group(0);
+        for (source, target) in &node.binds {
+            sleeper.arg(files.join(source)).arg(target);
+        }
+        let mut sleeper = sleeper.spawn().context("nsenter")?;
+        let mut line = String::new();
+        if let Some(out) = sleeper.stdout.take() {
+            BufReader::new(out).read_line(&mut line)?;
+        }
+        if line != "ready\n" {
+            let said = std::fs::read_to_string(folder.join("setup.log")).unwrap_or_default();
+            bail!("node {name} could not be set up: {}", said.trim());
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            ns,
+            folder: folder.to_owned(),
+            pause: sleeper.id(),
+            product: product.to_owned(),
+        })
+    }
+
+    /// Whether the namespaces are still there and are ours.
+    pub(crate) fn is_up(&self) -> bool {
+        let (Ok(own), Ok(process)) =
+            (std::fs::metadata(self.ns.path()), std::fs::metadata(format!("/proc/{}/ns/net", self.pause)))
+        else {
+            return false;
+        };
+        (own.dev(), own.ino()) == (process.dev(), process.ino())
+    }
+
+    /// A command that runs on this node.
+    pub(crate) fn command<I: AsRef<std::ffi::OsStr>>(
+        &self,
+        program: &str,
+        args: impl IntoIterator<Item = I>,
+    ) -> Command {
+        let mut command = cmd("nsenter", [format!("--net={}", self.ns.path().display())]);
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.pause)).args(["--", program]).args(args);
+        command.env("PATH", self.path_variable());
+        command
+    }
+
+    fn path_variable(&self) -> String {
+        let path = std::env::var("PATH").unwrap_or_default();
+        format!("{}:/usr/sbin:/sbin:/usr/bin:/bin:{path}", self.product.display())
+    }
+
+    /// Runs a command on this node and returns what it printed.
+    pub(crate) fn run<I: AsRef<std::ffi::OsStr>>(
+        &self,
+        program: &str,
+        args: impl IntoIterator<Item = I>,
+    ) -> Result<String> {
+        run(&mut self.command(program, args)).with_context(|| format!("on {}", self.name))
+    }
+
+    /// Runs a command line through the shell, as `exec` lines are.
+    pub(crate) fn sh(&self, line: &str) -> Result<String> {
+        self.run("sh", ["-c", line])
+    }
+
+    /// Starts a daemon that stays in the foreground, in a process group of its own, its outputs in a log file.
+    pub(crate) fn daemon(&self, log: &str, program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Child> {
+        let path = self.folder.join("log").join(log);
+        let out = std::fs::File::options().create(true).append(true).open(&path)?;
+        let err = out.try_clone()?;
+        self.command(program, args)
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("{}: cannot start {program}", self.name))
+    }
+
+    /// Moves the calling thread onto this node, for good: programs that it starts run there without nsenter in between.
+    pub(crate) fn enter(&self) -> Result<()> {
+        self.ns.enter()?;
+        enter_mounts_of(self.pause)
+    }
+
+    /// Runs `work` on a thread of its own on this node.
+    pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| self.enter().and_then(|()| work()));
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}

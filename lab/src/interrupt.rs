@@ -1,0 +1,55 @@
+//! Ctrl-C and SIGTERM: what is up is taken down before the process ends. Whoever brings something up registers how to
+//! take it down; a drop guard does the same on the normal way out and in a panic, and unregisters it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, bail};
+
+type Cleanup = Box<dyn FnOnce() + Send>;
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+static NEXT: AtomicU64 = AtomicU64::new(0);
+static CLEANUPS: Mutex<BTreeMap<u64, Cleanup>> = Mutex::new(BTreeMap::new());
+
+/// A registration; dropping it unregisters without running.
+#[derive(Debug)]
+pub(crate) struct Registered(u64);
+
+/// Registers what to do when the process is told to stop.
+pub(crate) fn on_stop(cleanup: impl FnOnce() + Send + 'static) -> Registered {
+    let key = NEXT.fetch_add(1, Ordering::Relaxed);
+    CLEANUPS.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Box::new(cleanup));
+    Registered(key)
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        CLEANUPS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
+/// Starts listening for the signals. Called once, at the start of the process.
+pub(crate) fn install() -> Result<()> {
+    ctrlc::set_handler(|| {
+        if STOPPED.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        eprintln!("\ninterrupted: taking down what is up …");
+        let cleanups = std::mem::take(&mut *CLEANUPS.lock().unwrap_or_else(PoisonError::into_inner));
+        for cleanup in cleanups.into_values() {
+            cleanup();
+        }
+        std::process::exit(130);
+    })
+    .context("cannot listen for Ctrl-C")
+}
+
+/// An error once the process was told to stop, so that loops end.
+pub(crate) fn check() -> Result<()> {
+    if STOPPED.load(Ordering::SeqCst) {
+        bail!("interrupted");
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+#![allow(unsafe_code)] // unshare(CLONE_FS), which setns into a mount namespace asks for
+//! Network namespaces by name, as `ip netns` keeps them, and threads that work inside one.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::shell::{Seen, cmd, run, wait_for};
+
+const FOLDER: &str = "/run/netns";
+
+/// A network namespace with a name. It stays when this value is dropped; [`Namespace::delete`] removes it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Creates it, with the loopback up.
+    pub(crate) fn create(name: &str) -> Result<Self> {
+        run(&mut cmd("ip", ["netns", "add", name]))?;
+        run(&mut cmd("ip", ["-n", name, "link", "set", "lo", "up"]))?;
+        Ok(Self { name: name.to_owned() })
+    }
+
+    /// A namespace that is there already, or may be.
+    pub(crate) fn named(name: &str) -> Self {
+        Self { name: name.to_owned() }
+    }
+
+    /// All there are on this machine.
+    pub(crate) fn all() -> Vec<Self> {
+        let Ok(entries) = std::fs::read_dir(FOLDER) else { return Vec::new() };
+        entries.flatten().map(|e| Self { name: e.file_name().to_string_lossy().into_owned() }).collect()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The path that CNI_NETNS has.
+    pub(crate) fn path(&self) -> PathBuf {
+        Path::new(FOLDER).join(&self.name)
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        self.path().exists()
+    }
+
+    /// Kills what runs in it, then removes it.
+    pub(crate) fn delete(&self) -> Result<()> {
+        if !self.exists() {
+            return Ok(());
+        }
+        wait_for(&format!("the end of the processes in {}", self.name), Duration::from_secs(10), || {
+            let pids = self.pids();
+            for pid in &pids {
+                // It may have ended by itself between the look and the signal.
+                let _gone = kill_process(*pid, Signal::KILL);
+            }
+            Ok(Seen::when(pids.is_empty(), || format!("{pids:?}")))
+        })?;
+        run(&mut cmd("ip", ["netns", "del", &self.name]))?;
+        Ok(())
+    }
+
+    /// Processes whose network namespace is this one.
+    pub(crate) fn pids(&self) -> Vec<Pid> {
+        let Ok(own) = std::fs::metadata(self.path()) else { return Vec::new() };
+        let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+        let own_pid = std::process::id();
+        entries
+            .flatten()
+            .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
+            .filter(|pid| u32::try_from(*pid) != Ok(own_pid))
+            .filter(|pid| {
+                let Ok(meta) = std::fs::metadata(format!("/proc/{pid}/ns/net")) else { return false };
+                // A zombie still shows its namespace for a moment, and no signal ends it.
+                (meta.dev(), meta.ino()) == (own.dev(), own.ino()) && !is_zombie(*pid)
+            })
+            .filter_map(Pid::from_raw)
+            .collect()
+    }
+
+    /// Moves the calling thread into it, for good. Sockets opened and programs started by this thread live there.
+    pub(crate) fn enter(&self) -> Result<()> {
+        let file = File::open(self.path()).with_context(|| format!("namespace {}", self.name))?;
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+            .with_context(|| format!("cannot enter namespace {}", self.name))
+    }
+
+    /// Runs `work` on a thread of its own inside this namespace.
+    pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.enter().and_then(|()| work())).join().unwrap_or_else(|panic| {
+                std::panic::resume_unwind(panic);
+            })
+        })
+    }
+
+    /// `ip -n <this> …`
+    pub(crate) fn ip<const N: usize>(&self, args: [&str; N]) -> Result<String> {
+        run(cmd("ip", ["-n", &self.name]).args(args))
+    }
+}
+
+fn is_zombie(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    // "pid (comm) state …"; comm may hold parentheses itself.
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+/// Moves the calling thread into the mount namespace of a process, for good.
+pub(crate) fn enter_mounts_of(pid: u32) -> Result<()> {
+    let file = File::open(format!("/proc/{pid}/ns/mnt")).with_context(|| format!("process {pid} is gone"))?;
+    // SAFETY: only CLONE_FS is asked for: this thread gets a root and working folder of its own. The table of open
+    // files stays shared, so no descriptor becomes invalid for anyone.
+    unsafe { unshare_unsafe(UnshareFlags::FS) }.context("unshare(CLONE_FS)")?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount))
+        .with_context(|| format!("cannot enter the mount namespace of process {pid}"))
+}

@@ -1,0 +1,85 @@
+//! Debian packages that the lab needs: installed when they are missing, without asking anything.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::progress::{say, step};
+use crate::shell::{cmd, run};
+
+/// What every lab uses, whatever its routers are.
+pub(crate) const ALWAYS: [&str; 4] = ["iproute2", "util-linux", "nftables", "tcpdump"];
+
+/// Fails with what to type if this is not root.
+pub(crate) fn need_root(what: &str) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    bail!(
+        "{what} needs root: it makes network namespaces and starts routers in them. \
+         Run it as root, for example: sudo -E env \"PATH=$PATH\" cargo lab …"
+    );
+}
+
+/// Installs those of these packages that are not there.
+pub(crate) fn need(packages: impl IntoIterator<Item = &'static str>) -> Result<()> {
+    let wanted: BTreeSet<&str> = packages.into_iter().collect();
+    let missing: Vec<&str> = wanted.into_iter().filter(|p| !installed(p)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!(
+            "these programs are missing: {}. This is not Debian or Ubuntu: install them with your own package manager",
+            missing.join(", ")
+        );
+    }
+    say(&format!("missing Debian packages: {}", missing.join(", ")));
+    let apt = |args: &[&str]| -> Command {
+        let mut command = cmd("apt-get", ["-q", "-y", "-o", "Dpkg::Use-Pty=0"]);
+        command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    };
+    step("apt-get update", || run(&mut apt(&["update"])))?;
+    let mut install = vec!["install", "--no-install-recommends"];
+    install.extend(&missing);
+    // Debian starts a daemon as soon as it is installed; here it must only ever run inside the lab.
+    let keep_daemons_off = ServicePolicy::deny()?;
+    step(&format!("apt-get install {}", missing.join(" ")), || run(&mut apt(&install)))?;
+    drop(keep_daemons_off);
+    Ok(())
+}
+
+fn installed(package: &str) -> bool {
+    let mut query = cmd("dpkg-query", ["-W", "-f", "${db:Status-Status}", package]);
+    run(&mut query).is_ok_and(|status| status == "installed")
+}
+
+/// /usr/sbin/policy-rc.d that denies service starts, for as long as this value lives. One that is there already is left.
+struct ServicePolicy {
+    ours: bool,
+}
+
+impl ServicePolicy {
+    const PATH: &'static str = "/usr/sbin/policy-rc.d";
+
+    fn deny() -> Result<Self> {
+        use std::os::unix::fs::PermissionsExt as _;
+        if Path::new(Self::PATH).exists() {
+            return Ok(Self { ours: false });
+        }
+        std::fs::write(Self::PATH, "#!/bin/sh\nexit 101\n")?;
+        std::fs::set_permissions(Self::PATH, std::fs::Permissions::from_mode(0o755))?;
+        Ok(Self { ours: true })
+    }
+}
+
+impl Drop for ServicePolicy {
+    fn drop(&mut self) {
+        if self.ours {
+            let _left = std::fs::remove_file(Self::PATH);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The product's own binaries, built by the lab as they are shipped: the agent with the release profile, the plugin
+//! with its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::fabric::Place;
+use crate::progress::{say, seconds};
+
+/// Where both binaries are put together, as on a host: the agent for PATH, the plugin for CNI_PATH.
+pub(crate) fn folder(place: &Place) -> PathBuf {
+    place.state.join("bin")
+}
+
+/// Builds both and returns [`folder`]. Cargo's own progress is shown.
+pub(crate) fn build(place: &Place) -> Result<PathBuf> {
+    let into = folder(place);
+    std::fs::create_dir_all(&into)?;
+    for (package, profile) in [("trunkline", "release"), ("trunkline-cni", "plugin")] {
+        let start = Instant::now();
+        say(&format!("  building {package} ({profile} profile)"));
+        let target = place.state.parent().context("the target folder")?;
+        let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["build", "--package", package, "--profile", profile, "--target-dir"])
+            .arg(target)
+            .current_dir(&place.repository)
+            .stdin(Stdio::null())
+            // Standard output is for results.
+            .stdout(Stdio::null())
+            .status()
+            .context("cargo cannot be started")?;
+        if !status.success() {
+            bail!("building {package} failed ({status}); cargo's message is above");
+        }
+        install(&target.join(profile).join(package), &into.join(package))?;
+        say(&format!("  built {package} in {}", seconds(start.elapsed().as_secs_f64())));
+    }
+    Ok(into)
+}
+
+/// Copies under another name and renames: an agent that runs from the old file is not disturbed.
+fn install(from: &Path, to: &Path) -> Result<()> {
+    let next = to.with_extension("next");
+    std::fs::copy(from, &next).with_context(|| format!("{} was not built", from.display()))?;
+    std::fs::rename(&next, to)?;
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! Running other programs: one way to run a command and get its output, with an error that has the whole command line
+//! and what the program said.
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Runs to the end and returns standard output. A status other than 0 is an error with both outputs in it.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    run_with_input(command, "")
+}
+
+/// As [`run`], with text on standard input.
+pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
+    let line = describe(command);
+    let output = output_with_input(command, input)?;
+    if !output.status.success() {
+        let said = [&output.stderr[..], &output.stdout[..]].concat();
+        bail!("`{line}` failed ({}): {}", output.status, String::from_utf8_lossy(&said).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs to the end and returns status and outputs whatever the status is.
+pub(crate) fn output_with_input(command: &mut Command, input: &str) -> Result<Output> {
+    let line = describe(command);
+    let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
+    let mut child = command
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{line}`"))?;
+    // Inputs here are far smaller than a pipe's buffer, or read by programs that read before they write.
+    if let Some(mut stdin) = child.stdin.take() {
+        match stdin.write_all(input.as_bytes()) {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => return Err(e).context(line),
+            _ => {}
+        }
+    }
+    child.wait_with_output().with_context(|| format!("`{line}`"))
+}
+
+/// A program and its arguments in one go: `sh("ip", ["link", "show"])`.
+pub(crate) fn cmd<I: AsRef<std::ffi::OsStr>>(program: &str, args: impl IntoIterator<Item = I>) -> Command {
+    let mut command = Command::new(program);
+    command.args(args);
+    command
+}
+
+/// The command line as one would type it.
+pub(crate) fn describe(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        let arg = arg.to_string_lossy();
+        line.push(' ');
+        if arg.is_empty() || arg.contains([' ', '\n']) {
+            line.push_str(&format!("{arg:?}"));
+        } else {
+            line.push_str(&arg);
+        }
+    }
+    line
+}
+
+/// Asks again and again until there is an answer or the deadline has passed. The lab never sleeps for a fixed time; what
+/// it waits for has a name, and that name is in the error together with what was seen last.
+pub(crate) fn wait_for<T>(
+    what: &str,
+    deadline: Duration,
+    mut look: impl FnMut() -> Result<Seen<T>>,
+) -> Result<T> {
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(5);
+    loop {
+        crate::interrupt::check()?;
+        let last = match look() {
+            Ok(Seen::Yes(value)) => return Ok(value),
+            Ok(Seen::NotYet(last)) => last,
+            Err(e) => format!("{e:#}"),
+        };
+        if start.elapsed() > deadline {
+            bail!("waited {:.1} s for {what}; last seen: {last}", start.elapsed().as_secs_f64());
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 3 / 2).min(Duration::from_millis(100));
+    }
+}
+
+/// What one look at the world gave.
+pub(crate) enum Seen<T> {
+    Yes(T),
+    /// Not there yet; the text says what was there instead.
+    NotYet(String),
+}
+
+impl Seen<()> {
+    pub(crate) fn when(there: bool, otherwise: impl FnOnce() -> String) -> Self {
+        if there { Self::Yes(()) } else { Self::NotYet(otherwise()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_command_says_what_it_was_and_what_it_said() {
+        let error = run(&mut cmd("sh", ["-c", "echo no such peer >&2; exit 3"])).expect_err("status 3");
+        let text = format!("{error:#}");
+        assert!(text.contains("sh -c") && text.contains("no such peer") && text.contains('3'), "{text}");
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_deadline_with_what_was_seen_last() {
+        let error = wait_for::<()>("rain", Duration::from_millis(20), || Ok(Seen::NotYet("sun".into())));
+        let text = error.expect_err("no rain").to_string();
+        assert!(text.contains("rain") && text.contains("sun"), "{text}");
+    }
+}
