@@ -46,7 +46,8 @@ impl Sandbox {
 
     fn cni_args(&self) -> String {
         let pod = self.name.as_str();
-        let mut args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=lab;K8S_POD_NAME={pod};K8S_POD_UID=uid-{pod}");
+        let mut args =
+            format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=lab;K8S_POD_NAME={pod};K8S_POD_UID=uid-{pod}");
         if !self.args.is_empty() {
             args.push(';');
             args.push_str(&self.args);
@@ -107,7 +108,13 @@ pub(crate) fn plugin_path(host: &Host) -> Vec<PathBuf> {
 }
 
 /// Runs one plugin on a node. The calling thread must be on that node already: see [`Host::enter`].
-pub(crate) fn run_here(path: &[PathBuf], verb: &str, conf: &Value, pod: &Sandbox, netns: &str) -> Result<Answer> {
+pub(crate) fn run_here(
+    path: &[PathBuf],
+    verb: &str,
+    conf: &Value,
+    pod: &Sandbox,
+    netns: &str,
+) -> Result<Answer> {
     let kind = conf["type"].as_str().context("a plugin configuration has a type")?;
     let program = path.iter().map(|p| p.join(kind)).find(|p| p.exists());
     let program = program.with_context(|| format!("plugin {kind} is in none of {path:?}"))?;
@@ -132,7 +139,10 @@ pub(crate) fn run_here(path: &[PathBuf], verb: &str, conf: &Value, pod: &Sandbox
         Ok(serde_json::from_str(text).with_context(|| format!("{kind} {verb} printed: {text}"))?)
     } else {
         let error: Value = serde_json::from_str(&text).with_context(|| {
-            format!("{kind} {verb} failed without a CNI error: {text} {}", String::from_utf8_lossy(&output.stderr))
+            format!(
+                "{kind} {verb} failed without a CNI error: {text} {}",
+                String::from_utf8_lossy(&output.stderr)
+            )
         })?;
         let words = [&error["msg"], &error["details"]].map(|v| v.as_str().unwrap_or_default()).join(": ");
         Err(CniError {
@@ -202,13 +212,16 @@ pub(crate) fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
 /// Runs a chain as a runtime does: ADD forwards with each result as the next one's prevResult, DEL backwards.
 pub(crate) fn run_chain(fabric: &Fabric, verb: &str, chain: &[Value], pod: &Sandbox) -> Result<Value> {
     let mut previous = Value::Null;
-    let order: Vec<&Value> = if verb == "DEL" { chain.iter().rev().collect() } else { chain.iter().collect() };
+    let order: Vec<&Value> =
+        if verb == "DEL" { chain.iter().rev().collect() } else { chain.iter().collect() };
     for conf in order {
         let mut conf = conf.clone();
         if !previous.is_null() {
             conf["prevResult"] = previous.clone();
         }
-        let result = run(fabric, verb, &conf, pod)?.result().with_context(|| format!("{} in a chain", conf["type"]))?;
+        let result = run(fabric, verb, &conf, pod)?
+            .result()
+            .with_context(|| format!("{} in a chain", conf["type"]))?;
         if verb == "ADD" {
             previous = result;
         }

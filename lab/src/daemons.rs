@@ -21,7 +21,9 @@ pub(crate) fn start_all(fabric: &Fabric) -> Result<()> {
             .map(|(name, node)| {
                 let image = node.image;
                 let env: Vec<(&str, &str)> = node.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-                scope.spawn(move || start(fabric.host(name)?, image, &env).with_context(|| format!("node {name}")))
+                scope.spawn(move || {
+                    start(fabric.host(name)?, image, &env).with_context(|| format!("node {name}"))
+                })
             })
             .collect();
         starting.into_iter().try_for_each(|s| s.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))

@@ -30,6 +30,17 @@ const TRUNKLINE: [(&str, &str); 1] = [(
     "for c in status peers routes pods; do echo \"# trunkline $c\"; trunkline $c; trunkline $c -o json; done; nft list ruleset",
 )];
 
+/// Records the BGP messages of every Trunkline node from now on, into its log folder.
+pub(crate) fn capture(fabric: &Fabric) -> Result<()> {
+    for node in fabric.topology.with_image(Image::Node) {
+        let host = fabric.host(node)?;
+        let file = host.folder.join("log/bgp.pcap");
+        let args = ["-i", "any", "-Z", "root", "-U", "-w", &file.display().to_string(), "tcp port 179"];
+        let _until_the_lab_ends = host.daemon("tcpdump.log", "tcpdump", &args, &[])?;
+    }
+    Ok(())
+}
+
 /// Gathers everything; returns the folder.
 pub(crate) fn gather(fabric: &Fabric, error: &str) -> Result<PathBuf> {
     let folder = fabric.folder.join("failure");

@@ -32,7 +32,8 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn find(tag: Option<String>) -> Result<Self> {
-        if let Some(tag) = tag.as_ref().filter(|t| t.is_empty() || t.contains(|c: char| !c.is_ascii_alphanumeric()))
+        if let Some(tag) =
+            tag.as_ref().filter(|t| t.is_empty() || t.contains(|c: char| !c.is_ascii_alphanumeric()))
         {
             bail!("--tag {tag:?}: letters and digits only");
         }
@@ -176,7 +177,7 @@ impl Fabric {
         let (a, b) = (self.host(&link.a.node)?, self.host(&link.b.node)?);
         let mtu = link.mtu.unwrap_or(1500).to_string();
         // Both ends are made where they belong; nothing passes through the machine's own namespace.
-        run(&mut cmd("ip", ["link", "add", "name", &link.a.interface, "mtu", &mtu, "netns", a.ns.name()])
+        run(cmd("ip", ["link", "add", "name", &link.a.interface, "mtu", &mtu, "netns", a.ns.name()])
             .args(["type", "veth", "peer", "name", &link.b.interface, "mtu", &mtu, "netns", b.ns.name()]))?;
         a.ns.ip(["link", "set", &link.a.interface, "up"])?;
         b.ns.ip(["link", "set", &link.b.interface, "up"])?;
@@ -232,7 +233,9 @@ impl Fabric {
             .into_iter()
             .filter(|ns| {
                 nodes.iter().any(|node| {
-                    ns.name().strip_prefix(node.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+                    ns.name()
+                        .strip_prefix(node.as_str())
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
                 })
             })
             .collect();

@@ -146,7 +146,13 @@ impl Host {
     }
 
     /// Starts a daemon that stays in the foreground, in a process group of its own, its outputs in a log file.
-    pub(crate) fn daemon(&self, log: &str, program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Child> {
+    pub(crate) fn daemon(
+        &self,
+        log: &str,
+        program: &str,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<Child> {
         let path = self.folder.join("log").join(log);
         let out = std::fs::File::options().create(true).append(true).open(&path)?;
         let err = out.try_clone()?;

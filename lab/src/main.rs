@@ -11,16 +11,24 @@
 //! pinger, routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
 //! ```
 
+mod client;
+mod cni;
 mod daemons;
+mod demo;
 mod evidence;
 mod fabric;
 mod host;
 mod interrupt;
 mod netns;
 mod packages;
+mod pinger;
 mod product;
 mod progress;
+mod routers;
+mod routes;
 mod shell;
+mod stats;
+mod tests;
 mod topology;
 
 use std::process::ExitCode;
@@ -71,6 +79,20 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
+    /// The tour of two-racks: pods, routes, pings, restarts, a cut, each with its figure.
+    Demo {
+        /// Print the summary as one JSON object on standard output.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run every check and test, from formatting to whole fabrics, or those whose name contains a filter.
+    Test {
+        /// Only tests whose name contains one of these.
+        filter: Vec<String>,
+        /// Name the tests instead of running them.
+        #[arg(long)]
+        list: bool,
+    },
     /// List the topologies, and which are up.
     List,
 }
@@ -96,6 +118,13 @@ fn run(cli: Cli) -> Result<ExitCode> {
             say(&format!("{topology} is down: {removed} namespaces removed"));
         }
         Command::Exec { topology, node, command } => return exec(&place, &topology, &node, &command),
+        Command::Demo { json } => {
+            return Ok(if demo::demo(&place, json)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Test { list: true, .. } => tests::list(),
+        Command::Test { filter, list: false } => {
+            return Ok(if tests::run(&place, &filter)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         Command::List => list(&place)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -109,8 +138,11 @@ fn up(place: &Place, name: &str) -> Result<()> {
         Some(_) => product::build(place)?,
         None => product::folder(place),
     };
-    let fabric =
-        step_with(&format!("bringing {name} up"), || Fabric::up(place, name, &product), |f| f.topology.summary())?;
+    let fabric = step_with(
+        &format!("bringing {name} up"),
+        || Fabric::up(place, name, &product),
+        |f| f.topology.summary(),
+    )?;
     say(&format!("\n{name} is up; its files and logs are in {}", fabric.folder.display()));
     for (role, command) in [
         (fabric.topology.with_image(Image::Node).next(), "trunkline peers"),

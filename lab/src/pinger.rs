@@ -91,7 +91,8 @@ impl Pinger {
                 let stop = Arc::clone(&stop);
                 std::thread::spawn(move || {
                     ns.enter()?;
-                    send_and_count(&senders, interval, &stop).with_context(|| format!("pinging in {}", ns.name()))
+                    send_and_count(&senders, interval, &stop)
+                        .with_context(|| format!("pinging in {}", ns.name()))
                 })
             })
             .collect();
@@ -132,7 +133,8 @@ impl Pinger {
         }
         let outcome = |(flow, log): (&Flow, &Arc<Mutex<Log>>)| {
             let log = lock(log);
-            let took = log.sent.iter().filter_map(|(sent, answer)| Some(answer.as_ref()?.duration_since(*sent)));
+            let took =
+                log.sent.iter().filter_map(|(sent, answer)| Some(answer.as_ref()?.duration_since(*sent)));
             Outcome {
                 name: flow.name.clone(),
                 sent: log.sent.len(),
@@ -258,7 +260,8 @@ fn read_answers(mut socket: &Socket, senders: &[Sender]) {
 
 /// RFC 1071.
 fn checksum(data: &[u8]) -> u16 {
-    let mut sum: u32 = data.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0))).sum();
+    let mut sum: u32 =
+        data.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0))).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

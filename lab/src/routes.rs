@@ -118,7 +118,12 @@ impl RouteMonitor {
                 return Ok(at);
             }
             if Instant::now() > end {
-                bail!("{}: {} of {added} routes after {:.1} s", self.name, seen.added, deadline.as_secs_f64());
+                bail!(
+                    "{}: {} of {added} routes after {:.1} s",
+                    self.name,
+                    seen.added,
+                    deadline.as_secs_f64()
+                );
             }
             let pause = Duration::from_millis(100);
             seen = self.shared.1.wait_timeout(seen, pause).unwrap_or_else(PoisonError::into_inner).0;
@@ -269,7 +274,12 @@ mod tests {
     fn routes_are_read_from_a_datagram_with_several_messages() {
         let mut data = message(RTM_NEWROUTE, 2, 32, &[10, 200, 11, 1]);
         data.extend(message(20, 2, 32, &[10, 0, 0, 1])); // an address, not a route
-        data.extend(message(RTM_DELROUTE, 10, 128, &"fd00::1".parse::<std::net::Ipv6Addr>().expect("v6").octets()));
+        data.extend(message(
+            RTM_DELROUTE,
+            10,
+            128,
+            &"fd00::1".parse::<std::net::Ipv6Addr>().expect("v6").octets(),
+        ));
         let prefix = |p: &str| p.parse().expect("a prefix");
         assert_eq!(
             changes(&data),

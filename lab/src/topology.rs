@@ -206,7 +206,8 @@ impl Topology {
             (Image::Host, "host"),
         ];
         let nodes = counts.iter().map(|(image, word)| (self.with_image(*image).count(), word));
-        let mut words: Vec<String> = nodes.filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
+        let mut words: Vec<String> =
+            nodes.filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
         words.push(format!("{} links", self.links.len()));
         words.join(", ")
     }
@@ -244,7 +245,9 @@ impl Check<'_> {
         }
         Err(self.fault(
             field,
-            format!("{name:?} is not a usable name: up to 40 letters, digits and '-', a letter or digit first"),
+            format!(
+                "{name:?} is not a usable name: up to 40 letters, digits and '-', a letter or digit first"
+            ),
         ))
     }
 
@@ -345,7 +348,12 @@ impl Check<'_> {
         Ok(checked)
     }
 
-    fn endpoint(&self, field: &str, nodes: &BTreeMap<String, Node>, text: &str) -> Result<Endpoint, TopologyError> {
+    fn endpoint(
+        &self,
+        field: &str,
+        nodes: &BTreeMap<String, Node>,
+        text: &str,
+    ) -> Result<Endpoint, TopologyError> {
         let Some((node, interface)) = text.split_once(':') else {
             return Err(self.fault(field, format!("{text:?} is not \"node:interface\"")));
         };
@@ -361,7 +369,9 @@ impl Check<'_> {
         if !good {
             return Err(self.fault(
                 field,
-                format!("{interface:?} is not a usable interface name: 1 to 15 letters and digits, not lo or eth0"),
+                format!(
+                    "{interface:?} is not a usable interface name: 1 to 15 letters and digits, not lo or eth0"
+                ),
             ));
         }
         Ok(Endpoint { node: node.to_owned(), interface: interface.to_owned() })

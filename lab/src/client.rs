@@ -1,0 +1,104 @@
+//! `trunkline … -o json` on a node, read into the types that the product prints it from.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
+use trunkline_api::control::{AgentStatus, Peer, PodStatus, Route};
+
+use crate::daemons;
+use crate::host::Host;
+use crate::shell::{Seen, wait_for};
+
+fn ask<T: DeserializeOwned>(host: &Host, args: &[&str]) -> Result<T> {
+    let args = [args, &["-o", "json"]].concat();
+    let text = host.run("trunkline", &args)?;
+    serde_json::from_str(&text).with_context(|| format!("{}: trunkline {args:?} printed: {text}", host.name))
+}
+
+pub(crate) fn status(host: &Host) -> Result<AgentStatus> {
+    ask(host, &["status"])
+}
+
+pub(crate) fn peers(host: &Host) -> Result<Vec<Peer>> {
+    ask(host, &["peers"])
+}
+
+pub(crate) fn pods(host: &Host) -> Result<Vec<PodStatus>> {
+    ask(host, &["pods"])
+}
+
+pub(crate) fn received(host: &Host, peer: IpAddr) -> Result<Vec<Route>> {
+    ask(host, &["routes", "--received", &peer.to_string()])
+}
+
+pub(crate) fn advertised(host: &Host, peer: IpAddr) -> Result<Vec<Route>> {
+    ask(host, &["routes", "--advertised", &peer.to_string()])
+}
+
+/// The node's agents that run now. There should be one.
+pub(crate) fn agents(host: &Host) -> Vec<Pid> {
+    let is_agent = |pid: &Pid| {
+        let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+        let line = std::fs::read(path).unwrap_or_default();
+        let mut words = line.split(|b| *b == 0);
+        words.next().is_some_and(|w| w.ends_with(b"trunkline")) && words.next() == Some(b"agent")
+    };
+    host.ns.pids().into_iter().filter(is_agent).collect()
+}
+
+/// The agent's process.
+pub(crate) fn agent(host: &Host) -> Result<Pid> {
+    match agents(host).as_slice() {
+        [pid] => Ok(*pid),
+        [] => {
+            bail!("{}: no agent runs; its log is {}", host.name, host.folder.join("log/agent.log").display())
+        }
+        several => bail!("{}: {} agents run", host.name, several.len()),
+    }
+}
+
+/// Sends the agent a signal and waits for its end.
+pub(crate) fn end_agent(host: &Host, signal: Signal) -> Result<()> {
+    let pid = agent(host)?;
+    kill_process(pid, signal).with_context(|| format!("{}: signal to the agent", host.name))?;
+    wait_for(&format!("the agent on {} to end", host.name), Duration::from_secs(20), || {
+        let left = agents(host);
+        Ok(Seen::when(left.is_empty(), || format!("{left:?} still running")))
+    })
+}
+
+/// Starts the agent and waits until it answers.
+pub(crate) fn start_agent(host: &Host) -> Result<()> {
+    let _child = daemons::start_agent(host, &[])?;
+    wait_answering(host)
+}
+
+pub(crate) fn wait_answering(host: &Host) -> Result<()> {
+    wait_for(&format!("the agent on {} to answer", host.name), Duration::from_secs(20), || {
+        if agents(host).is_empty() {
+            let log = std::fs::read_to_string(host.folder.join("log/agent.log")).unwrap_or_default();
+            let end: Vec<&str> = log.lines().rev().take(5).collect();
+            return Ok(Seen::NotYet(format!("no agent runs; its log ends: {end:?}")));
+        }
+        status(host).map(Seen::Yes)
+    })
+    .map(drop)
+}
+
+/// Waits until every peer of a node is in state Established.
+pub(crate) fn wait_established(host: &Host, deadline: Duration) -> Result<()> {
+    wait_for(&format!("the BGP sessions of {}", host.name), deadline, || {
+        let peers = peers(host)?;
+        let open = |p: &Peer| p.state == "Established";
+        Ok(Seen::when(!peers.is_empty() && peers.iter().all(open), || {
+            let state = |p: &Peer| {
+                let error = p.last_error.as_ref().map(|e| format!(" ({})", e.text)).unwrap_or_default();
+                format!("{} {}{error}", p.address, p.state)
+            };
+            peers.iter().map(state).collect::<Vec<_>>().join(", ")
+        }))
+    })
+}

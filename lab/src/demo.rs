@@ -1,0 +1,506 @@
+//! The tour: what Trunkline promises, shown on two racks of real routers, each promise with a number.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ipnet::IpNet;
+use rustix::process::Signal;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::cni::{self, Sandbox};
+use crate::fabric::{Fabric, Place};
+use crate::pinger::{Flow, Outcome, Pinger, some, unreachable};
+use crate::progress::{say, seconds, step, step_with, table};
+use crate::routes::RouteMonitor;
+use crate::stats::percentile;
+use crate::{client, evidence, packages, product, routers};
+
+const TOPOLOGY: &str = "two-racks";
+const PODS_PER_NODE: usize = 3;
+const INTERVAL: Duration = Duration::from_millis(5);
+/// How long an agent stays away in a restart, in requests of every flow: two seconds.
+const AWAY: usize = 400;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the tour found; the object that `--json` prints.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Summary {
+    /// Ordered pairs of pods, once for IPv4 and once for IPv6.
+    pub pairs_total: usize,
+    pub pairs_ok: usize,
+    /// Pods' /32 and /128 in the kernels of the spines, added up over the spines.
+    pub spine_pod_routes: usize,
+    pub spine_pod_routes_expected: usize,
+    pub restart_lost_packets: usize,
+    pub restart_sent_packets: usize,
+    pub kill_lost_packets: usize,
+    pub kill_sent_packets: usize,
+    /// From the cut until the last request that was lost, and one interval more; 0 if none was.
+    pub uplink_cut_recovery_ms: f64,
+    pub uplink_cut_lost_packets: usize,
+    /// From the start of DEL until both routes had left both spines.
+    pub withdraw_ms: f64,
+    pub attach_p50_ms: f64,
+    pub attach_p99_ms: f64,
+    /// From the start of each ADD until both routes were in both spines.
+    pub fabric_p50_ms: f64,
+    pub fabric_p99_ms: f64,
+    pub wall_s: f64,
+}
+
+impl Summary {
+    /// What falls short of the promises; empty if nothing does.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut check = |good: bool, fault: String| {
+            if !good {
+                faults.push(fault);
+            }
+        };
+        check(
+            self.pairs_ok == self.pairs_total && self.pairs_total > 0,
+            format!("{} of {} pairs reach each other", self.pairs_ok, self.pairs_total),
+        );
+        check(
+            self.spine_pod_routes == self.spine_pod_routes_expected && self.spine_pod_routes > 0,
+            format!(
+                "{} of {} pod routes in the spines",
+                self.spine_pod_routes, self.spine_pod_routes_expected
+            ),
+        );
+        check(
+            self.restart_lost_packets == 0 && self.restart_sent_packets > 0,
+            format!("{} packets lost while the agent was restarted", self.restart_lost_packets),
+        );
+        check(
+            self.kill_lost_packets == 0 && self.kill_sent_packets > 0,
+            format!("{} packets lost while the agent was killed and started", self.kill_lost_packets),
+        );
+        faults
+    }
+
+    fn table(&self) -> String {
+        let row = |what: &str, value: String| vec![what.to_owned(), value];
+        table(&[
+            row(
+                "pairs of pods that reach each other (v4 and v6)",
+                format!("{} of {}", self.pairs_ok, self.pairs_total),
+            ),
+            row(
+                "pod routes in the spines",
+                format!("{} of {}", self.spine_pod_routes, self.spine_pod_routes_expected),
+            ),
+            row(
+                "lost while the agent was restarted",
+                format!("{} of {} packets", self.restart_lost_packets, self.restart_sent_packets),
+            ),
+            row(
+                "lost while the agent was killed and started",
+                format!("{} of {} packets", self.kill_lost_packets, self.kill_sent_packets),
+            ),
+            row(
+                "recovery from a cut uplink",
+                format!(
+                    "{:.0} ms ({} packets lost)",
+                    self.uplink_cut_recovery_ms, self.uplink_cut_lost_packets
+                ),
+            ),
+            row("DEL until the routes have left the spines", format!("{:.1} ms", self.withdraw_ms)),
+            row(
+                "ADD, the plugin's whole run",
+                format!("p50 {:.1} ms, p99 {:.1} ms", self.attach_p50_ms, self.attach_p99_ms),
+            ),
+            row(
+                "ADD until the routes are in the spines",
+                format!("p50 {:.1} ms, p99 {:.1} ms", self.fabric_p50_ms, self.fabric_p99_ms),
+            ),
+            row("the whole tour", seconds(self.wall_s)),
+        ])
+    }
+}
+
+/// `cargo lab demo`. Returns whether everything that was promised held.
+pub(crate) fn demo(place: &Place, json: bool) -> Result<bool> {
+    packages::need_root("cargo lab demo")?;
+    say("Trunkline on two racks: 2 spines, 4 ToRs (FRR), 4 nodes with 3 pods each\n");
+    packages::need(packages::ALWAYS.into_iter().chain(["frr"]))?;
+    let start = Instant::now();
+    let product = product::build(place)?;
+    let mut summary = tour(place, &product)?;
+    summary.wall_s = start.elapsed().as_secs_f64();
+    let faults = summary.faults();
+    if json {
+        println!("{}", serde_json::to_string(&summary)?);
+    } else {
+        println!("\n{}", summary.table());
+    }
+    if faults.is_empty() {
+        say(
+            "Everything held: every pair, every route in both spines, not one packet lost through either restart.",
+        );
+    } else {
+        say(&format!("NOT everything held: {}", faults.join("; ")));
+    }
+    say("\nLook around:");
+    say("  cargo lab up two-racks                                    bring it up and leave it running");
+    say("  cargo lab exec two-racks node1a trunkline peers           the operator's commands");
+    say("  cargo lab exec two-racks spine1 vtysh -c 'show bgp ipv4 unicast'");
+    say("  cargo lab down two-racks");
+    Ok(faults.is_empty())
+}
+
+/// Brings the fabric up, goes through all steps, and takes it down.
+pub(crate) fn tour(place: &Place, product: &std::path::Path) -> Result<Summary> {
+    let start = Instant::now();
+    let fabric = step_with(
+        "bringing the fabric up",
+        || Fabric::up(place, TOPOLOGY, product),
+        |f| f.topology.summary(),
+    )?;
+    let mut summary = fabric.watched(|fabric| {
+        evidence::capture(fabric)?;
+        let mut tour = Tour::new(fabric)?;
+        tour.sessions()?;
+        tour.attach()?;
+        tour.routes_in_spines()?;
+        tour.all_pairs()?;
+        tour.restart()?;
+        tour.kill()?;
+        tour.cut_uplink()?;
+        tour.withdraw()?;
+        Ok(tour.summary)
+    })?;
+    step("taking the fabric down", || {
+        drop(fabric);
+        Ok(())
+    })?;
+    summary.wall_s = start.elapsed().as_secs_f64();
+    Ok(summary)
+}
+
+struct Pod {
+    sandbox: Sandbox,
+    addresses: Vec<IpAddr>,
+}
+
+impl Pod {
+    fn prefixes(&self) -> impl Iterator<Item = IpNet> {
+        self.addresses.iter().map(|a| IpNet::from(*a))
+    }
+}
+
+struct Tour<'a> {
+    fabric: &'a Fabric,
+    conf: Value,
+    nodes: Vec<&'a str>,
+    /// A route monitor in each spine, from before the first pod.
+    spines: BTreeMap<&'a str, RouteMonitor>,
+    pods: Vec<Pod>,
+    summary: Summary,
+}
+
+impl<'a> Tour<'a> {
+    fn new(fabric: &'a Fabric) -> Result<Self> {
+        let spines = fabric.topology.with_role("spine");
+        let spines = spines
+            .map(|s| Ok((s, RouteMonitor::start(&fabric.host(s)?.ns)?)))
+            .collect::<Result<BTreeMap<_, _>>>()?;
+        Ok(Self {
+            fabric,
+            conf: cni::trunkline(Some("global")),
+            nodes: fabric.topology.with_role("node").collect(),
+            spines,
+            pods: Vec::new(),
+            summary: Summary::default(),
+        })
+    }
+
+    fn sessions(&self) -> Result<()> {
+        let work = || {
+            let mut sessions = 0;
+            for node in &self.nodes {
+                client::wait_answering(self.fabric.host(node)?)?;
+                client::wait_established(self.fabric.host(node)?, PATIENCE)?;
+            }
+            for router in self.fabric.topology.with_role("tor").chain(self.fabric.topology.with_role("spine"))
+            {
+                sessions += routers::wait_sessions(self.fabric.host(router)?, PATIENCE)?;
+            }
+            Ok(sessions)
+        };
+        step_with("BGP sessions of routers and nodes", work, |n| {
+            format!("{n} session ends established, MD5 towards the nodes")
+        })?;
+        Ok(())
+    }
+
+    fn attach(&mut self) -> Result<()> {
+        let mut took = Vec::new();
+        let mut until_spines = Vec::new();
+        let work = || {
+            for node in &self.nodes {
+                for number in 1..=PODS_PER_NODE {
+                    let sandbox = Sandbox::create(self.fabric, node, &format!("pod{number}"))?;
+                    let attached = cni::add(self.fabric, &self.conf, &sandbox)?;
+                    let pod = Pod { sandbox, addresses: attached.addresses };
+                    ensure!(pod.addresses.len() == 2, "{} has {:?}", pod.sandbox.name, pod.addresses);
+                    took.push(ms(attached.took));
+                    let prefixes: Vec<IpNet> = pod.prefixes().collect();
+                    for monitor in self.spines.values() {
+                        for at in monitor.wait(&prefixes, true, PATIENCE)? {
+                            until_spines.push(ms(at.saturating_duration_since(attached.started)));
+                        }
+                    }
+                    self.pods.push(pod);
+                }
+            }
+            Ok(())
+        };
+        step_with("three pods per node through the CNI plugin", work, |()| {
+            format!("{} pods, two addresses each", self.nodes.len() * PODS_PER_NODE)
+        })?;
+        self.summary.attach_p50_ms = percentile(&took, 50.0);
+        self.summary.attach_p99_ms = percentile(&took, 99.0);
+        self.summary.fabric_p50_ms = percentile(&until_spines, 50.0);
+        self.summary.fabric_p99_ms = percentile(&until_spines, 99.0);
+        Ok(())
+    }
+
+    fn routes_in_spines(&mut self) -> Result<()> {
+        let work = || {
+            let mut found = 0;
+            for spine in self.spines.keys() {
+                let table = routers::kernel_routes(self.fabric.host(spine)?)?;
+                found += self.pods.iter().flat_map(Pod::prefixes).filter(|p| table.contains(p)).count();
+            }
+            Ok(found)
+        };
+        let expected = self.pods.len() * 2 * self.spines.len();
+        let words = |found: &usize| format!("{found} of {expected}");
+        self.summary.spine_pod_routes = step_with("each pod's /32 and /128 in every spine", work, words)?;
+        self.summary.spine_pod_routes_expected = expected;
+        Ok(())
+    }
+
+    fn all_pairs(&mut self) -> Result<()> {
+        let every = |_: &Pod| true;
+        let flows = self.flows(every, every);
+        let total = flows.len();
+        let work = || unreachable(flows, Duration::from_secs(10));
+        let words = |failed: &Vec<String>| match failed.as_slice() {
+            [] => format!("{total} of {total}"),
+            failed => format!("{} of {total}; not: {}", total - failed.len(), some(failed)),
+        };
+        let failed = step_with("ping between all pairs, IPv4 and IPv6", work, words)?;
+        self.summary.pairs_total = total;
+        self.summary.pairs_ok = total - failed.len();
+        Ok(())
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        let node = self.nodes[0];
+        let title = format!("{node}'s agent stopped and started, pings every 5 ms");
+        let outcomes = step_with(&title, || self.through_restart(node, Signal::TERM), |o| words_of_loss(o))?;
+        (self.summary.restart_sent_packets, self.summary.restart_lost_packets) = count(&outcomes);
+        Ok(())
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        let node = self.nodes[self.nodes.len() - 1];
+        let title = format!("{node}'s agent killed (SIGKILL) and started");
+        let outcomes = step_with(&title, || self.through_restart(node, Signal::KILL), |o| words_of_loss(o))?;
+        (self.summary.kill_sent_packets, self.summary.kill_lost_packets) = count(&outcomes);
+        Ok(())
+    }
+
+    /// Ends an agent, leaves it away for two seconds, starts it, and waits until all is as before, with pings between
+    /// all of its pods and a pod of every other node all the while.
+    fn through_restart(&self, node: &str, signal: Signal) -> Result<Vec<Outcome>> {
+        let host = self.fabric.host(node)?;
+        let own = client::peers(host)?;
+        let sessions: Vec<(&str, String)> = self.tors_of(node)?;
+        ensure!(sessions.len() == own.len(), "{node} has {} peers and {} ToRs", own.len(), sessions.len());
+        let is_first = |p: &Pod| p.sandbox.name.ends_with("pod1") && p.sandbox.node != node;
+        let pinger = Pinger::start(self.flows(|p| p.sandbox.node == node, is_first), INTERVAL)?;
+        pinger.wait_answers(40, PATIENCE)?;
+
+        client::end_agent(host, signal)?;
+        for (tor, address) in &sessions {
+            routers::wait_neighbour(self.fabric.host(tor)?, address, false, PATIENCE)?;
+        }
+        pinger.wait_sent(AWAY, PATIENCE)?;
+
+        client::start_agent(host)?;
+        client::wait_established(host, PATIENCE)?;
+        for (tor, address) in &sessions {
+            routers::wait_neighbour(self.fabric.host(tor)?, address, true, PATIENCE)?;
+            routers::wait_nothing_stale(self.fabric.host(tor)?, address, PATIENCE)?;
+        }
+        // A second more: what is going to be swept has been swept, and its effect would be seen.
+        pinger.wait_sent(200, PATIENCE)?;
+        pinger.finish()
+    }
+
+    fn cut_uplink(&mut self) -> Result<()> {
+        let tor = self.fabric.topology.with_role("tor").next().context("a ToR")?;
+        let host = self.fabric.host(tor)?;
+        let rack = |p: &Pod| self.rack(&p.sandbox.node) == self.rack(tor);
+        let few = |p: &Pod| !p.sandbox.name.ends_with("pod3");
+        let work = || {
+            let pinger = Pinger::start(self.flows(|p| few(p) && rack(p), |p| few(p) && !rack(p)), INTERVAL)?;
+            pinger.wait_answers(40, PATIENCE)?;
+            let cut = Instant::now();
+            host.ns.ip(["link", "set", "eth1", "down"])?;
+            pinger.wait_answers(200, PATIENCE)?;
+            let outcomes = pinger.finish()?;
+            host.ns.ip(["link", "set", "eth1", "up"])?;
+            let last_lost = outcomes.iter().flat_map(|o| &o.lost).max().copied();
+            let recovery =
+                last_lost.map_or(Duration::ZERO, |at| at.saturating_duration_since(cut) + INTERVAL);
+            let lost: usize = outcomes.iter().map(|o| o.lost.len()).sum();
+            routers::wait_sessions(host, PATIENCE)?;
+            Ok((ms(recovery), lost))
+        };
+        let title = format!("{tor}'s uplink to spine1 cut");
+        let words =
+            |(recovery, lost): &(f64, usize)| format!("recovered in {recovery:.0} ms, {lost} packets lost");
+        (self.summary.uplink_cut_recovery_ms, self.summary.uplink_cut_lost_packets) =
+            step_with(&title, work, words)?;
+        Ok(())
+    }
+
+    fn withdraw(&mut self) -> Result<()> {
+        let pod = self.pods.first().context("a pod")?;
+        let prefixes: Vec<IpNet> = pod.prefixes().collect();
+        let work = || {
+            let start = Instant::now();
+            cni::del(self.fabric, &self.conf, &pod.sandbox)?;
+            let mut last = Duration::ZERO;
+            for (spine, monitor) in &self.spines {
+                for at in monitor.wait(&prefixes, false, PATIENCE)? {
+                    last = last.max(at.saturating_duration_since(start));
+                }
+                let table = routers::kernel_routes(self.fabric.host(spine)?)?;
+                ensure!(
+                    !prefixes.iter().any(|p| table.contains(p)),
+                    "{spine} still has a route of the deleted pod"
+                );
+            }
+            Ok(ms(last))
+        };
+        let title = format!("{} deleted, its routes gone from both spines", pod.sandbox.name);
+        self.summary.withdraw_ms = step_with(&title, work, |t| format!("{t:.1} ms after the start of DEL"))?;
+        Ok(())
+    }
+
+    /// Flows of both families from each pod of one kind to each of another.
+    fn flows(&self, from: impl Fn(&Pod) -> bool, to: impl Fn(&Pod) -> bool) -> Vec<Flow> {
+        let mut flows = Vec::new();
+        for source in self.pods.iter().filter(|p| from(p)) {
+            for target in self.pods.iter().filter(|p| to(p) && p.sandbox.name != source.sandbox.name) {
+                for address in &target.addresses {
+                    flows.push(Flow {
+                        name: format!("{} to {} ({address})", source.sandbox.name, target.sandbox.name),
+                        from: source.sandbox.ns.clone(),
+                        to: *address,
+                    });
+                }
+            }
+        }
+        flows
+    }
+
+    fn rack(&self, node: &str) -> Option<&str> {
+        self.fabric.topology.nodes.get(node)?.labels.get("rack").map(String::as_str)
+    }
+
+    /// The ToRs of a node's rack, and the address under which each knows the node.
+    fn tors_of(&self, node: &'a str) -> Result<Vec<(&'a str, String)>> {
+        let mut found = Vec::new();
+        for tor in self.fabric.topology.with_role("tor").filter(|t| self.rack(t) == self.rack(node)) {
+            let summary =
+                crate::daemons::vtysh_json(self.fabric.host(tor)?, "show bgp ipv4 unicast summary json")?;
+            let peers = summary["peers"].as_object().context("no peers")?;
+            found.extend(
+                peers.iter().filter(|(_, p)| p["desc"] == node).map(|(address, _)| (tor, address.clone())),
+            );
+        }
+        Ok(found)
+    }
+}
+
+fn count(outcomes: &[Outcome]) -> (usize, usize) {
+    (outcomes.iter().map(|o| o.sent).sum(), outcomes.iter().map(|o| o.lost.len()).sum())
+}
+
+fn words_of_loss(outcomes: &[Outcome]) -> String {
+    let (sent, lost) = count(outcomes);
+    let slowest = outcomes.iter().map(|o| o.slowest).max().unwrap_or_default();
+    let of: Vec<&str> = outcomes.iter().filter(|o| !o.lost.is_empty()).map(|o| o.name.as_str()).collect();
+    let which = if of.is_empty() { String::new() } else { format!(": {}", some(&of)) };
+    format!("{lost} of {sent} lost, slowest {}{which}", seconds(slowest.as_secs_f64()))
+}
+
+pub(crate) fn ms(d: Duration) -> f64 {
+    // To the microsecond: more digits would be noise.
+    (d.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Summary {
+        Summary {
+            pairs_total: 264,
+            pairs_ok: 264,
+            spine_pod_routes: 48,
+            spine_pod_routes_expected: 48,
+            restart_sent_packets: 9000,
+            kill_sent_packets: 9000,
+            ..Summary::default()
+        }
+    }
+
+    /// The names that scripts read.
+    #[test]
+    fn the_json_has_the_promised_keys() {
+        let json = serde_json::to_value(good()).expect("json");
+        for key in [
+            "pairs_total",
+            "pairs_ok",
+            "spine_pod_routes",
+            "restart_lost_packets",
+            "kill_lost_packets",
+            "uplink_cut_recovery_ms",
+            "withdraw_ms",
+            "attach_p50_ms",
+            "attach_p99_ms",
+            "wall_s",
+        ] {
+            assert!(json[key].is_number(), "{key}");
+        }
+    }
+
+    #[test]
+    fn every_shortfall_is_a_fault() {
+        assert!(good().faults().is_empty());
+        let spoil: [fn(&mut Summary); 6] = [
+            |s| s.pairs_ok -= 1,
+            |s| s.spine_pod_routes -= 1,
+            |s| s.restart_lost_packets = 1,
+            |s| s.kill_lost_packets = 1,
+            // Nothing sent is nothing shown.
+            |s| s.restart_sent_packets = 0,
+            |s| s.pairs_total = 0,
+        ];
+        for (i, spoil) in spoil.into_iter().enumerate() {
+            let mut summary = good();
+            spoil(&mut summary);
+            assert_eq!(summary.faults().len(), 1, "{i}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Checks of the source: formatting, lints, documentation, licences, what may depend on what, unit tests, and the size
+//! of the plugin.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::{Context, Test, Verdict, passed};
+use crate::fabric::Place;
+
+pub(super) const TESTS: &[Test] = &[
+    Test { name: "check/fmt", about: "the source is formatted", run: fmt },
+    Test { name: "check/clippy", about: "no lint fires, in product, tests and lab", run: clippy },
+    Test { name: "check/docs", about: "the documentation builds without a warning", run: docs },
+    Test { name: "check/deny", about: "licences, sources and duplicates of dependencies", run: deny },
+    Test { name: "check/advisories", about: "no dependency has a known vulnerability", run: advisories },
+    Test {
+        name: "check/no-tokio",
+        about: "the engine of bgp/ builds without tokio in its tree",
+        run: no_tokio,
+    },
+    Test { name: "check/unit", about: "unit, property and kernel tests of all crates", run: unit },
+    Test { name: "check/plugin-size", about: "the CNI plugin is under 2 MB", run: plugin_size },
+];
+
+/// Runs cargo in the repository; what it says goes to a log file, and its end into the error.
+fn cargo(place: &Place, name: &str, args: &[&str], env: &[(&str, &str)]) -> Result<String> {
+    let folder = place.state.join("test");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}.log"));
+    let log = std::fs::File::create(&path)?;
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(args)
+        .env("CARGO_TERM_COLOR", "never")
+        .envs(env.iter().copied())
+        .current_dir(&place.repository)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .status()
+        .context("cargo cannot be started")?;
+    let text = std::fs::read_to_string(&path)?;
+    if !status.success() {
+        let lines: Vec<&str> = text.lines().collect();
+        let end = lines[lines.len().saturating_sub(40)..].join("\n");
+        bail!("cargo {} failed ({status}); the whole of it: {}\n{end}", args.join(" "), path.display());
+    }
+    Ok(text)
+}
+
+fn fmt(context: &Context) -> Result<Verdict> {
+    cargo(&context.place, "fmt", &["fmt", "--all", "--check"], &[])?;
+    passed("")
+}
+
+fn clippy(context: &Context) -> Result<Verdict> {
+    cargo(
+        &context.place,
+        "clippy",
+        &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        &[],
+    )?;
+    passed("")
+}
+
+fn docs(context: &Context) -> Result<Verdict> {
+    let env = [("RUSTDOCFLAGS", "-D warnings")];
+    cargo(&context.place, "docs", &["doc", "--workspace", "--no-deps"], &env)?;
+    passed("")
+}
+
+fn cargo_deny_is_there() -> bool {
+    let mut version = Command::new("cargo");
+    version.args(["deny", "--version"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    version.status().is_ok_and(|s| s.success())
+}
+
+const NO_DENY: &str = "cargo-deny is not installed (cargo install --locked cargo-deny)";
+
+fn deny(context: &Context) -> Result<Verdict> {
+    if !cargo_deny_is_there() {
+        return Ok(Verdict::Skipped(NO_DENY.to_owned()));
+    }
+    cargo(&context.place, "deny", &["deny", "check", "bans", "licenses", "sources"], &[])?;
+    passed("")
+}
+
+fn advisories(context: &Context) -> Result<Verdict> {
+    if !cargo_deny_is_there() {
+        return Ok(Verdict::Skipped(NO_DENY.to_owned()));
+    }
+    match cargo(&context.place, "advisories", &["deny", "check", "advisories"], &[]) {
+        Ok(_) => passed(""),
+        Err(e) if format!("{e:#}").contains("failed to fetch advisory database") => {
+            Ok(Verdict::Skipped("the advisory database cannot be reached from here".to_owned()))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn no_tokio(context: &Context) -> Result<Verdict> {
+    let bare = ["--package", "trunkline-bgp", "--no-default-features"];
+    let tree = cargo(&context.place, "tree", &[&["tree", "-e", "normal"], &bare[..]].concat(), &[])?;
+    ensure!(tree.contains("trunkline-bgp"), "cargo tree shows no trunkline-bgp: {tree}");
+    for barred in ["tokio", "mio ", "socket2", "async-std"] {
+        let line = tree.lines().find(|l| l.contains(barred));
+        ensure!(line.is_none(), "the engine depends on {barred}: {line:?}");
+    }
+    cargo(&context.place, "no-tokio", &[&["check"], &bare[..]].concat(), &[])?;
+    passed(format!("{} crates in its tree", tree.lines().filter(|l| !l.contains("(*)")).count()))
+}
+
+fn unit(context: &Context) -> Result<Verdict> {
+    let log = cargo(&context.place, "unit", &["test", "--workspace"], &[])?;
+    let count = |word: &str| -> usize {
+        let results = log.lines().filter(|l| l.starts_with("test result: "));
+        results
+            .filter_map(|l| {
+                l.split([';', '.'])
+                    .find_map(|part| part.trim().strip_suffix(word)?.trim().parse::<usize>().ok())
+            })
+            .sum()
+    };
+    let (ran, ignored) = (count("passed"), count("ignored"));
+    ensure!(ran > 0, "no unit test ran");
+    // A kernel test that could not run says so in a line of its own, whose reason belongs into the table.
+    let skips: Vec<&str> = log.lines().filter(|l| l.starts_with("skipped")).collect();
+    passed(format!(
+        "{ran} tests, {ignored} ignored{}",
+        skips.iter().map(|s| format!("; {s}")).collect::<String>()
+    ))
+}
+
+fn plugin_size(context: &Context) -> Result<Verdict> {
+    let size = std::fs::metadata(context.product()?.join("trunkline-cni"))?.len();
+    ensure!(size < 2_000_000, "trunkline-cni has {size} octets, the bound is 2,000,000");
+    passed(format!("{size} octets"))
+}
