@@ -1,9 +1,11 @@
 //! Trunkline's node agent: what `trunkline agent` runs and what the operator's commands ask it.
 
+pub mod attach;
 pub mod cli;
 pub mod config;
 pub mod http;
 pub mod ipam;
+pub mod kernel;
 pub mod logging;
 pub mod metrics;
 pub mod panics;

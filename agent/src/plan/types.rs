@@ -94,8 +94,9 @@ pub struct KernelPlan {
 pub struct Learned {
     /// The table.
     pub table: u32,
-    /// Peers whose routes are imported.
-    pub peers: BTreeSet<IpAddr>,
+    /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
+    /// next hop is on that one.
+    pub peers: BTreeMap<IpAddr, Option<u32>>,
 }
 
 /// What a sysctl should be.
@@ -103,8 +104,8 @@ pub struct Learned {
 pub enum Sysctl {
     /// This value.
     Exactly(&'static str),
-    /// Not the left one: if it is found, the right one is written. (Strict `rp_filter` becomes loose; off stays off.)
-    Instead(&'static str, &'static str),
+    /// For an interface's `rp_filter`: where the check is strict, by its own setting or by `all`'s, it becomes loose. Off stays off.
+    LooseReversePath,
 }
 
 /// A policy rule that leads to a table. Its family is that of `from`; without `from` it is `family`.
@@ -202,6 +203,8 @@ pub struct NetworkPlan {
     pub table: Option<u32>,
     /// Its subnets' prefixes by name.
     pub subnets: BTreeMap<String, IpNet>,
+    /// Subnets that are not served, and why.
+    pub refused_subnets: BTreeMap<String, String>,
     /// What a pod's link may carry: the least MTU of the links to the peers.
     pub mtu: Option<u32>,
     /// Why this network is not served here, in words for the operator. None: it is.
@@ -301,3 +304,10 @@ pub enum PlanError {
         reason: String,
     },
 }
+
+/// The table of local pods: looked up before everything else.
+pub const POD_TABLE: u32 = 39_999;
+/// The table that drops what comes from the fabric for an address that no local pod has.
+pub const DROP_TABLE: u32 = 39_998;
+/// The first table that a network may get.
+pub const FIRST_TABLE: u32 = 10_000;

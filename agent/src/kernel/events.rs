@@ -1,0 +1,112 @@
+//! Notifications: what somebody else did to links, addresses, routes and rules.
+//!
+//! They are hints. Each names one object, and the owner looks after that one; when the kernel had to drop some (ENOBUFS) the owner scans.
+//! Two filters keep a busy host from waking the agent, both as a socket filter in the kernel, so that what is not wanted does not even fill the
+//! buffer: what the owner's own requests cause (100,000 learned routes are 100,000 notifications), and other people's
+//! routes (a routing daemon's full table), except where one replaces another, which might be ours.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use socket2::{SockFilter, SockRef};
+use tokio::io::unix::AsyncFd;
+
+use super::netlink::message::{self, Message};
+use super::netlink::objects::PROTOCOL;
+
+/// The listening socket.
+pub(super) struct Events {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+/// What a read gave.
+pub(super) enum Heard {
+    /// A datagram, in [`Events::messages`].
+    Some,
+    /// Nothing more for now.
+    Nothing,
+    /// Some were lost.
+    Lost,
+}
+
+const GROUPS: [u32; 7] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_ROUTE,
+    libc::RTNLGRP_IPV4_RULE,
+    libc::RTNLGRP_IPV6_RULE,
+];
+
+impl Events {
+    /// Listens in the calling thread's network namespace; what `own_port` asked for is left out.
+    pub(super) fn open(own_port: u32) -> io::Result<Events> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind(&SocketAddr::new(0, 0))?;
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20);
+        SockRef::from(&socket).attach_filter(&filter(own_port))?;
+        for group in GROUPS {
+            socket.add_membership(group)?;
+        }
+        socket.set_non_blocking(true)?;
+        Ok(Events { socket, buffer: Vec::with_capacity(64 << 10) })
+    }
+
+    /// Joins the runtime that is running.
+    #[expect(unsafe_code, reason = "tokio wants a promise about the descriptor")]
+    pub(super) fn register(self) -> io::Result<AsyncFd<Events>> {
+        // SAFETY: `as_raw_fd` is the socket that `self` owns and never replaces: open, and the same, until both are dropped.
+        unsafe { AsyncFd::register(self) }.map_err(io::Error::from)
+    }
+
+    /// Reads one datagram.
+    pub(super) fn read(&mut self) -> io::Result<Heard> {
+        self.buffer.clear();
+        match self.socket.recv(&mut self.buffer, 0) {
+            Ok(_) => Ok(Heard::Some),
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(Heard::Lost),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Heard::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Heard::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The messages of the datagram that was read last.
+    pub(super) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+        message::messages(&self.buffer)
+    }
+}
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12) and `rtmsg` (protocol 16 + 5); BPF
+/// loads in network order, so that host-order constants are swapped here.
+fn filter(own_port: u32) -> [SockFilter; 11] {
+    const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+    const LOAD_HALF: u16 = 0x28;
+    const LOAD_OCTET: u16 = 0x30;
+    const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+    const RETURN: u16 = 0x06;
+    let half = |value: u16| u32::from(value.to_be());
+    [
+        SockFilter::new(LOAD_WORD, 0, 0, 12),
+        SockFilter::new(EQUAL, 8, 0, own_port.to_be()), // own: drop
+        SockFilter::new(LOAD_HALF, 0, 0, 4),
+        SockFilter::new(EQUAL, 3, 0, half(libc::RTM_DELROUTE)), // to the protocol
+        SockFilter::new(EQUAL, 0, 4, half(libc::RTM_NEWROUTE)), // no route: keep
+        SockFilter::new(LOAD_HALF, 0, 0, 6),
+        SockFilter::new(ANY_BIT, 2, 3, half(libc::NLM_F_REPLACE as u16)),
+        SockFilter::new(LOAD_OCTET, 0, 0, 21),
+        SockFilter::new(EQUAL, 0, 1, u32::from(PROTOCOL)),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+        SockFilter::new(RETURN, 0, 0, 0),
+    ]
+}

@@ -1,0 +1,257 @@
+//! The kernel's side of the plan: what is there is compared with what should be, and only what differs is changed.
+//!
+//! ```text
+//!   reconcile ── set_plan, learned, release ──►┐ commands            ┌─► HostChanged ──► reconcile
+//!   attach ───── add_pod, remove_pod ─────────►┤ urgent              │
+//!                                              ▼                     │
+//!                                    owner thread ([`owner`]) ───────┴─► DeviceGone ───► attach
+//!                                      │            ▲
+//!                        batches       ▼            │ notifications, filtered in the kernel ([`events`])
+//!                                    rtnetlink ─────┘
+//! ```
+//!
+//! One thread owns the picture of what is installed. It scans once, at start, changes nothing before it has a plan, and from then on knows
+//! what it did; notifications tell it what others did. What carries the own protocol number and is not wanted is swept, but only once
+//! everything that could want it has spoken: pods' routes after [`KernelHandle::set_pods`], a family's network tables after
+//! [`KernelHandle::release`]. That is how a restart of the agent loses no route. What does not carry the number is never deleted.
+//!
+//! The thread blocks in netlink and nothing else waits for it: pods overtake large tables between two batches.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use trunkline_bgp::rib::RouteChange;
+use trunkline_bgp::types::{Family, FamilySet};
+
+use crate::plan::{Host, KernelPlan, PodPlan};
+
+mod events;
+mod nat;
+pub mod netlink;
+mod owner;
+mod scan;
+mod sysctl;
+mod topology;
+
+use netlink::{NetlinkError, Refusal};
+
+/// How the kernel's side starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelConfig {
+    /// Families whose routes of the last run stay until [`KernelHandle::release`].
+    pub hold: FamilySet,
+}
+
+/// Why the kernel could not be brought to what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// The conversation with the kernel.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// One pod's routes or neighbours.
+    #[error("pod device {host_ifname}: {what}: {error}")]
+    Pod {
+        /// Host end of its link.
+        host_ifname: String,
+        /// The route or neighbour.
+        what: String,
+        /// The kernel's reason.
+        #[source]
+        error: Refusal,
+    },
+    /// The owner thread has ended.
+    #[error("the kernel thread has ended: restart the agent")]
+    Gone,
+    /// The thread could not be started.
+    #[error("the kernel thread cannot be started: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+/// What came of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Changes made to the kernel.
+    pub changed: usize,
+    /// Where learned routes go has changed: hand over all best routes again by [`KernelHandle::learned`].
+    pub relearn: bool,
+    /// What could not be done, in words; everything else was.
+    pub faults: Vec<String>,
+}
+
+/// A pod that could not be taken over at start.
+#[derive(Debug)]
+pub struct PodFault {
+    /// Host end of its link.
+    pub host_ifname: String,
+    /// Why.
+    pub error: KernelError,
+}
+
+/// An own device, as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnDevice {
+    /// Name of the host's end.
+    pub ifname: String,
+    /// Its index.
+    pub ifindex: u32,
+    /// Its alias.
+    pub alias: String,
+}
+
+/// For `trunkline status` and the metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelStatus {
+    /// Things that somebody else deleted or changed, and that were put back.
+    pub repairs: u64,
+    /// Whole scans after the first one.
+    pub rescans: u64,
+    /// Own routes that are wanted.
+    pub routes: usize,
+    /// Routes of the last run that nobody has asked for yet.
+    pub stale_routes: usize,
+    /// Own rules.
+    pub rules: usize,
+    /// Pods.
+    pub pods: usize,
+    /// What went wrong last, in words.
+    pub last_error: Option<String>,
+}
+
+/// What the kernel's side tells on its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KernelEvent {
+    /// Links or addresses of the host have changed: ask for [`KernelHandle::host`] and plan again. Coalesced.
+    HostChanged,
+    /// A pod's link has vanished without [`KernelHandle::remove_pod`]; its routes are gone with it.
+    DeviceGone {
+        /// Host end of the link.
+        host_ifname: String,
+    },
+}
+
+/// The events, for one consumer.
+pub struct KernelEvents {
+    host: watch::Receiver<u64>,
+    devices: mpsc::UnboundedReceiver<String>,
+}
+
+impl KernelEvents {
+    /// The next event; none once the owner thread has ended.
+    pub async fn next(&mut self) -> Option<KernelEvent> {
+        tokio::select! {
+            host_ifname = self.devices.recv() => {
+                host_ifname.map(|host_ifname| KernelEvent::DeviceGone { host_ifname })
+            }
+            changed = self.host.changed() => changed.ok().map(|()| KernelEvent::HostChanged),
+        }
+    }
+}
+
+type Reply<T> = oneshot::Sender<T>;
+
+/// What waits its turn.
+enum Command {
+    Host(Reply<Host>),
+    SetPlan(Box<KernelPlan>, Reply<Result<Applied, KernelError>>),
+    SetPods(Vec<PodPlan>, Reply<Result<Vec<PodFault>, KernelError>>),
+    Learned(Vec<RouteChange>, Reply<Result<(), KernelError>>),
+    Release(Family, Reply<Result<(), KernelError>>),
+    Devices(Reply<Vec<OwnDevice>>),
+    Resync(Reply<Result<usize, KernelError>>),
+}
+
+/// What overtakes.
+enum Urgent {
+    AddPod(PodPlan, Reply<Result<(), KernelError>>),
+    RemovePod(String, Reply<Result<(), KernelError>>),
+}
+
+/// The kernel's side, for everyone else. Cheap to clone; the owner thread ends when the last clone is dropped.
+#[derive(Clone)]
+pub struct KernelHandle {
+    commands: mpsc::UnboundedSender<Command>,
+    urgent: mpsc::UnboundedSender<Urgent>,
+    status: Arc<Mutex<KernelStatus>>,
+}
+
+impl KernelHandle {
+    /// Scans what is there in the calling thread's network namespace, and starts the owner thread. Changes nothing.
+    pub fn spawn(config: KernelConfig) -> Result<(KernelHandle, KernelEvents), KernelError> {
+        let (commands, command_queue) = mpsc::unbounded_channel();
+        let (urgent, urgent_queue) = mpsc::unbounded_channel();
+        let (host_changed, host) = watch::channel(0);
+        let (device_gone, devices) = mpsc::unbounded_channel();
+        let status = Arc::new(Mutex::new(KernelStatus::default()));
+        let owner = owner::Owner::open(
+            config,
+            owner::Outlets { host_changed, device_gone, status: Arc::clone(&status) },
+        )?;
+        std::thread::Builder::new()
+            .name("kernel".to_owned())
+            .spawn(move || owner.run(command_queue, urgent_queue))
+            .map_err(KernelError::Thread)?;
+        Ok((KernelHandle { commands, urgent, status }, KernelEvents { host, devices }))
+    }
+
+    /// The host as the planner wants it, without the sessions. From memory.
+    pub async fn host(&self) -> Result<Host, KernelError> {
+        self.ask(Command::Host).await
+    }
+
+    /// Brings rules, routes, NAT and sysctls to the plan.
+    pub async fn set_plan(&self, plan: KernelPlan) -> Result<Applied, KernelError> {
+        self.ask(|reply| Command::SetPlan(Box::new(plan), reply)).await?
+    }
+
+    /// All pods there are, once at start; until then no pod's route of the last run is removed.
+    pub async fn set_pods(&self, pods: Vec<PodPlan>) -> Result<Vec<PodFault>, KernelError> {
+        self.ask(|reply| Command::SetPods(pods, reply)).await?
+    }
+
+    /// One more pod: its neighbours and then its routes. The last step of an attachment; idempotent.
+    pub async fn add_pod(&self, pod: PodPlan) -> Result<(), KernelError> {
+        self.ask_urgent(|reply| Urgent::AddPod(pod, reply)).await?
+    }
+
+    /// One pod less. The first step of a detachment; one that is not there is no error.
+    pub async fn remove_pod(&self, host_ifname: &str) -> Result<(), KernelError> {
+        self.ask_urgent(|reply| Urgent::RemovePod(host_ifname.to_owned(), reply)).await?
+    }
+
+    /// Learned routes that have changed. Those of peers that are not imported count as gone.
+    pub async fn learned(&self, changes: Vec<RouteChange>) -> Result<(), KernelError> {
+        self.ask(|reply| Command::Learned(changes, reply)).await?
+    }
+
+    /// The family has converged, and all its learned routes were handed over: what the last run left is swept now.
+    pub async fn release(&self, family: Family) -> Result<(), KernelError> {
+        self.ask(|reply| Command::Release(family, reply)).await?
+    }
+
+    /// Own devices, by their alias.
+    pub async fn devices(&self) -> Result<Vec<OwnDevice>, KernelError> {
+        self.ask(Command::Devices).await
+    }
+
+    /// Scans, compares and repairs. How much had to be repaired.
+    pub async fn resync(&self) -> Result<usize, KernelError> {
+        self.ask(Command::Resync).await?
+    }
+
+    /// Counts and the last error.
+    pub fn status(&self) -> KernelStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, KernelError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).map_err(|_| KernelError::Gone)?;
+        answer.await.map_err(|_| KernelError::Gone)
+    }
+
+    async fn ask_urgent<T>(&self, command: impl FnOnce(Reply<T>) -> Urgent) -> Result<T, KernelError> {
+        let (reply, answer) = oneshot::channel();
+        self.urgent.send(command(reply)).map_err(|_| KernelError::Gone)?;
+        answer.await.map_err(|_| KernelError::Gone)
+    }
+}

@@ -1,0 +1,93 @@
+//! Masquerading, by nftables: one table of our own, replaced as a whole.
+//!
+//! `nft` does it atomically: between the old rules and the new ones no packet sees none. NAT looks only at a connection's first packet, so
+//! replacing the table leaves connections alone. The table's listing is compared first, and nothing is done where it is as it should be.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use ipnet::IpNet;
+
+use crate::plan::NatRules;
+
+const TABLE: &str = "inet trunkline";
+
+/// Brings the table to the rules. Whether it had to be changed.
+pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
+    let there = list()?;
+    let wanted = (!rules.sources.is_empty()).then(|| render(rules));
+    let script = match (&there, &wanted) {
+        (None, None) => return Ok(false),
+        (Some(there), Some(wanted)) if there == wanted => return Ok(false),
+        // `add` before `delete`, so that it is no error where the table is not there.
+        (_, Some(wanted)) => format!("add table {TABLE}\ndelete table {TABLE}\n{wanted}"),
+        (Some(_), None) => format!("delete table {TABLE}\n"),
+    };
+    run(&script)?;
+    Ok(true)
+}
+
+/// The table as `nft list` writes it, so that it can be compared with that.
+fn render(rules: &NatRules) -> String {
+    let mut text = format!("table {TABLE} {{\n");
+    for (name, kind, v4) in [("inside4", "ipv4_addr", true), ("inside6", "ipv6_addr", false)] {
+        set(&mut text, name, kind, rules.inside.iter().filter(|prefix| prefix.addr().is_ipv4() == v4));
+    }
+    for (name, kind, v4) in [("sources4", "ipv4_addr", true), ("sources6", "ipv6_addr", false)] {
+        set(&mut text, name, kind, rules.sources.iter().filter(|prefix| prefix.addr().is_ipv4() == v4));
+    }
+    text.push_str(
+        "\tchain postrouting {\n\t\ttype nat hook postrouting priority srcnat; policy accept;\n\
+         \t\tip saddr @sources4 ip daddr != @inside4 masquerade\n\
+         \t\tip6 saddr @sources6 ip6 daddr != @inside6 masquerade\n\t}\n}\n",
+    );
+    text
+}
+
+fn set<'a>(text: &mut String, name: &str, kind: &str, prefixes: impl Iterator<Item = &'a IpNet>) {
+    let mut prefixes: Vec<IpNet> = IpNet::aggregate(&prefixes.copied().collect());
+    prefixes.sort_unstable();
+    let _ = write!(text, "\tset {name} {{\n\t\ttype {kind}\n\t\tflags interval\n");
+    if !prefixes.is_empty() {
+        let host = |prefix: &IpNet| prefix.prefix_len() == prefix.max_prefix_len();
+        let words: Vec<String> = prefixes
+            .iter()
+            .map(|prefix| if host(prefix) { prefix.addr().to_string() } else { prefix.to_string() })
+            .collect();
+        // nft puts two on a line, and lines up the next.
+        let lines: Vec<String> = words.chunks(2).map(|pair| pair.join(", ")).collect();
+        let _ = writeln!(text, "\t\telements = {{ {} }}", lines.join(",\n\t\t\t     "));
+    }
+    text.push_str("\t}\n\n");
+}
+
+/// The table as it is; none if it is not there.
+fn list() -> Result<Option<String>, String> {
+    let output = Command::new("nft")
+        .args(["-n", "list", "table", "inet", "trunkline"])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("nft: {error}: install nftables, autoNatOutgoing needs it"))?;
+    Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+fn run(script: &str) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("nft: {error}");
+    let mut child = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(script.as_bytes()).map_err(failed)?;
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("nft: {}", String::from_utf8_lossy(&output.stderr).trim()))
+    }
+}

@@ -1,0 +1,678 @@
+//! The owner thread: it knows what is wanted and what it has installed, and closes the gap.
+//!
+//! Three sources want routes: the plan, the pods, the fabric (learned). [`Owner::wanted`] says for a key what the three together want,
+//! [`Owner::settle`] compares that with what is installed and puts the difference into the batch, and [`Owner::flush`] sends the batch and
+//! believes only what the kernel did not refuse. Everything goes this one way, repairs included.
+//!
+//! **What was found at start** stands in `found` until somebody wants it (then it is taken over without a word to the kernel) or
+//! until it may be swept. A key can be both wanted and found only inside `settle`.
+//!
+//! **A link that goes down** takes routes with it, IPv4 ones without a notification. What is installed over such a link is
+//! forgotten, and settled again when the link or its address is back.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustc_hash::FxHashMap;
+use tokio::sync::{mpsc, watch};
+use trunkline_bgp::rib::RouteChange;
+use trunkline_bgp::types::{Family, FamilySet, NextHop};
+
+use super::events::{Events, Heard};
+use super::netlink::objects;
+use super::netlink::{Batch, Connection, NetlinkError, Refusal};
+use super::scan::{self, Routes, Scan};
+use super::topology::{self, Topology};
+use super::{
+    Applied, Command, KernelConfig, KernelError, KernelStatus, OwnDevice, PodFault, Urgent, nat, sysctl,
+};
+use crate::attach::device::link_local;
+use crate::plan::{
+    DROP_TABLE, Hop, Host, KernelPlan, Neighbour, POD_TABLE, PodPlan, RouteKey, RouteTarget, Rule,
+};
+
+mod hear;
+
+/// Requests in one `send`: enough to make the system call cheap, few enough that a pod does not wait for long.
+const BATCH: usize = 512;
+
+/// Where the owner's own words go.
+pub(super) struct Outlets {
+    pub(super) host_changed: watch::Sender<u64>,
+    pub(super) device_gone: mpsc::UnboundedSender<String>,
+    pub(super) status: Arc<Mutex<KernelStatus>>,
+}
+
+/// A wanted route.
+struct Entry {
+    /// As it was asked for.
+    wanted: Arc<RouteTarget>,
+    /// As it is installed; none if it is not (yet).
+    installed: Option<Arc<RouteTarget>>,
+}
+
+/// A request in the batch, for its answer.
+enum Request {
+    Put(RouteKey),
+    DeleteRoute,
+    AddRule(Rule),
+    DeleteRule,
+    Neighbour(Neighbour),
+    DeleteNeighbour,
+    Link(u32),
+}
+
+pub(super) struct Owner {
+    connection: Connection,
+    events: Option<Events>,
+    outlets: Outlets,
+    topology: Topology,
+    used_tables: BTreeSet<u32>,
+
+    plan: KernelPlan,
+    /// A plan was given: what it does not name may be swept.
+    planned: bool,
+    pods: HashMap<String, PodPlan>,
+    /// All pods were given.
+    populated: bool,
+    pod_names: FxHashMap<u32, String>,
+    learned: FxHashMap<RouteKey, Arc<RouteTarget>>,
+    hold: FamilySet,
+
+    routes: FxHashMap<RouteKey, Entry>,
+    /// Equal targets are one allocation: a table of 100,000 routes has a handful.
+    targets: HashMap<RouteTarget, Arc<RouteTarget>>,
+    rules: BTreeSet<Rule>,
+    found: Routes,
+    found_rules: BTreeSet<Rule>,
+    found_neighbours: HashSet<Neighbour>,
+    /// Wanted routes that others changed, until all that is to be heard was heard.
+    broken: BTreeSet<RouteKey>,
+    /// Gateways on no connected network, as the kernel's tables lead to them.
+    farther: HashMap<IpAddr, Option<Hop>>,
+
+    batch: Batch,
+    requests: Vec<Request>,
+    changed: usize,
+    repairs: u64,
+    rescans: u64,
+    faults: Vec<String>,
+    last_error: Option<String>,
+    /// Answers or notifications were lost.
+    unsure: bool,
+}
+
+impl Owner {
+    pub(super) fn open(config: KernelConfig, outlets: Outlets) -> Result<Owner, KernelError> {
+        let mut connection = Connection::open()?;
+        // Listening starts before the scan, so that nothing falls between them.
+        let events = Events::open(connection.port()).map_err(NetlinkError::Io)?;
+        let Scan { topology, routes, rules, neighbours, used_tables } = scan::scan(&mut connection, true)?;
+        Ok(Owner {
+            connection,
+            events: Some(events),
+            outlets,
+            topology,
+            used_tables,
+            plan: KernelPlan::default(),
+            planned: false,
+            pods: HashMap::new(),
+            populated: false,
+            pod_names: FxHashMap::default(),
+            learned: FxHashMap::default(),
+            hold: config.hold,
+            routes: FxHashMap::default(),
+            targets: HashMap::new(),
+            rules: BTreeSet::new(),
+            found: routes,
+            found_rules: rules,
+            found_neighbours: neighbours,
+            broken: BTreeSet::new(),
+            farther: HashMap::new(),
+            batch: Batch::new(),
+            requests: Vec::new(),
+            changed: 0,
+            repairs: 0,
+            rescans: 0,
+            faults: Vec::new(),
+            last_error: None,
+            unsure: false,
+        })
+    }
+
+    /// Works until every handle is gone.
+    pub(super) fn run(
+        mut self,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+        mut urgent: mpsc::UnboundedReceiver<Urgent>,
+    ) {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return tracing::error!(%error, "the kernel thread has no runtime"),
+        };
+        runtime.block_on(async {
+            let mut events = match self.events.take().map(Events::register) {
+                Some(Ok(events)) => events,
+                Some(Err(error)) => return tracing::error!(%error, "the kernel's notifications cannot be read"),
+                None => return,
+            };
+            loop {
+                tokio::select! {
+                    biased;
+                    command = urgent.recv() => match command {
+                        Some(command) => self.handle_urgent(command),
+                        None => return,
+                    },
+                    ready = events.readable_mut() => match ready {
+                        Ok(mut ready) => match ready.get_inner_mut().read() {
+                            Ok(Heard::Some) => self.handle_notifications(ready.get_inner()),
+                            Ok(Heard::Nothing) => {
+                                ready.clear_ready();
+                                self.settle_broken();
+                            }
+                            Ok(Heard::Lost) => self.unsure = true,
+                            Err(error) => {
+                                self.fault(format!("notifications: {error}"));
+                                ready.clear_ready();
+                                self.unsure = true;
+                            }
+                        },
+                        Err(error) => return tracing::error!(%error, "the kernel's notifications cannot be read"),
+                    },
+                    command = commands.recv() => match command {
+                        Some(command) => self.handle_command(command, &mut urgent),
+                        None => return,
+                    },
+                }
+                if self.unsure
+                    && let Err(error) = self.rescan()
+                {
+                    self.fault(format!("rescan: {error}"));
+                }
+                self.report();
+            }
+        });
+    }
+
+    fn handle_urgent(&mut self, command: Urgent) {
+        match command {
+            Urgent::AddPod(pod, reply) => {
+                let result = self.add_pod(pod);
+                let _ = reply.send(result);
+            }
+            Urgent::RemovePod(host_ifname, reply) => {
+                let result = self.remove_pod(&host_ifname);
+                let _ = reply.send(result);
+            }
+        }
+    }
+
+    // Replies that nobody waits for any more are dropped: what was asked is done all the same.
+    fn handle_command(&mut self, command: Command, urgent: &mut mpsc::UnboundedReceiver<Urgent>) {
+        match command {
+            Command::Host(reply) => {
+                let _ = reply.send(self.host());
+            }
+            Command::SetPlan(plan, reply) => {
+                let result = self.set_plan(*plan);
+                self.report();
+                let _ = reply.send(result);
+            }
+            Command::SetPods(pods, reply) => {
+                let result = self.set_pods(pods);
+                self.report();
+                let _ = reply.send(result);
+            }
+            Command::Learned(changes, reply) => {
+                let result = self.handle_learned(changes, urgent);
+                self.report();
+                let _ = reply.send(result);
+            }
+            Command::Release(family, reply) => {
+                self.hold.remove(family);
+                let result = self.sweep();
+                self.report();
+                let _ = reply.send(result);
+            }
+            Command::Devices(reply) => {
+                let own = self.topology.links.values().filter(|link| topology::is_own(&link.info));
+                let devices = own.map(|link| OwnDevice {
+                    ifname: link.info.name.clone(),
+                    ifindex: link.info.index,
+                    alias: link.info.alias.clone().unwrap_or_default(),
+                });
+                let _ = reply.send(devices.collect());
+            }
+            Command::Resync(reply) => {
+                let result = self.rescan();
+                self.report();
+                let _ = reply.send(result);
+            }
+        }
+    }
+
+    fn host(&self) -> Host {
+        let subnet_rules = self.found_rules.iter().chain(&self.rules);
+        Host {
+            links: self.topology.links(),
+            tables: subnet_rules.filter_map(|rule| Some((rule.from?, rule.table))).collect(),
+            used_tables: self.used_tables.clone(),
+            sessions: Vec::new(),
+        }
+    }
+
+    fn set_plan(&mut self, plan: KernelPlan) -> Result<Applied, KernelError> {
+        let before = self.changed;
+        self.faults.clear();
+        for (path, wanted) in &plan.sysctls {
+            match sysctl::apply(path, wanted) {
+                Ok(changed) => self.changed += usize::from(changed),
+                Err(error) => self.fault(error),
+            }
+        }
+        // NAT is not looked at again while it stays the same: asking `nft` costs a process.
+        if !self.planned || plan.nat != self.plan.nat {
+            match nat::apply(&plan.nat) {
+                Ok(changed) => self.changed += usize::from(changed),
+                Err(error) => self.fault(error),
+            }
+        }
+
+        let relearn = plan.learned != self.plan.learned;
+        let old = std::mem::replace(&mut self.plan, plan);
+        self.planned = true;
+        let mut keys: BTreeSet<RouteKey> =
+            old.routes.keys().chain(self.plan.routes.keys()).copied().collect();
+        if relearn {
+            // Stays where the new plan's peers would have it too; the rest comes again with what is handed over.
+            if self.plan.learned.is_none() || old.learned.map(|old| old.table) != self.learned_table() {
+                keys.extend(self.learned.drain().map(|(key, _)| key));
+            }
+        }
+        // Routes before rules: a rule that leads to a table that is still empty would let packets out by the main table.
+        for key in keys {
+            self.settle(key)?;
+        }
+        let rules = self.plan.rules.clone();
+        for rule in rules.difference(&self.rules.clone()) {
+            if !self.found_rules.remove(rule) {
+                self.batch.add_rule(rule);
+                self.requests.push(Request::AddRule(rule.clone()));
+            }
+        }
+        for rule in self.rules.difference(&rules) {
+            self.batch.delete_rule(rule);
+            self.requests.push(Request::DeleteRule);
+        }
+        self.rules = rules;
+        self.flush()?;
+        self.sweep()?;
+        Ok(Applied { changed: self.changed - before, relearn, faults: self.faults.clone() })
+    }
+
+    fn learned_table(&self) -> Option<u32> {
+        self.plan.learned.as_ref().map(|learned| learned.table)
+    }
+
+    fn set_pods(&mut self, pods: Vec<PodPlan>) -> Result<Vec<PodFault>, KernelError> {
+        let mut faults = Vec::new();
+        for pod in pods {
+            let host_ifname = pod.host_ifname.clone();
+            if let Err(error) = self.add_pod(pod) {
+                faults.push(PodFault { host_ifname, error });
+            }
+        }
+        self.populated = true;
+        self.found_neighbours = HashSet::new();
+        self.sweep()?;
+        Ok(faults)
+    }
+
+    fn add_pod(&mut self, pod: PodPlan) -> Result<(), KernelError> {
+        self.flush()?;
+        self.faults.clear();
+        let name = pod.host_ifname.clone();
+        if let Some(old) = self.pods.get(&name)
+            && *old != pod
+        {
+            self.remove_pod(&name)?;
+        }
+        let found = std::mem::take(&mut self.found_neighbours);
+        for neighbour in pod.neighbours.iter().filter(|neighbour| !found.contains(neighbour)) {
+            self.batch.put_neighbour(neighbour);
+            self.requests.push(Request::Neighbour(*neighbour));
+        }
+        self.found_neighbours = found;
+        self.pod_names.insert(pod.host_ifindex, name.clone());
+        let keys: Vec<RouteKey> = pod.routes.keys().copied().collect();
+        self.pods.insert(name.clone(), pod);
+        for key in &keys {
+            if let Some(target) = self.pods.get(&name).and_then(|pod| pod.routes.get(key)).cloned() {
+                let target = self.intern(target);
+                self.settle_to(*key, Some(target))?;
+            }
+        }
+        match self.flush()? {
+            None => Ok(()),
+            Some((what, error)) => {
+                self.remove_pod(&name)?;
+                Err(KernelError::Pod { host_ifname: name, what, error })
+            }
+        }
+    }
+
+    fn remove_pod(&mut self, host_ifname: &str) -> Result<(), KernelError> {
+        let Some(pod) = self.pods.remove(host_ifname) else { return Ok(()) };
+        self.pod_names.remove(&pod.host_ifindex);
+        for key in pod.routes.keys() {
+            // Another pod may have taken the address over already.
+            let own = pod.routes.get(key);
+            if self.routes.get(key).is_some_and(|entry| Some(&*entry.wanted) == own) {
+                self.settle_to(*key, None)?;
+            }
+        }
+        for neighbour in &pod.neighbours {
+            self.batch.delete_neighbour(neighbour.ifindex, neighbour.address);
+            self.requests.push(Request::DeleteNeighbour);
+        }
+        self.flush()?;
+        Ok(())
+    }
+
+    fn handle_learned(
+        &mut self,
+        changes: Vec<RouteChange>,
+        urgent: &mut mpsc::UnboundedReceiver<Urgent>,
+    ) -> Result<(), KernelError> {
+        let Some(learned) = self.plan.learned.clone() else { return Ok(()) };
+        for change in changes {
+            let key = RouteKey { table: learned.table, prefix: change.prefix };
+            let hops: Vec<Hop> = change
+                .paths
+                .iter()
+                .filter_map(|path| Some((path, learned.peers.get(&path.peer)?)))
+                .map(|(path, ifindex)| match path.next_hop {
+                    NextHop::V6(address) if address.is_unicast_link_local() => {
+                        let ifindex = ifindex.or_else(|| self.topology.connected(path.peer));
+                        Hop { gateway: Some(IpAddr::V6(address)), ifindex }
+                    }
+                    next_hop => Hop { gateway: Some(next_hop.address()), ifindex: None },
+                })
+                .collect();
+            if hops.is_empty() {
+                self.learned.remove(&key);
+            } else {
+                let target = self.intern(RouteTarget::via(hops));
+                self.learned.insert(key, target);
+            }
+            self.settle(key)?;
+            if self.requests.is_empty() {
+                while let Ok(command) = urgent.try_recv() {
+                    self.handle_urgent(command);
+                }
+            }
+        }
+        self.flush()?;
+        Ok(())
+    }
+
+    fn intern(&mut self, target: RouteTarget) -> Arc<RouteTarget> {
+        if let Some(target) = self.targets.get(&target) {
+            return Arc::clone(target);
+        }
+        // Targets that nobody uses any more go when there are many.
+        if self.targets.len() > 1024 {
+            self.targets.retain(|_, target| Arc::strong_count(target) > 1);
+        }
+        let shared = Arc::new(target.clone());
+        self.targets.insert(target, Arc::clone(&shared));
+        shared
+    }
+
+    /// What plan and fabric want for a key. (Pods' keys are in a table of their own, and settled by themselves.)
+    fn wanted(&mut self, key: &RouteKey) -> Option<Arc<RouteTarget>> {
+        if let Some(target) = self.learned.get(key) {
+            return Some(Arc::clone(target));
+        }
+        let target = self.plan.routes.get(key)?.clone();
+        Some(self.intern(target))
+    }
+
+    fn settle(&mut self, key: RouteKey) -> Result<(), KernelError> {
+        let wanted = self.wanted(&key);
+        self.settle_to(key, wanted)
+    }
+
+    /// Puts into the batch what is missing between what is installed and what is wanted.
+    fn settle_to(&mut self, key: RouteKey, wanted: Option<Arc<RouteTarget>>) -> Result<(), KernelError> {
+        let Some(wanted) = wanted else {
+            if let Some(Entry { installed: Some(_), .. }) = self.routes.remove(&key) {
+                self.batch.delete_route(&key, 0);
+                self.requests.push(Request::DeleteRoute);
+            }
+            return self.flush_if_full();
+        };
+        let resolved = self.resolve(&wanted);
+        let installed = self.routes.get_mut(&key).and_then(|entry| entry.installed.take());
+        let installed = match (resolved, installed) {
+            // No way there: what is in the way is taken out, or packets would follow a next hop that is no more.
+            (None, Some(_)) => {
+                self.batch.delete_route(&key, 0);
+                self.requests.push(Request::DeleteRoute);
+                None
+            }
+            (None, None) => None,
+            (Some(resolved), Some(installed)) if resolved == installed => Some(installed),
+            (Some(resolved), _) => match self.found.remove(&key) {
+                Some((Some(there), 0)) if there == *resolved => Some(resolved),
+                _ => {
+                    self.batch.put_route(&key, &resolved);
+                    self.requests.push(Request::Put(key));
+                    Some(resolved)
+                }
+            },
+        };
+        self.routes.insert(key, Entry { wanted, installed });
+        self.flush_if_full()
+    }
+
+    fn resolve(&mut self, wanted: &Arc<RouteTarget>) -> Option<Arc<RouteTarget>> {
+        let complete = match &**wanted {
+            RouteTarget::Blackhole => true,
+            RouteTarget::Via(hops) => hops.iter().all(|hop| hop.gateway.is_none()),
+        };
+        if complete {
+            return Some(Arc::clone(wanted));
+        }
+        let Owner { topology, connection, farther, .. } = self;
+        let resolved = topology.resolve(wanted, |gateway| {
+            *farther.entry(gateway).or_insert_with(|| look_up(connection, gateway))
+        })?;
+        Some(self.intern(resolved))
+    }
+
+    fn flush_if_full(&mut self) -> Result<(), KernelError> {
+        if self.requests.len() >= BATCH {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Sends the batch. The first request that failed, in words.
+    fn flush(&mut self) -> Result<Option<(String, Refusal)>, KernelError> {
+        let requests = std::mem::take(&mut self.requests);
+        let outcome = self.connection.run(&mut self.batch);
+        self.batch.clear();
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.unsure = true;
+                return Err(error.into());
+            }
+        };
+        self.changed += requests.len() - outcome.refusals.len();
+        let mut first = None;
+        for refusal in outcome.refusals {
+            let Some(request) = requests.get(refusal.index) else { continue };
+            let what = match (request, refusal.errno) {
+                // Gone already: that is what was wanted.
+                (Request::DeleteRoute | Request::DeleteRule | Request::DeleteNeighbour, _) => continue,
+                (Request::AddRule(_), libc::EEXIST) => continue,
+                (Request::AddRule(rule), _) => {
+                    self.rules.remove(rule);
+                    format!("rule {} to table {}", rule.priority, rule.table)
+                }
+                (Request::Put(key), _) => {
+                    if let Some(entry) = self.routes.get_mut(key) {
+                        entry.installed = None;
+                    }
+                    format!("route {} in table {}", key.prefix, key.table)
+                }
+                (Request::Neighbour(neighbour), _) => format!("neighbour {}", neighbour.address),
+                (Request::Link(index), _) => format!("link {index}"),
+            };
+            self.fault(format!("{what}: {refusal}"));
+            first.get_or_insert((what, refusal));
+        }
+        self.requests = requests;
+        self.requests.clear();
+        Ok(first)
+    }
+
+    /// Removes what the last run left and nobody wants, as far as everybody has spoken.
+    fn sweep(&mut self) -> Result<(), KernelError> {
+        self.flush()?;
+        let (planned, populated, hold) = (self.planned, self.populated, self.hold);
+        let may = |key: &RouteKey| match key.table {
+            POD_TABLE => populated,
+            DROP_TABLE => planned,
+            _ => planned && !hold.contains(Family::of(&key.prefix)),
+        };
+        let stale: Vec<(RouteKey, u32)> =
+            self.found.iter().filter(|(key, _)| may(key)).map(|(key, (_, metric))| (*key, *metric)).collect();
+        for (key, metric) in stale {
+            self.found.remove(&key);
+            // A wanted route of the same key with the default metric stays: the metric names the other one.
+            if metric != 0 || self.routes.get(&key).is_none_or(|entry| entry.installed.is_none()) {
+                self.batch.delete_route(&key, metric);
+                self.requests.push(Request::DeleteRoute);
+                self.flush_if_full()?;
+            }
+        }
+        if planned {
+            let stale: Vec<Rule> =
+                self.found_rules.iter().filter(|rule| !hold.contains(rule.family)).cloned().collect();
+            for rule in stale {
+                self.found_rules.remove(&rule);
+                self.batch.delete_rule(&rule);
+                self.requests.push(Request::DeleteRule);
+            }
+        }
+        self.flush()?;
+        Ok(())
+    }
+
+    /// Scans, compares and repairs. How much had to be repaired.
+    fn rescan(&mut self) -> Result<usize, KernelError> {
+        self.unsure = false;
+        self.rescans += 1;
+        self.flush()?;
+        let Scan { topology, routes: mut there, rules, neighbours, .. } =
+            scan::scan(&mut self.connection, false)?;
+        let links = self.topology.links();
+        self.topology = topology;
+        self.farther.clear();
+        let gone: Vec<String> = self
+            .pod_names
+            .iter()
+            .filter(|(index, _)| !self.topology.links.contains_key(index))
+            .map(|(_, name)| name.clone())
+            .collect();
+        for name in gone {
+            self.device_gone(&name);
+        }
+
+        let before = self.repairs;
+        let keys: Vec<RouteKey> = self.routes.keys().copied().collect();
+        for key in keys {
+            let Some(entry) = self.routes.get_mut(&key) else { continue };
+            let actual = match there.remove(&key) {
+                Some((Some(actual), 0)) => Some(actual),
+                Some((actual, metric)) => {
+                    there.insert(key, (actual, metric));
+                    None
+                }
+                None => None,
+            };
+            if entry.installed.as_deref() != actual.as_ref() {
+                self.repairs += u64::from(entry.installed.is_some());
+                entry.installed = None;
+            }
+            let wanted = Arc::clone(&entry.wanted);
+            self.settle_to(key, Some(wanted))?;
+        }
+        self.found = there;
+        for rule in self.rules.difference(&rules) {
+            self.repairs += 1;
+            self.batch.add_rule(rule);
+            self.requests.push(Request::AddRule(rule.clone()));
+        }
+        self.found_rules = rules.difference(&self.rules).cloned().collect();
+        for neighbour in self.pods.values().flat_map(|pod| &pod.neighbours) {
+            if !neighbours.contains(neighbour) {
+                self.repairs += 1;
+                self.batch.put_neighbour(neighbour);
+                self.requests.push(Request::Neighbour(*neighbour));
+            }
+        }
+        let pods: Vec<u32> = self.pod_names.keys().copied().collect();
+        for index in pods {
+            self.mend_device(index);
+        }
+        self.sweep()?;
+        if links != self.topology.links() {
+            self.outlets.host_changed.send_modify(|generation| *generation += 1);
+        }
+        Ok((self.repairs - before) as usize)
+    }
+
+    fn fault(&mut self, text: String) {
+        tracing::warn!("{text}");
+        self.last_error = Some(text.clone());
+        if self.faults.len() < 64 {
+            self.faults.push(text);
+        }
+    }
+
+    fn report(&mut self) {
+        let mut status = self.outlets.status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.repairs = self.repairs;
+        status.rescans = self.rescans;
+        status.routes = self.routes.len();
+        status.stale_routes = self.found.len();
+        status.rules = self.rules.len();
+        status.pods = self.pods.len();
+        status.last_error.clone_from(&self.last_error);
+    }
+}
+
+/// The hop that the kernel's tables lead to a gateway by.
+fn look_up(connection: &mut Connection, gateway: IpAddr) -> Option<Hop> {
+    let mut batch = Batch::new();
+    batch.get_route(gateway);
+    let outcome = connection.run(&mut batch).ok()?;
+    let route = outcome.replies.iter().find_map(|(_, _, body)| objects::read_route(body))?;
+    match route.target? {
+        RouteTarget::Via(hops) => {
+            let hop = *hops.first()?;
+            Some(Hop { gateway: hop.gateway.or(Some(gateway)), ..hop })
+        }
+        RouteTarget::Blackhole => None,
+    }
+}
+
+/// The pods' gateway address must be on the device of a pod that has IPv6.
+fn wants_link_local(pod: &PodPlan) -> bool {
+    pod.neighbours.iter().any(|neighbour| neighbour.address.is_ipv6())
+}

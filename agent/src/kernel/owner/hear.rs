@@ -1,0 +1,246 @@
+//! What the owner does about notifications: it looks after the one object that each names.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::super::events::Events;
+use super::super::netlink::objects::{self, PROTOCOL};
+use super::super::topology::{LinkState, is_own};
+use super::{KernelError, Owner, Request, link_local, wants_link_local};
+use crate::plan::{RouteKey, RouteTarget};
+
+/// One notification, taken out of the buffer.
+enum Notice {
+    Link(objects::LinkInfo),
+    LinkGone(u32),
+    Address(u32, IpNet),
+    AddressGone(u32, IpNet),
+    /// An own route was deleted, or one was replaced.
+    Route(objects::RouteInfo),
+    RuleGone(objects::RuleInfo),
+}
+
+impl Owner {
+    pub(super) fn handle_notifications(&mut self, events: &Events) {
+        let notices: Vec<Notice> = events
+            .messages()
+            .filter_map(|message| match message.kind {
+                libc::RTM_NEWLINK => objects::read_link(message.body).map(Notice::Link),
+                libc::RTM_DELLINK => {
+                    objects::read_link(message.body).map(|link| Notice::LinkGone(link.index))
+                }
+                libc::RTM_NEWADDR => objects::read_address(message.body)
+                    .map(|(index, address)| Notice::Address(index, address)),
+                libc::RTM_DELADDR => objects::read_address(message.body)
+                    .map(|(index, address)| Notice::AddressGone(index, address)),
+                libc::RTM_NEWROUTE | libc::RTM_DELROUTE => {
+                    objects::read_route(message.body).map(Notice::Route)
+                }
+                libc::RTM_DELRULE => objects::read_rule(message.body).map(Notice::RuleGone),
+                _ => None,
+            })
+            .collect();
+        for notice in notices {
+            let result = match notice {
+                Notice::Link(info) => self.hear_link(info),
+                Notice::LinkGone(index) => self.hear_link_gone(index),
+                Notice::Address(index, address) => self.hear_address(index, address, true),
+                Notice::AddressGone(index, address) => self.hear_address(index, address, false),
+                Notice::Route(route) => self.hear_route(&route),
+                Notice::RuleGone(rule) => {
+                    if rule.protocol == PROTOCOL && self.rules.contains(&rule.rule) {
+                        tracing::info!(priority = rule.rule.priority, "a rule was deleted by others: back");
+                        self.repairs += 1;
+                        self.batch.add_rule(&rule.rule);
+                        self.requests.push(Request::AddRule(rule.rule));
+                    }
+                    Ok(())
+                }
+            };
+            if let Err(error) = result.and_then(|()| self.flush().map(|_| ())) {
+                self.fault(error.to_string());
+            }
+        }
+    }
+
+    /// An own route was deleted, or somebody's replaced one of this key.
+    fn hear_route(&mut self, route: &objects::RouteInfo) -> Result<(), KernelError> {
+        let key = route.key;
+        if route.metric != 0 {
+            return Ok(()); // never ours: what Trunkline installs has the family's default
+        }
+        if self.routes.get(&key).is_none_or(|entry| entry.installed.is_none()) {
+            self.found.remove(&key);
+            return Ok(());
+        }
+        self.broken.insert(key);
+        Ok(())
+    }
+
+    /// Puts back what others changed. Not as soon as it is heard: IPv6 routes of a link that goes down or away are announced as deleted
+    /// before the link is.
+    pub(super) fn settle_broken(&mut self) {
+        for key in std::mem::take(&mut self.broken) {
+            let Some(entry) = self.routes.get_mut(&key) else { continue };
+            if entry.installed.take().is_none() {
+                continue; // went with its link, and comes with it
+            }
+            let wanted = Arc::clone(&entry.wanted);
+            self.repairs += 1;
+            tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: back");
+            if let Err(error) = self.settle_to(key, Some(wanted)) {
+                self.fault(error.to_string());
+            }
+        }
+        if let Err(error) = self.flush() {
+            self.fault(error.to_string());
+        }
+    }
+
+    fn hear_link(&mut self, info: objects::LinkInfo) -> Result<(), KernelError> {
+        let index = info.index;
+        let own = is_own(&info);
+        let before = self.topology.link(index);
+        let state = self.topology.links.entry(index).or_insert_with(LinkState::default);
+        let (was_up, was_usable) = (state.info.is_up(), state.is_usable());
+        let is_up = info.is_up();
+        state.info = info;
+        let is_usable = state.is_usable();
+        if own {
+            if was_up && !is_up && self.pod_names.contains_key(&index) {
+                tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
+                self.repairs += 1;
+                self.mend_device(index);
+                self.flush()?;
+                self.forget_installed(index);
+                self.settle_all()?;
+            }
+            return Ok(());
+        }
+        if before != self.topology.link(index) {
+            self.host_changed();
+        }
+        if was_up != is_up || was_usable != is_usable {
+            self.farther.clear();
+            self.forget_installed(index);
+            self.settle_all()?;
+        }
+        Ok(())
+    }
+
+    fn hear_link_gone(&mut self, index: u32) -> Result<(), KernelError> {
+        if let Some(name) = self.pod_names.get(&index).cloned() {
+            self.topology.links.remove(&index);
+            self.device_gone(&name);
+            return Ok(());
+        }
+        let Some(link) = self.topology.links.remove(&index) else { return Ok(()) };
+        if !is_own(&link.info) {
+            self.host_changed();
+            self.farther.clear();
+            self.forget_installed(index);
+            self.settle_all()?;
+        }
+        Ok(())
+    }
+
+    fn hear_address(&mut self, index: u32, address: IpNet, there: bool) -> Result<(), KernelError> {
+        let Some(link) = self.topology.links.get_mut(&index) else { return Ok(()) };
+        let known = link.addresses.contains(&address);
+        if there == known {
+            return Ok(());
+        }
+        if there {
+            link.addresses.push(address);
+        } else {
+            link.addresses.retain(|known| *known != address);
+        }
+        if is_own(&link.info) {
+            // On a link that is down it would come too early; `hear_link` puts it when the link is up again.
+            if !there && link.info.is_up() && self.mend_device(index) {
+                tracing::info!(ifindex = index, "a pod's gateway address was deleted by others: back");
+                self.repairs += 1;
+            }
+            return Ok(());
+        }
+        self.host_changed();
+        self.farther.clear();
+        self.forget_installed(index);
+        self.settle_all()
+    }
+
+    /// Puts into the batch what a pod's device lacks at the host's end. Whether it lacked anything.
+    pub(super) fn mend_device(&mut self, index: u32) -> bool {
+        let Some(pod) = self.pod_names.get(&index).and_then(|name| self.pods.get(name)) else { return false };
+        let Some(link) = self.topology.links.get_mut(&index) else { return false };
+        let down = !link.info.is_up();
+        if down {
+            self.batch.set_up(index);
+            self.requests.push(Request::Link(index));
+            // Own requests are not heard, so what they do is noted here. Down, the kernel dropped IPv6 addresses and all neighbours.
+            link.info.flags |= libc::IFF_UP as u32;
+            link.addresses.clear();
+            for neighbour in &pod.neighbours {
+                self.batch.put_neighbour(neighbour);
+                self.requests.push(Request::Neighbour(*neighbour));
+            }
+        }
+        let lacks_address = wants_link_local(pod) && !link.addresses.contains(&link_local());
+        if lacks_address {
+            self.batch.put_address(index, link_local());
+            self.requests.push(Request::Link(index));
+            link.addresses.push(link_local());
+        }
+        down || lacks_address
+    }
+
+    /// A pod's device is gone, and with it its routes.
+    pub(super) fn device_gone(&mut self, host_ifname: &str) {
+        let Some(pod) = self.pods.remove(host_ifname) else { return };
+        self.pod_names.remove(&pod.host_ifindex);
+        for (key, target) in &pod.routes {
+            if self.routes.get(key).is_some_and(|entry| *entry.wanted == *target) {
+                self.routes.remove(key);
+            }
+        }
+        let _ = self.outlets.device_gone.send(host_ifname.to_owned());
+    }
+
+    fn host_changed(&self) {
+        self.outlets.host_changed.send_modify(|generation| *generation += 1);
+    }
+
+    /// What is installed over a link may be gone: it is put again by the next [`Owner::settle_all`].
+    fn forget_installed(&mut self, index: u32) {
+        for entry in self.routes.values_mut() {
+            if let Some(RouteTarget::Via(hops)) = entry.installed.as_deref()
+                && hops.iter().any(|hop| hop.ifindex == Some(index))
+            {
+                entry.installed = None;
+            }
+        }
+    }
+
+    /// Settles every route that is not installed, or whose way may have changed.
+    fn settle_all(&mut self) -> Result<(), KernelError> {
+        let open: Vec<RouteKey> = self
+            .routes
+            .iter()
+            .filter(|(_, entry)| match (&entry.installed, &*entry.wanted) {
+                (None, _) => true,
+                (_, RouteTarget::Via(hops)) => hops.iter().any(|hop| hop.gateway.is_some()),
+                _ => false,
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for key in open {
+            if let Some(entry) = self.routes.get(&key) {
+                let wanted = Arc::clone(&entry.wanted);
+                self.settle_to(key, Some(wanted))?;
+            }
+        }
+        self.flush()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! Listing what is there.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use rustc_hash::FxHashMap;
+use trunkline_bgp::types::Family;
+
+use super::netlink::objects::{self, LinkInfo, PROTOCOL};
+use super::netlink::{Batch, Connection, NetlinkError};
+use super::topology::{LinkState, Topology};
+use crate::plan::{Neighbour, RouteKey, RouteTarget, Rule};
+
+/// Own routes: where each leads, and its metric (0: the family's default).
+pub(super) type Routes = FxHashMap<RouteKey, (Option<RouteTarget>, u32)>;
+
+/// Everything the owner compares with.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    pub(super) topology: Topology,
+    /// Own routes of all tables.
+    pub(super) routes: Routes,
+    /// Own rules.
+    pub(super) rules: BTreeSet<Rule>,
+    /// Permanent neighbours.
+    pub(super) neighbours: HashSet<Neighbour>,
+    /// Tables that others' rules, routes or VRFs use.
+    pub(super) used_tables: BTreeSet<u32>,
+}
+
+/// Lists everything; others' routes too (their tables only) if `foreign` says so.
+pub(super) fn scan(connection: &mut Connection, foreign: bool) -> Result<Scan, NetlinkError> {
+    let mut scan = Scan::default();
+    let links = dump(connection, Batch::dump_links, objects::read_link)?;
+    scan.used_tables.extend(links.iter().filter_map(|link: &LinkInfo| link.vrf_table));
+    scan.topology.links =
+        links.into_iter().map(|info| (info.index, LinkState { info, addresses: Vec::new() })).collect();
+    for family in Family::ALL {
+        let addresses = dump(connection, |batch| batch.dump_addresses(family, 0), objects::read_address)?;
+        for (index, address) in addresses {
+            if let Some(link) = scan.topology.links.get_mut(&index) {
+                link.addresses.push(address);
+            }
+        }
+        for rule in dump(connection, |batch| batch.dump_rules(family), objects::read_rule)? {
+            if rule.protocol == PROTOCOL {
+                scan.rules.insert(rule.rule);
+            } else {
+                scan.used_tables.insert(rule.rule.table);
+            }
+        }
+        scan.neighbours.extend(dump(
+            connection,
+            |batch| batch.dump_neighbours(family),
+            objects::read_neighbour,
+        )?);
+        routes(connection, family, foreign, &mut scan)?;
+    }
+    Ok(scan)
+}
+
+fn routes(
+    connection: &mut Connection,
+    family: Family,
+    foreign: bool,
+    scan: &mut Scan,
+) -> Result<(), NetlinkError> {
+    // Not through `dump`: a full foreign table should not be held in memory to learn one number of it.
+    let found = std::cell::RefCell::new((Routes::default(), BTreeMap::<u32, ()>::new()));
+    let mut batch = Batch::new();
+    batch.dump_routes(family, !foreign);
+    connection.dump(
+        &mut batch,
+        || {
+            let mut found = found.borrow_mut();
+            found.0.clear();
+            found.1.clear();
+        },
+        |_, body| {
+            let Some(route) = objects::read_route(body) else { return };
+            let mut found = found.borrow_mut();
+            if route.protocol == PROTOCOL {
+                found.0.insert(route.key, (route.target, route.metric));
+            } else {
+                found.1.insert(route.key.table, ());
+            }
+        },
+    )?;
+    let (own, others) = found.into_inner();
+    scan.routes.extend(own);
+    scan.used_tables.extend(others.into_keys());
+    Ok(())
+}
+
+fn dump<T>(
+    connection: &mut Connection,
+    request: impl FnOnce(&mut Batch),
+    read: impl Fn(&[u8]) -> Option<T>,
+) -> Result<Vec<T>, NetlinkError> {
+    let mut batch = Batch::new();
+    request(&mut batch);
+    let found = std::cell::RefCell::new(Vec::new());
+    connection.dump(
+        &mut batch,
+        || found.borrow_mut().clear(),
+        |_, body| found.borrow_mut().extend(read(body)),
+    )?;
+    Ok(found.into_inner())
+}

@@ -1,0 +1,53 @@
+//! Sysctls, written only where they differ.
+//!
+//! `/proc/sys/net` is that of the network namespace of the thread that looks.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::plan::Sysctl;
+
+const ROOT: &str = "/proc/sys";
+const ALL_REVERSE_PATH: &str = "net/ipv4/conf/all/rp_filter";
+const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
+
+/// Brings one sysctl to what it should be. Whether it had to be written.
+pub(super) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
+    let file = Path::new(ROOT).join(path);
+    let failed = |error: io::Error| {
+        format!("sysctl {path}: {error}: write it by hand, or let the agent write to /proc/sys")
+    };
+    let found = fs::read_to_string(&file).map_err(failed)?;
+    let value = match wanted {
+        Sysctl::Exactly(value) if found.trim() != *value => value,
+        // The kernel takes the greater of the two; 1 is strict, 2 is loose.
+        Sysctl::LooseReversePath => {
+            let all = fs::read_to_string(Path::new(ROOT).join(ALL_REVERSE_PATH)).unwrap_or_default();
+            if all.trim().max(found.trim()) != "1" {
+                return Ok(false);
+            }
+            &"2"
+        }
+        _ => return Ok(false),
+    };
+    if path == FORWARDING_V6 {
+        keep_router_advertisements();
+    }
+    fs::write(&file, value).map_err(failed)?;
+    tracing::info!(sysctl = path, from = found.trim(), to = value, "sysctl written");
+    Ok(true)
+}
+
+/// A host that forwards IPv6 ignores router advertisements, and would lose a default route that it has from one; `accept_ra` 2 says
+/// "also when forwarding". Only where it was 1: who switched it off meant it.
+fn keep_router_advertisements() {
+    let Ok(links) = fs::read_dir(Path::new(ROOT).join("net/ipv6/conf")) else { return };
+    for link in links.flatten() {
+        let file: PathBuf = link.path().join("accept_ra");
+        if link.file_name() != "all" && fs::read(&file).is_ok_and(|value| value.starts_with(b"1")) {
+            // A link that vanishes meanwhile needs nothing.
+            let _ = fs::write(&file, "2");
+        }
+    }
+}

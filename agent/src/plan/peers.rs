@@ -1,0 +1,203 @@
+//! The BGP side of the plan: from a network's peers to the speaker's, and to the hops of the network's table.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use trunkline_api::resources::{BgpPeer, Network};
+use trunkline_bgp::config::{Password, PeerConfig};
+use trunkline_bgp::types::{Asn, Family, NextHop};
+
+use super::{Hop, Host, Intent, Link, PlanError, Session, peer_field, policy, routes_traffic};
+
+/// One peer with what the host knows about it.
+pub(super) struct Peer<'a> {
+    network: &'a str,
+    index: usize,
+    pub(super) spec: &'a BgpPeer,
+    pub(super) address: IpAddr,
+    interface: Option<&'a str>,
+    source: Option<IpAddr>,
+    /// The link that the session runs over.
+    pub(super) link: Option<&'a Link>,
+    session: Option<&'a Session>,
+}
+
+impl Peer<'_> {
+    /// What this peer advertises is routed, instead of a default route to it.
+    pub(super) fn imports(&self) -> bool {
+        self.spec.import.is_some() && routes_traffic(self.spec)
+    }
+
+    /// Where traffic of a family is sent by way of this peer; none while it is not established or no next hop of the family is known.
+    fn hop(&self, family: Family) -> Option<Hop> {
+        let session = self.session.filter(|session| session.established)?;
+        let own = Family::of(&self.address.into()) == family;
+        let gateway = if own {
+            self.address
+        } else {
+            match session.next_hops.get(&family)? {
+                // The link-local one needs no route to be found by.
+                NextHop::V6WithLinkLocal(_, local) if self.link.is_some() => IpAddr::V6(*local),
+                next_hop => next_hop.address(),
+            }
+        };
+        let link_local = matches!(gateway, IpAddr::V6(address) if address.is_unicast_link_local());
+        let ifindex = match (link_local, self.link) {
+            (true, Some(link)) => Some(link.index),
+            (true, None) => return None,
+            (false, _) => None,
+        };
+        Some(Hop { gateway: Some(gateway), ifindex })
+    }
+}
+
+/// The network's peers; errors are about addresses that are none.
+pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<PlanError>) -> Vec<Peer<'a>> {
+    let mut peers = Vec::new();
+    for (index, spec) in network.peers().iter().enumerate() {
+        let (address, interface) = match spec.endpoint() {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                errors.push(peer_field(network.name(), index, "address", error));
+                continue;
+            }
+        };
+        let source = spec.source().unwrap_or_else(|error| {
+            errors.push(peer_field(network.name(), index, "sourceAddress", error));
+            None
+        });
+        let session = host.sessions.iter().find(|session| session.peer == address);
+        let local = source.or_else(|| session.and_then(|session| session.local));
+        let link = link_of(host, address, interface, local);
+        peers.push(Peer { network: network.name(), index, spec, address, interface, source, link, session });
+    }
+    peers
+}
+
+/// The link to a peer: the one that is named, or that has the peer on a connected network, or that has the session's own address.
+fn link_of<'a>(
+    host: &'a Host,
+    address: IpAddr,
+    interface: Option<&str>,
+    local: Option<IpAddr>,
+) -> Option<&'a Link> {
+    if let Some(interface) = interface {
+        return host.links.iter().find(|link| link.name == interface);
+    }
+    let connected = host
+        .links
+        .iter()
+        .flat_map(|link| link.addresses.iter().map(move |prefix| (prefix, link)))
+        .filter(|(prefix, _)| prefix.prefix_len() < prefix.max_prefix_len() && prefix.contains(&address))
+        .max_by_key(|(prefix, link)| (prefix.prefix_len(), link.up));
+    connected.map(|(_, link)| link).or_else(|| {
+        let local = local?;
+        // A loopback address says nothing about the way.
+        host.links
+            .iter()
+            .find(|link| link.name != "lo" && link.addresses.iter().any(|prefix| prefix.addr() == local))
+    })
+}
+
+/// The hops of the default route: every established peer that routes traffic and whose own routes are not imported.
+pub(super) fn default_hops(peers: &[Peer<'_>], family: Family) -> Vec<Hop> {
+    peers
+        .iter()
+        .filter(|peer| routes_traffic(peer.spec) && !peer.imports())
+        .filter_map(|peer| peer.hop(family))
+        .collect()
+}
+
+/// The speaker's peers.
+pub(super) fn plan(peers: &[Peer<'_>], errors: &mut Vec<PlanError>) -> BTreeMap<IpAddr, PeerConfig> {
+    let some_import = peers.iter().any(Peer::imports);
+    peers.iter().map(|peer| (peer.address, config(peer, some_import, errors))).collect()
+}
+
+fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> PeerConfig {
+    let spec = peer.spec;
+    let mut fault = |field: &str, message: String| {
+        errors.push(peer_field(peer.network, peer.index, field, message));
+    };
+    let mut octet = |field: &str, value: Option<u32>| {
+        value.and_then(|value| match u8::try_from(value) {
+            Ok(value) if value > 0 => Some(value),
+            _ => {
+                fault(field, format!("{value} is out of range: write 1 to 255"));
+                None
+            }
+        })
+    };
+    let seconds = |value: u32| Duration::from_secs(u64::from(value));
+    let mut config = PeerConfig::new(peer.address, Asn(spec.asn));
+    config.interface = peer.interface.map(str::to_owned);
+    config.port = spec.port.unwrap_or(config.port);
+    config.local_address = peer.source;
+    config.hold_time = spec.hold_time_seconds.map_or(config.hold_time, seconds);
+    config.keepalive = spec.keepalive_seconds.map(seconds);
+    config.connect_retry = spec.connect_retry_seconds.map_or(config.connect_retry, seconds);
+    config.passive = spec.passive;
+    config.ebgp_multihop = octet("ebgpMultihop", spec.ebgp_multihop);
+    config.ttl_security = octet("ttlSecurity", spec.ttl_security);
+    config.graceful_restart = Some(spec.graceful_restart());
+    config.max_prefixes = spec.max_prefixes;
+    config.export = policy::originated_only();
+    if let Some(password) = spec.password() {
+        match Password::new(password.expose()) {
+            Ok(password) => config.password = Some(password),
+            Err(error) => fault("password", error.to_string()),
+        }
+    }
+    config.import = match &spec.import {
+        Some(import) => policy::import(import).unwrap_or_else(|error| {
+            fault("import", error.to_string());
+            trunkline_bgp::policy::Policy::reject_all()
+        }),
+        None if some_import => policy::behind_others(),
+        None => trunkline_bgp::policy::Policy::accept_all(),
+    };
+    // What this node calls its next hop in the family that the session does not run over: its address on the same link.
+    match peer.address {
+        IpAddr::V4(_) => config.next_hop_v6 = peer.link.and_then(address_v6),
+        IpAddr::V6(_) => config.next_hop_v4 = peer.link.and_then(address_v4),
+    }
+    config
+}
+
+fn address_v4(link: &Link) -> Option<Ipv4Addr> {
+    link.addresses
+        .iter()
+        .filter_map(|prefix| match prefix.addr() {
+            IpAddr::V4(address) if !address.is_loopback() => Some(address),
+            _ => None,
+        })
+        .min()
+}
+
+/// A global address rather than a link-local one.
+fn address_v6(link: &Link) -> Option<Ipv6Addr> {
+    link.addresses
+        .iter()
+        .filter_map(|prefix| match prefix.addr() {
+            IpAddr::V6(address) if !address.is_loopback() => Some(address),
+            _ => None,
+        })
+        .min_by_key(|address| (address.is_unicast_link_local(), *address))
+}
+
+/// The BGP identifier: as configured, else the lowest IPv4 address of the links to the peers, else of the host; a host without IPv4 gets
+/// one from its name, which is as good (RFC 6286 only wants it unique).
+pub(super) fn router_id(intent: &Intent, peers: &[Peer<'_>], host: &Host) -> Ipv4Addr {
+    let of_links = peers.iter().filter_map(|peer| peer.link).filter_map(address_v4).min();
+    let of_host =
+        || host.links.iter().filter_map(address_v4).filter(|address| !address.is_link_local()).min();
+    intent.router_id.or(of_links).or_else(of_host).unwrap_or_else(|| {
+        let hash = intent
+            .node
+            .name
+            .bytes()
+            .fold(0x811c_9dc5_u32, |hash, octet| (hash ^ u32::from(octet)).wrapping_mul(0x0100_0193));
+        Ipv4Addr::from(hash.max(1))
+    })
+}
