@@ -4,6 +4,7 @@
 //! what each peer should have been told and what the FIB should hold. The tables write octets, in small
 //! portions and at random moments; a receiver at the other end decodes and applies them. After a history has been
 //! written out, both must agree, and after everything has been taken away nothing may be left.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod rib_support;
 

@@ -313,7 +313,7 @@ impl Rib {
     pub fn write_updates(&mut self, peer: PeerId, out: &mut Vec<u8>, budget: usize) -> bool {
         let limit = out.len().saturating_add(budget);
         let mut rows = ROWS_PER_WRITE;
-        for family in Family::ALL {
+        for family in self.shared.family_turn(peer) {
             if !self.shared.is_held(family) {
                 in_family!(self, family, |table, shared| {
                     adj_out::write(table, shared, peer, out, limit, &mut rows)

@@ -34,6 +34,8 @@ pub(super) struct Peer {
     pub(super) out: [AdjOut; 2],
     /// In the queue of peers that have something to be written, or taken from it and not yet written empty.
     signalled: bool,
+    /// The family that is written first next time: one that always has more must not starve the other.
+    first: Family,
 }
 
 /// See the module's text.
@@ -95,6 +97,7 @@ impl Shared {
             counts: Default::default(),
             out: Default::default(),
             signalled: false,
+            first: Family::Ipv4Unicast,
         };
         let place = id.0 as usize;
         if place >= self.peers.len() {
@@ -148,6 +151,7 @@ impl Shared {
         if let Some(peer) = self.peer_mut(id) {
             peer.session = None;
             peer.signalled = false;
+            peer.first = Family::Ipv4Unicast;
         }
         self.up.retain(|up| *up != id);
         self.writable.retain(|writable| *writable != id);
@@ -250,6 +254,15 @@ impl Shared {
 
     pub(super) fn has_pending(&self, id: PeerId) -> bool {
         self.peer(id).is_some_and(|peer| peer.has_pending(self.held))
+    }
+
+    /// The order in which families are written this time.
+    pub(super) fn family_turn(&mut self, id: PeerId) -> [Family; 2] {
+        let [v4, v6] = Family::ALL;
+        let Some(peer) = self.peer_mut(id) else { return Family::ALL };
+        let order = if peer.first == v4 { [v4, v6] } else { [v6, v4] };
+        peer.first = order[1];
+        order
     }
 
     /// What was pending has been written: the next change is signalled again.

@@ -243,6 +243,8 @@ pub(crate) struct Receiver {
     max_message: usize,
     pub(crate) routes: BTreeMap<IpNet, (NextHop, PathAttributes)>,
     pub(crate) end_of_rib: Vec<Family>,
+    /// Routes that had been told when End-of-RIB came.
+    pub(crate) initial: BTreeMap<Family, usize>,
     pub(crate) announced: usize,
     pub(crate) withdrawn: usize,
 }
@@ -254,6 +256,7 @@ impl Receiver {
             max_message: facts.max_message,
             routes: BTreeMap::new(),
             end_of_rib: Vec::new(),
+            initial: BTreeMap::new(),
             announced: 0,
             withdrawn: 0,
         }
@@ -281,7 +284,11 @@ impl Receiver {
                     self.routes.insert(prefix, (reach.next_hop, attributes.clone()));
                 }
             }
-            self.end_of_rib.extend(update.end_of_rib);
+            if let Some(family) = update.end_of_rib {
+                self.end_of_rib.push(family);
+                let told = self.routes.keys().filter(|prefix| Family::of(prefix) == family).count();
+                self.initial.insert(family, told);
+            }
             octets = &octets[message.len..];
         }
         assert!(octets.is_empty(), "only whole messages are written");
