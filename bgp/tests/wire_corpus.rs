@@ -1,4 +1,5 @@
 //! The negative corpus: inputs that broke others, replayed, and then mutated without end in sight of a panic.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod wire_support;
 

@@ -1,4 +1,5 @@
 //! What the writer writes, the reader reads: any attributes, any prefixes, any session.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod wire_support;
 

@@ -1,5 +1,6 @@
 //! What the tests of the wire share: messages from parts, hex, and strategies for proptest.
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,0 +1,185 @@
+//! What reading and writing costs: no allocation for a valid UPDATE, and (`--ignored`, in release) nanoseconds beside
+//! zettabgp's in the same run.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code, reason = "a global allocator that counts is unsafe to implement")]
+
+mod wire_support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use trunkline_bgp::types::{Asn, Community, Ipv4, Ipv6, NextHop};
+use trunkline_bgp::wire::{
+    AsPath, EncodeContext, PathAttributes, Prefixes, Scratch, UpdateWriter, decode_update,
+};
+use wire_support::*;
+use zettabgp::BgpTransportMode;
+use zettabgp::prelude::{BgpMessage, BgpSessionParams, BgpUpdateMessage};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches a thread-local that needs no
+// allocation and no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(work: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+fn attributes() -> Vec<u8> {
+    block(&PathAttributes {
+        as_path: AsPath::sequence([65001, 65002, 4_200_000_000].map(Asn)),
+        med: Some(10),
+        communities: (1..4).map(Community).collect(),
+        ..PathAttributes::default()
+    })
+}
+
+fn next_hop() -> NextHop {
+    NextHop::V4(Ipv4Addr::new(10, 0, 0, 1))
+}
+
+/// UPDATEs with `prefixes` /24s.
+fn ipv4(context: &EncodeContext, prefixes: u32) -> Vec<u8> {
+    let mut out = vec![];
+    let prefixes =
+        (0..prefixes).map(|i| ipnet::Ipv4Net::new(Ipv4Addr::from((10 << 24) + (i << 8)), 24).unwrap());
+    UpdateWriter::new(&mut out, *context).announce::<Ipv4>(next_hop(), &attributes(), prefixes).unwrap();
+    out
+}
+
+/// Reads every message and every prefix, as a RIB does.
+fn read(bodies: &[&[u8]], context: &trunkline_bgp::wire::DecodeContext, scratch: &mut Scratch) {
+    for body in bodies {
+        let update = decode_update(body, context, scratch).unwrap();
+        black_box(update.attributes);
+        for reach in update.announced() {
+            match reach.prefixes {
+                Prefixes::V4(nlri) => nlri.iter().for_each(|prefix| _ = black_box(prefix)),
+                Prefixes::V6(nlri) => nlri.iter().for_each(|prefix| _ = black_box(prefix)),
+            }
+        }
+        update.withdrawn().for_each(|prefixes| _ = black_box(prefixes));
+    }
+}
+
+#[test]
+fn a_valid_update_allocates_nothing() {
+    for four_octet_as in [true, false] {
+        let context = EncodeContext { four_octet_as, ..EncodeContext::default() };
+        let decode = trunkline_bgp::wire::DecodeContext { four_octet_as, ..IBGP };
+        let mut octets = ipv4(&context, 2000);
+        let next_hop = NextHop::V6("2001:db8::1".parse().unwrap());
+        let block = attributes();
+        let prefix = "2001:db8:1::/48".parse().unwrap();
+        let mut writer = UpdateWriter::new(&mut octets, context);
+        writer.announce::<Ipv6>(next_hop, &block, [prefix]).unwrap();
+        writer.withdraw::<Ipv6>([prefix]);
+        let bodies: Vec<&[u8]> = frames(&octets).into_iter().map(|frame| frame.body).collect();
+        let mut scratch = Scratch::default();
+        read(&bodies, &decode, &mut scratch); // the scratch grows once
+        assert_eq!(allocations(|| read(&bodies, &decode, &mut scratch)), 0);
+
+        let mut out = Vec::with_capacity(1 << 16);
+        let writing = allocations(|| {
+            let mut writer = UpdateWriter::new(&mut out, context);
+            writer.announce::<Ipv6>(next_hop, &block, [prefix; 1000]).unwrap();
+            writer.withdraw::<Ipv6>([prefix; 1000]);
+        });
+        assert_eq!(writing, 0);
+    }
+}
+
+/// The least time of several rounds, a run of `work`.
+fn nanoseconds(mut work: impl FnMut()) -> f64 {
+    let round = |work: &mut dyn FnMut(), runs: u32| -> Duration {
+        #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
+        let start = std::time::Instant::now();
+        (0..runs).for_each(|_| work());
+        start.elapsed()
+    };
+    let mut runs = 1;
+    while round(&mut work, runs) < Duration::from_millis(20) {
+        runs *= 2;
+    }
+    let least = (0..15).map(|_| round(&mut work, runs)).min().unwrap();
+    least.as_nanos() as f64 / f64::from(runs)
+}
+
+#[test]
+#[ignore = "a measurement: cargo test --release -p trunkline-bgp --test wire_cost -- --ignored --nocapture"]
+fn nanoseconds_beside_zettabgp() {
+    let mut session =
+        BgpSessionParams::new(65001, 90, BgpTransportMode::IPv4, Ipv4Addr::new(10, 0, 0, 1), vec![]);
+    session.fuzzy_pathid = false;
+    let context = EncodeContext::default();
+    for count in [500, 3, 1] {
+        let octets = ipv4(&context, count);
+        let body = only_update(&octets);
+        let mut scratch = Scratch::default();
+        let ours = nanoseconds(|| read(&[black_box(body)], &EBGP, &mut scratch));
+        let theirs = nanoseconds(|| {
+            let mut message = BgpUpdateMessage::new();
+            message.decode_from(&session, black_box(body)).unwrap();
+            black_box(&message);
+        });
+        let mut message = BgpUpdateMessage::new();
+        message.decode_from(&session, body).unwrap();
+        let block = attributes();
+        let prefixes: Vec<ipnet::Ipv4Net> = (0..count)
+            .map(|i| ipnet::Ipv4Net::new(Ipv4Addr::from((10 << 24) + (i << 8)), 24).unwrap())
+            .collect();
+        let mut out = Vec::with_capacity(1 << 16);
+        let ours_writing = nanoseconds(|| {
+            out.clear();
+            UpdateWriter::new(&mut out, context)
+                .announce::<Ipv4>(next_hop(), black_box(&block), prefixes.iter().copied())
+                .unwrap();
+            black_box(&out);
+        });
+        let mut buffer = vec![0; 1 << 16];
+        let theirs_writing = nanoseconds(|| {
+            black_box(message.encode_to(&session, &mut buffer).unwrap());
+        });
+        let per = f64::from(count);
+        println!(
+            "{count:>4} prefixes: read {ours:.0} ns ({:.1} a prefix), zettabgp {theirs:.0} ({:.1}), ratio {:.2}; \
+             write {ours_writing:.0} ({:.1}), zettabgp {theirs_writing:.0} ({:.1}), ratio {:.2}",
+            ours / per,
+            theirs / per,
+            ours / theirs,
+            ours_writing / per,
+            theirs_writing / per,
+            ours_writing / theirs_writing,
+        );
+    }
+}
