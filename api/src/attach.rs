@@ -281,6 +281,8 @@ pub enum Code {
     InvalidContent,
     /// 7: the network configuration is wrong.
     InvalidConfiguration,
+    /// 8: CNI_NETNS is not the namespace of a container (libcni's number; the specification has none).
+    InvalidNamespace,
     /// 11: it may well work later.
     TryAgainLater,
     /// 50: STATUS: nothing can be attached now.
@@ -302,7 +304,7 @@ pub enum Code {
 }
 
 /// One row a code: the number and its name.
-const CODES: [(u32, Code); 15] = [
+const CODES: [(u32, Code); 16] = [
     (1, Code::IncompatibleVersion),
     (2, Code::UnsupportedField),
     (3, Code::UnknownContainer),
@@ -310,6 +312,7 @@ const CODES: [(u32, Code); 15] = [
     (5, Code::Io),
     (6, Code::InvalidContent),
     (7, Code::InvalidConfiguration),
+    (8, Code::InvalidNamespace),
     (11, Code::TryAgainLater),
     (50, Code::NotAvailable),
     (51, Code::LimitedConnectivity),

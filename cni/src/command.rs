@@ -1,0 +1,119 @@
+//! One function a CNI command: what it needs of environment and configuration, what it asks, what it prints.
+
+use serde_json::{Value, json};
+use trunkline_api::attach::{Attach, Attachment, Check, Code, Command, Detach, Done, Failure, Gc};
+
+use crate::agent::{Agent, AskError};
+use crate::configuration::{Configuration, NEWEST, VERSIONS, version_of};
+use crate::environment::{Arguments, container};
+use crate::namespace::{self, Namespace};
+use crate::wanted::wanted;
+use crate::{environment, result};
+
+/// Runs a command; what is to be printed, if anything.
+pub(crate) fn run(command: &str, input: &[u8]) -> Result<Option<Value>, Failure> {
+    match command {
+        "ADD" => add(&Configuration::parse(input)?).map(Some),
+        "DEL" => delete(&Configuration::parse(input)?).map(|()| None),
+        "CHECK" => check(&Configuration::parse(input)?).map(|()| None),
+        "GC" => garbage_collect(&since_1_1(Configuration::parse(input)?, command)?).map(|()| None),
+        "STATUS" => status(&since_1_1(Configuration::parse(input)?, command)?).map(|()| None),
+        "VERSION" => Ok(Some(version(input))),
+        other => Err(Failure::new(
+            Code::InvalidEnvironment,
+            format!("CNI_COMMAND: `{other}` is not a command: ADD, DEL, CHECK, GC, STATUS and VERSION are"),
+        )),
+    }
+}
+
+fn add(configuration: &Configuration) -> Result<Value, Failure> {
+    configuration.refuse_unsupported()?;
+    let interface = container()?;
+    let arguments = Arguments::from_environment()?;
+    let previous = configuration.previous_result()?;
+    let path = environment::required("CNI_NETNS")?;
+    if let Some(previous) = previous {
+        result::refuse_same_interface(previous, &interface.ifname, &path)?;
+    }
+    let namespace = Namespace::open(&path)?;
+    let agent = Agent::new(configuration);
+    let attachment: Attachment = agent.ask(
+        Command::Attach(Attach {
+            conf_name: configuration.name().to_owned(),
+            netns: path.clone(),
+            wanted: wanted(configuration, &arguments)?,
+            pod: arguments.pod(),
+            deadline_ms: agent.deadline_ms(),
+            interface: interface.clone(),
+        }),
+        Some(&namespace),
+    )?;
+    Ok(result::added(configuration, &interface.ifname, &path, &attachment))
+}
+
+/// Everything that may be gone is optional: only who is to be detached must be known.
+fn delete(configuration: &Configuration) -> Result<(), Failure> {
+    let interface = container()?;
+    let path = environment::variable("CNI_NETNS").ok().flatten();
+    let namespace = path.and_then(|path| namespace::open_if_there(&path));
+    let conf_name = configuration.name().to_owned();
+    let agent = Agent::new(configuration);
+    let Done {} = agent.ask(Command::Detach(Detach { interface, conf_name }), namespace.as_ref())?;
+    Ok(())
+}
+
+fn check(configuration: &Configuration) -> Result<(), Failure> {
+    configuration.refuse_unsupported()?;
+    let interface = container()?;
+    let path = environment::required("CNI_NETNS")?;
+    let previous = configuration.previous_result()?.ok_or_else(|| {
+        Failure::new(
+            Code::InvalidConfiguration,
+            "prevResult is missing: CHECK compares with the result that ADD gave, which the runtime must keep",
+        )
+    })?;
+    let addresses = result::addresses_of(previous, &interface.ifname, &path)?;
+    let namespace = Namespace::open(&path)?;
+    let conf_name = configuration.name().to_owned();
+    let Done {} = Agent::new(configuration)
+        .ask(Command::Check(Check { interface, conf_name, addresses }), Some(&namespace))?;
+    Ok(())
+}
+
+fn garbage_collect(configuration: &Configuration) -> Result<(), Failure> {
+    let valid = configuration.valid_attachments()?;
+    let conf_name = configuration.name().to_owned();
+    let Done {} = Agent::new(configuration).ask(Command::Gc(Gc { conf_name, valid }), None)?;
+    Ok(())
+}
+
+/// Without an agent nothing can be attached, which STATUS has a code of its own for.
+fn status(configuration: &Configuration) -> Result<(), Failure> {
+    configuration.refuse_unsupported()?;
+    match Agent::new(configuration).ask(Command::Status, None) {
+        Ok(Done {}) => Ok(()),
+        Err(AskError::OutOfReach(failure)) => Err(Failure { code: Code::NotAvailable, ..failure }),
+        Err(AskError::Refused(failure)) => Err(failure),
+    }
+}
+
+/// Answered without a valid configuration, too: a runtime asks this first.
+fn version(input: &[u8]) -> Value {
+    json!({
+        "cniVersion": version_of(input).unwrap_or_else(|| NEWEST.to_owned()),
+        "supportedVersions": VERSIONS,
+    })
+}
+
+fn since_1_1(configuration: Configuration, command: &str) -> Result<Configuration, Failure> {
+    if configuration.version() == NEWEST {
+        return Ok(configuration);
+    }
+    Err(Failure::new(
+        Code::IncompatibleVersion,
+        format!(
+            "cniVersion: {} has no {command}: write {NEWEST} into the network configuration",
+            configuration.version()
+        ),
+    ))
+}

@@ -1,0 +1,162 @@
+//! What was asked for by name, from the nearest to the farthest: CNI_ARGS, `args.cni` and `runtimeConfig`, the
+//! pod's annotations, the network configuration. Each item is taken from the first place that has it.
+//!
+//! Annotations arrive as `runtimeConfig["io.kubernetes.cri.pod-annotations"]` from a runtime to which the
+//! configuration declares that capability.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::{Map, Value};
+use trunkline_api::attach::{Code, Failure, Wanted};
+use trunkline_api::names::annotation;
+
+use crate::configuration::{Configuration, invalid};
+use crate::environment::Arguments;
+
+const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+
+pub(crate) fn wanted(configuration: &Configuration, arguments: &Arguments) -> Result<Wanted, Failure> {
+    let places = Places {
+        runtime: configuration.object("runtimeConfig")?,
+        conventions: configuration.object("args")?.and_then(|args| args.get("cni")),
+        ordinal: arguments.name.as_deref().and_then(ordinal),
+    };
+    let text = |value: &Option<String>| value.as_deref().map(str::to_owned);
+    let network = match text(&arguments.network).or(places.annotation(annotation::SPECIFIED_NETWORK)) {
+        Some(network) => Some(network),
+        None => configuration.text("network")?.map(str::to_owned),
+    };
+    let subnets = match text(&arguments.subnet).or(places.annotation(annotation::SPECIFIED_SUBNET)) {
+        Some(subnets) => Some(subnets),
+        None => configuration.text("subnet")?.map(str::to_owned),
+    };
+    let subnets: Vec<String> = subnets
+        .iter()
+        .flat_map(|subnets| subnets.split('/'))
+        .map(str::trim)
+        .filter(|subnet| !subnet.is_empty())
+        .map(str::to_owned)
+        .collect();
+    if subnets.len() > 2 {
+        return Err(invalid("subnet", format!("{} are more than one a family", subnets.join("/"))));
+    }
+    Ok(Wanted { network, subnets, addresses: addresses(&places, arguments)?, mac: mac(&places, arguments)? })
+}
+
+struct Places<'a> {
+    runtime: Option<&'a Map<String, Value>>,
+    conventions: Option<&'a Value>,
+    ordinal: Option<usize>,
+}
+
+impl Places<'_> {
+    fn annotation(&self, name: &str) -> Option<String> {
+        let text = self.runtime?.get(ANNOTATIONS)?.get(name)?.as_str()?;
+        Some(text.to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// The entry of a pool that is for this pod: of several, the one of its ordinal.
+    fn pool_entry(&self, name: &str) -> Result<Option<String>, Failure> {
+        let Some(pool) = self.annotation(name) else { return Ok(None) };
+        let entries: Vec<&str> = pool.split(',').map(str::trim).collect();
+        let entry = match (entries.as_slice(), self.ordinal) {
+            ([only], _) => *only,
+            (entries, Some(ordinal)) => entries.get(ordinal).copied().ok_or_else(|| {
+                invalid(
+                    name,
+                    format!(
+                        "`{pool}` has {} entries, and none for the pod's ordinal {ordinal}: add them",
+                        entries.len()
+                    ),
+                )
+            })?,
+            (_, None) => {
+                return Err(invalid(
+                    name,
+                    format!("`{pool}` has more than one entry, and the pod has no ordinal: write one"),
+                ));
+            }
+        };
+        Ok(Some(entry.to_owned()))
+    }
+}
+
+/// The number at the end of a stateful pod's name.
+fn ordinal(pod: &str) -> Option<usize> {
+    pod.rsplit_once('-')?.1.parse().ok()
+}
+
+fn addresses(places: &Places<'_>, arguments: &Arguments) -> Result<Vec<IpAddr>, Failure> {
+    let list = |value: Option<&Value>| -> Option<Vec<String>> {
+        let texts: Vec<String> = value?.as_array()?.iter().map(plain).collect();
+        (!texts.is_empty()).then_some(texts)
+    };
+    let split = |text: &str, separator| text.split(separator).map(|part| part.trim().to_owned()).collect();
+    let (field, code, texts): (_, _, Vec<String>) = if let Some(text) = &arguments.addresses {
+        ("CNI_ARGS: IP", Code::InvalidEnvironment, split(text, ','))
+    } else if let Some(texts) = list(places.conventions.and_then(|cni| cni.get("ips"))) {
+        ("args.cni.ips", Code::InvalidConfiguration, texts)
+    } else if let Some(texts) = list(places.runtime.and_then(|runtime| runtime.get("ips"))) {
+        ("runtimeConfig.ips", Code::InvalidConfiguration, texts)
+    } else if let Some(entry) = places.pool_entry(annotation::IP_POOL)? {
+        (annotation::IP_POOL, Code::InvalidConfiguration, split(&entry, '/'))
+    } else {
+        return Ok(Vec::new());
+    };
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in &texts {
+        let address =
+            text.parse().or_else(|_| text.parse::<IpNet>().map(|net| net.addr())).map_err(|_| {
+                Failure::new(
+                    code,
+                    format!("{field}: `{text}` is not an IP address: write one such as 10.14.0.7"),
+                )
+            })?;
+        if addresses.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+            let shown = texts.join(", ");
+            return Err(Failure::new(code, format!("{field}: {shown}: write one address a family at most")));
+        }
+        addresses.push(address);
+    }
+    Ok(addresses)
+}
+
+fn mac(places: &Places<'_>, arguments: &Arguments) -> Result<Option<String>, Failure> {
+    let text_of = |value: Option<&Value>| {
+        value.filter(|value| !value.is_null()).map(plain).filter(|text| !text.is_empty())
+    };
+    let (field, code, text) = if let Some(text) = &arguments.mac {
+        ("CNI_ARGS: MAC", Code::InvalidEnvironment, text.clone())
+    } else if let Some(text) = text_of(places.runtime.and_then(|runtime| runtime.get("mac"))) {
+        ("runtimeConfig.mac", Code::InvalidConfiguration, text)
+    } else if let Some(text) = places.pool_entry(annotation::MAC_POOL)? {
+        (annotation::MAC_POOL, Code::InvalidConfiguration, text)
+    } else {
+        return Ok(None);
+    };
+    if is_unicast_mac(&text) {
+        Ok(Some(text.to_ascii_lowercase()))
+    } else {
+        Err(Failure::new(
+            code,
+            format!("{field}: `{text}` is not a unicast MAC address: write one such as 02:12:34:00:00:01"),
+        ))
+    }
+}
+
+fn is_unicast_mac(text: &str) -> bool {
+    let octet = |part: &str| match part.len() {
+        2 => u8::from_str_radix(part, 16).ok().filter(|_| !part.starts_with('+')),
+        _ => None,
+    };
+    let octets: Option<Vec<u8>> = text.split(':').map(octet).collect();
+    octets.is_some_and(|octets| {
+        octets.len() == 6 && octets[0] & 1 == 0 && octets.iter().any(|octet| *octet != 0)
+    })
+}
+
+/// A text without its quotes; anything else as JSON, to be named in an error.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

@@ -1,0 +1,347 @@
+//! Every CNI command against an agent that speaks the protocol: what is asked, and what is printed.
+#![allow(missing_docs, reason = "a test")]
+
+mod support;
+
+use std::os::unix::fs::MetadataExt;
+
+use serde_json::{Value, json};
+use support::{Act, Agent, NETNS, attachment, done, environment, plugin, run};
+use trunkline_api::attach::Command;
+
+#[test]
+fn add_asks_with_the_namespace_and_prints_the_result_of_each_version() {
+    let agent = Agent::start(Act::Answer(attachment()));
+    for version in ["0.4.0", "1.0.0", "1.1.0"] {
+        let arguments = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-2;K8S_POD_UID=u1";
+        let result =
+            run("ADD", &agent.configuration(version, json!({})), &[("CNI_ARGS", arguments)]).result();
+        let ip = |address: &str, gateway: &str, family: &str| {
+            let mut ip = json!({"address": address, "gateway": gateway, "interface": 1});
+            if version == "0.4.0" {
+                ip["version"] = family.into();
+            }
+            ip
+        };
+        let interface = |mut interface: Value| {
+            if version == "1.1.0" {
+                interface["mtu"] = 1500.into();
+            }
+            interface
+        };
+        let expected = json!({
+            "cniVersion": version,
+            "interfaces": [
+                interface(json!({"name": "tl0123456789ab", "mac": "ee:ee:ee:ee:ee:ee"})),
+                interface(json!({"name": "eth0", "mac": "02:12:34:00:00:07", "sandbox": NETNS})),
+            ],
+            "ips": [
+                ip("10.14.0.7/32", "169.254.1.1", "4"),
+                ip("2001:db8:14::7/128", "fe80::ecee:eeff:feee:eeee", "6"),
+            ],
+            "routes": [
+                {"dst": "0.0.0.0/0", "gw": "169.254.1.1"},
+                {"dst": "::/0", "gw": "fe80::ecee:eeff:feee:eeee"},
+            ],
+        });
+        assert_eq!(result, expected);
+
+        let asked = agent.asked();
+        let Command::Attach(attach) = asked.request.command else { panic!("{}", asked.line) };
+        assert_eq!(
+            (attach.interface.container_id.as_str(), attach.interface.ifname.as_str()),
+            ("c1", "eth0")
+        );
+        assert_eq!((attach.conf_name.as_str(), attach.netns.as_str()), ("pods", NETNS));
+        let pod = attach.pod.unwrap();
+        assert_eq!((pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()), ("shop", "web-2", "u1"));
+        assert!(attach.wanted.is_empty());
+        assert_eq!(attach.deadline_ms, 19_000, "a little less than timeoutSeconds");
+
+        assert_eq!(asked.descriptors.len(), 1, "the namespace, once");
+        let received = std::fs::File::from(asked.descriptors.into_iter().next().unwrap()).metadata().unwrap();
+        let own = std::fs::metadata(NETNS).unwrap();
+        assert_eq!((received.dev(), received.ino()), (own.dev(), own.ino()), "it is the container's");
+    }
+}
+
+#[test]
+fn an_answer_in_pieces_is_read_to_the_end_of_its_line() {
+    let agent = Agent::start(Act::Pieces(attachment()));
+    let result = run("ADD", &agent.configuration("1.0.0", json!({})), &[]).result();
+    assert_eq!(result["ips"][0]["address"], "10.14.0.7/32");
+}
+
+#[test]
+fn a_previous_result_is_kept_and_added_to() {
+    let agent = Agent::start(Act::Answer(attachment()));
+    let previous = json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": NETNS, "pciID": "0000:00:01.0"}],
+        "ips": [{"address": "127.0.0.1/8", "interface": 0}],
+        "routes": [{"dst": "192.0.2.0/24", "priority": 7}],
+        "dns": {"nameservers": ["192.0.2.53"]},
+        "from.the.future": {"kept": true},
+    });
+    let configuration = agent.configuration("1.1.0", json!({"prevResult": previous}));
+    let result = run("ADD", &configuration, &[]).result();
+    assert_eq!(result["interfaces"].as_array().unwrap().len(), 3);
+    assert_eq!(result["interfaces"][0], previous["interfaces"][0]);
+    assert_eq!(result["interfaces"][2]["name"], "eth0");
+    assert_eq!(result["ips"][0], previous["ips"][0]);
+    assert_eq!(
+        result["ips"][1],
+        json!({"address": "10.14.0.7/32", "gateway": "169.254.1.1", "interface": 2})
+    );
+    assert_eq!(result["routes"][0], previous["routes"][0]);
+    assert_eq!(result["routes"].as_array().unwrap().len(), 3);
+    assert_eq!(result["dns"], previous["dns"]);
+    assert_eq!(result["from.the.future"], previous["from.the.future"]);
+
+    // The configuration's own dns takes the place of the one before; nulls of Go are empty lists.
+    let configuration = agent.configuration(
+        "1.0.0",
+        json!({"prevResult": {"interfaces": null, "ips": null}, "dns": {"nameservers": ["192.0.2.54"]}}),
+    );
+    let result = run("ADD", &configuration, &[]).result();
+    assert_eq!(result["dns"], json!({"nameservers": ["192.0.2.54"]}));
+    assert_eq!(result["interfaces"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_chain_with_the_interface_already_made_is_refused() {
+    let agent = Agent::start(Act::Answer(attachment()));
+    let previous = json!({"interfaces": [{"name": "eth0", "sandbox": NETNS}], "ips": []});
+    run("ADD", &agent.configuration("1.0.0", json!({"prevResult": previous})), &[])
+        .failure(7, &["prevResult.interfaces[0].name", "eth0", "chain"]);
+    run("ADD", &agent.configuration("1.0.0", json!({"prevResult": 7})), &[]).failure(7, &["prevResult"]);
+    agent.was_not_asked();
+}
+
+#[test]
+fn what_is_asked_for_by_name_is_passed_on_nearest_first() {
+    let agent = Agent::start(Act::Answer(attachment()));
+    let wanted = |more: Value, arguments: &str| {
+        run("ADD", &agent.configuration("1.0.0", more), &[("CNI_ARGS", arguments)]).result();
+        match agent.asked().request.command {
+            Command::Attach(attach) => serde_json::to_value(attach.wanted).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let annotations = json!({
+        "networking.alibaba.com/specified-network": "annotated",
+        "networking.alibaba.com/specified-subnet": "v4/v6",
+        "networking.alibaba.com/ip-pool": "10.0.0.1/2001:db8::1, 10.0.0.2/2001:db8::2",
+        "networking.alibaba.com/mac-pool": "02:12:34:00:00:01,02:12:34:00:00:0B",
+    });
+    let configured = json!({"network": "configured", "subnet": "s1"});
+    assert_eq!(wanted(configured.clone(), ""), json!({"network": "configured", "subnets": ["s1"]}));
+
+    let mut annotated = configured.clone();
+    annotated["runtimeConfig"] = json!({"io.kubernetes.cri.pod-annotations": annotations});
+    assert_eq!(
+        wanted(annotated.clone(), "K8S_POD_NAME=db-1"),
+        json!({"network": "annotated", "subnets": ["v4", "v6"], "addresses": ["10.0.0.2", "2001:db8::2"], "mac": "02:12:34:00:00:0b"})
+    );
+
+    let mut capable = annotated.clone();
+    capable["runtimeConfig"]["ips"] = json!(["10.0.0.5/24", "2001:db8::5"]);
+    capable["runtimeConfig"]["mac"] = json!("02:12:34:00:00:05");
+    let got = wanted(capable.clone(), "K8S_POD_NAME=db-1");
+    assert_eq!(
+        (&got["addresses"], &got["mac"]),
+        (&json!(["10.0.0.5", "2001:db8::5"]), &json!("02:12:34:00:00:05"))
+    );
+
+    let mut conventional = capable.clone();
+    conventional["args"] = json!({"cni": {"ips": ["10.0.0.6"]}});
+    assert_eq!(wanted(conventional.clone(), "K8S_POD_NAME=db-1")["addresses"], json!(["10.0.0.6"]));
+
+    assert_eq!(
+        wanted(
+            conventional,
+            "K8S_POD_NAME=db-1;IP=10.0.0.9,2001:db8::9;NETWORK=n;SUBNET=s;MAC=02:00:00:00:00:09"
+        ),
+        json!({"network": "n", "subnets": ["s"], "addresses": ["10.0.0.9", "2001:db8::9"], "mac": "02:00:00:00:00:09"})
+    );
+}
+
+#[test]
+fn names_that_cannot_be_are_refused_with_their_place() {
+    let agent = Agent::start(Act::Answer(attachment()));
+    let with = |more: Value, arguments: &str| {
+        run("ADD", &agent.configuration("1.0.0", more), &[("CNI_ARGS", arguments)])
+    };
+    let pool = |pool: &str| json!({"runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"networking.alibaba.com/ip-pool": pool}}});
+    with(json!({}), "IP=ten").failure(4, &["CNI_ARGS: IP", "`ten`"]);
+    with(json!({}), "IP=10.0.0.1,10.0.0.2")
+        .failure(4, &["CNI_ARGS: IP", "10.0.0.1, 10.0.0.2", "one address a family"]);
+    with(json!({}), "MAC=01:00:5e:00:00:01").failure(4, &["CNI_ARGS: MAC", "unicast"]);
+    with(json!({}), "MAC=02:12:34:0:0:1").failure(4, &["02:12:34:00:00:01"]);
+    with(json!({}), "IPP=10.0.0.1").failure(4, &["CNI_ARGS", "IPP"]);
+    with(json!({}), "IP").failure(4, &["CNI_ARGS", "`IP`"]);
+    with(json!({"runtimeConfig": {"ips": ["x"]}}), "").failure(7, &["runtimeConfig.ips", "`x`"]);
+    with(json!({"runtimeConfig": {"mac": 7}}), "").failure(7, &["runtimeConfig.mac", "`7`"]);
+    with(json!({"args": {"cni": {"ips": ["x"]}}}), "").failure(7, &["args.cni.ips", "`x`"]);
+    with(json!({"network": 7}), "").failure(7, &["network", "7 is not a text"]);
+    with(json!({"subnet": "a/b/c"}), "").failure(7, &["subnet", "a/b/c"]);
+    with(pool("10.0.0.1,10.0.0.2"), "K8S_POD_NAME=web").failure(7, &["ip-pool", "no ordinal"]);
+    with(pool("10.0.0.1,10.0.0.2"), "K8S_POD_NAME=db-2").failure(7, &["ip-pool", "2 entries", "ordinal 2"]);
+    agent.was_not_asked();
+}
+
+#[test]
+fn del_passes_on_the_namespace_if_there_is_one() {
+    let agent = Agent::start(Act::Answer(done()));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let leftover = file.path().to_str().unwrap();
+    for (netns, descriptors) in [(NETNS, 1), ("", 0), ("/run/netns/is-not-there", 0), (leftover, 0)] {
+        run("DEL", &agent.configuration("1.0.0", json!({})), &[("CNI_NETNS", netns)]).silence();
+        let asked = agent.asked();
+        assert_eq!(asked.descriptors.len(), descriptors, "{netns}");
+        let Command::Detach(detach) = asked.request.command else { panic!("{}", asked.line) };
+        assert_eq!(
+            (detach.interface.container_id.as_str(), detach.interface.ifname.as_str()),
+            ("c1", "eth0")
+        );
+        assert_eq!(detach.conf_name, "pods");
+    }
+    // The plugin's own namespace is never touched, and DEL works without it.
+    run("DEL", &agent.configuration("1.0.0", json!({})), &[("CNI_NETNS_OVERRIDE", "")]).silence();
+    assert_eq!(agent.asked().descriptors.len(), 0);
+}
+
+#[test]
+fn del_and_gc_work_with_a_configuration_that_add_refuses() {
+    let agent = Agent::start(Act::Answer(done()));
+    let more = json!({"netwrk": "x", "ipam": {"type": "host-local"}, "prevResult": 7, "runtimeConfig": 7, "cni.dev/valid-attachments": []});
+    let configuration = agent.configuration("1.1.0", more);
+    run("DEL", &configuration, &[("CNI_ARGS", "unreadable")]).silence();
+    run("GC", &configuration, &[("CNI_ARGS", "unreadable")]).silence();
+}
+
+#[test]
+fn check_names_the_addresses_that_add_gave() {
+    let agent = Agent::start(Act::Answer(attachment()));
+    for version in ["0.4.0", "1.0.0", "1.1.0"] {
+        let before = json!({"interfaces": [{"name": "lo", "sandbox": NETNS}], "ips": [{"address": "127.0.0.1/8", "interface": 0}]});
+        let result = run("ADD", &agent.configuration(version, json!({"prevResult": before})), &[]).result();
+
+        let checking = Agent::start(Act::Answer(done()));
+        run("CHECK", &checking.configuration(version, json!({"prevResult": result})), &[]).silence();
+        let asked = checking.asked();
+        assert_eq!(asked.descriptors.len(), 1);
+        let Command::Check(check) = asked.request.command else { panic!("{}", asked.line) };
+        let addresses: Vec<String> = check.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["10.14.0.7/32", "2001:db8:14::7/128"], "not those of others");
+    }
+}
+
+#[test]
+fn check_without_what_add_gave_is_refused() {
+    let agent = Agent::start(Act::Answer(done()));
+    let with = |more: Value| run("CHECK", &agent.configuration("1.0.0", more), &[]);
+    with(json!({})).failure(7, &["prevResult", "missing"]);
+    with(json!({"prevResult": {}})).failure(7, &["prevResult.interfaces", "no eth0"]);
+    let interfaces = json!([{"name": "eth0", "sandbox": NETNS}]);
+    with(json!({"prevResult": {"interfaces": interfaces}})).failure(7, &["prevResult.ips", "eth0"]);
+    let ips = json!([{"address": "10.0.0.1", "interface": 0}]);
+    with(json!({"prevResult": {"interfaces": interfaces, "ips": ips}}))
+        .failure(7, &["prevResult.ips[0].address", "`10.0.0.1`"]);
+    run("CHECK", &agent.configuration("1.0.0", json!({})), &[("CNI_NETNS", "")]).failure(4, &["CNI_NETNS"]);
+    agent.was_not_asked();
+}
+
+#[test]
+fn gc_names_what_stays() {
+    let agent = Agent::start(Act::Answer(done()));
+    let valid = json!([{"containerID": "c1", "ifname": "eth0"}, {"containerID": "c2", "ifname": "eth1"}]);
+    for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+        let variables = [("CNI_COMMAND".to_owned(), "GC".to_owned())].into();
+        plugin(&variables, agent.configuration("1.1.0", json!({key: valid})).to_string().as_bytes())
+            .silence();
+        let asked = agent.asked();
+        let Command::Gc(gc) = asked.request.command else { panic!("{}", asked.line) };
+        assert_eq!(gc.conf_name, "pods");
+        let names: Vec<String> =
+            gc.valid.iter().map(|one| format!("{} {}", one.container_id, one.ifname)).collect();
+        assert_eq!(names, ["c1 eth0", "c2 eth1"]);
+    }
+    // Go's empty list is null: then nothing stays.
+    let mut configuration = agent.configuration("1.1.0", json!({}));
+    configuration["cni.dev/valid-attachments"] = Value::Null;
+    run("GC", &configuration, &[]).silence();
+    let Command::Gc(gc) = agent.asked().request.command else { panic!("gc") };
+    assert_eq!(gc.valid, []);
+}
+
+#[test]
+fn gc_that_does_not_know_what_stays_takes_nothing_away() {
+    let agent = Agent::start(Act::Answer(done()));
+    let with = |more: Value| run("GC", &agent.configuration("1.1.0", more), &[]);
+    with(json!({})).failure(7, &["cni.dev/valid-attachments", "missing"]);
+    with(json!({"cni.dev/valid-attachments": {}})).failure(7, &["cni.dev/valid-attachments", "list"]);
+    with(json!({"cni.dev/valid-attachments": [{"containerID": "c1"}]}))
+        .failure(7, &["cni.dev/valid-attachments[0].ifname"]);
+    agent.was_not_asked();
+}
+
+#[test]
+fn a_gc_of_thousands_is_sent_whole() {
+    let agent = Agent::start(Act::Answer(done()));
+    let valid: Vec<Value> =
+        (0..20_000).map(|number| json!({"containerID": format!("{number:064}"), "ifname": "eth0"})).collect();
+    run("GC", &agent.configuration("1.1.0", json!({"cni.dev/valid-attachments": valid})), &[]).silence();
+    let Command::Gc(gc) = agent.asked().request.command else { panic!("gc") };
+    assert_eq!(gc.valid.len(), 20_000);
+    assert_eq!(gc.valid[19_999].container_id, format!("{:064}", 19_999));
+}
+
+#[test]
+fn status_passes_on_the_agent_s_word() {
+    let agent = Agent::start(Act::Answer(done()));
+    let variables = [("CNI_COMMAND".to_owned(), "STATUS".to_owned())].into();
+    let configuration = agent.configuration("1.1.0", json!({}));
+    plugin(&variables, configuration.to_string().as_bytes()).silence();
+    assert_eq!(agent.asked().request.command, Command::Status);
+
+    for code in [50, 51] {
+        let answer = json!({"error": {"code": code, "message": "no session is established", "details": "10.0.0.1: Active"}});
+        let agent = Agent::start(Act::Answer(answer));
+        let error = run("STATUS", &agent.configuration("1.1.0", json!({})), &[])
+            .failure(code, &["no session is established"]);
+        assert_eq!(error["details"], "10.0.0.1: Active");
+    }
+}
+
+#[test]
+fn gc_and_status_are_of_1_1_0() {
+    let agent = Agent::start(Act::Answer(done()));
+    for command in ["GC", "STATUS"] {
+        for version in ["0.4.0", "1.0.0"] {
+            let error = run(command, &agent.configuration(version, json!({})), &[])
+                .failure(1, &[command, version, "1.1.0"]);
+            assert_eq!(error["cniVersion"], version);
+        }
+    }
+    agent.was_not_asked();
+}
+
+#[test]
+fn version_needs_nothing_but_its_name() {
+    let versions = json!(["0.4.0", "1.0.0", "1.1.0"]);
+    let variables = [("CNI_COMMAND".to_owned(), "VERSION".to_owned())].into();
+    for (stdin, version) in [("{\"cniVersion\":\"1.0.0\"}", "1.0.0"), ("", "1.1.0"), ("no json", "1.1.0")] {
+        let result = plugin(&variables, stdin.as_bytes()).result();
+        assert_eq!(result, json!({"cniVersion": version, "supportedVersions": versions}));
+    }
+}
+
+#[test]
+fn by_hand_it_says_what_it_is() {
+    let mut variables = environment("");
+    variables.remove("CNI_COMMAND");
+    let output = plugin(&variables, b"");
+    output.failure(4, &["CNI_COMMAND is missing"]);
+    assert!(output.stderr.contains("trunkline-cni 0.") && output.stderr.contains("0.4.0, 1.0.0, 1.1.0"));
+}
