@@ -3,8 +3,8 @@
 //! A rule matches by prefix list and community, may change what travels with the path, and accepts, rejects or
 //! goes on to the next rule. A later rule sees the changes of the earlier ones.
 //!
-//! Evaluation has two halves: which rules the prefix satisfies ([`Policy::rule_mask`]), and what those rules do
-//! to the attributes ([`Policy::apply`]). The second is done once per attribute set (`rib::transform` remembers
+//! Evaluation has two halves: which rules the prefix satisfies (`Policy::rule_mask`), and what those rules do
+//! to the attributes (`Policy::apply`). The second is done once per attribute set (`rib::transform` remembers
 //! it), the first once per prefix, and not at all for a policy without prefix lists.
 
 use ipnet::IpNet;

@@ -204,7 +204,8 @@ fn attributes_towards_external_and_internal_peers() {
 
 #[test]
 fn prefix_matches() {
-    let rows: [(&str, Option<u8>, Option<u8>, &[&str], &[&str]); 6] = [
+    type Row = (&'static str, Option<u8>, Option<u8>, &'static [&'static str], &'static [&'static str]);
+    let rows: [Row; 6] = [
         ("10.0.0.0/8", None, None, &["10.0.0.0/8"], &["10.0.0.0/9", "10.0.0.0/7", "11.0.0.0/8", "::/8"]),
         ("10.0.0.0/8", Some(9), None, &["10.0.0.0/9", "10.1.2.3/32"], &["10.0.0.0/8", "11.0.0.0/9"]),
         ("10.0.0.0/8", None, Some(16), &["10.0.0.0/8", "10.3.0.0/16"], &["10.3.0.0/17"]),

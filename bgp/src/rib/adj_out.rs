@@ -310,6 +310,12 @@ fn withdraw<F: AddressFamily>(
         shared.release(told);
         table.count_told(*row, false);
     }
+    if shared.counts(peer, F::FAMILY).advertised == 0
+        && let Some(adj) = adj_out::<F>(shared, peer)
+    {
+        adj.told = Vec::new(); // a large table has gone: its memory is given back
+    }
+    table.shrink_if_empty();
 }
 
 /// Announces rows that have their attributes in common.

@@ -26,7 +26,7 @@ use super::decision::{self, Candidate, Candidates};
 use super::facts::{FibPath, RouteChange};
 use super::peer::Shared;
 use super::row_set::RowSet;
-use crate::types::{AddressFamily, Family, PeerId};
+use crate::types::{AddressFamily, PeerId};
 
 /// No row, no path.
 const NIL: u32 = u32::MAX;
@@ -546,5 +546,4 @@ fn same_next_hops(shared: &Shared, before: &InUse, after: &InUse) -> bool {
 const _: () = {
     assert!(size_of::<Row<crate::types::Ipv4>>() == 12);
     assert!(size_of::<Path>() == 16);
-    assert!(matches!(Family::ALL, [Family::Ipv4Unicast, Family::Ipv6Unicast]));
 };
