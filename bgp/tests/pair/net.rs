@@ -201,7 +201,13 @@ impl Net {
     /// Nobody says anything.
     pub(crate) fn lose_power(&mut self, host: u8) {
         self.nodes.get_mut(&host).unwrap().speaker = None;
-        self.pipes.iter_mut().filter(|pipe| pipe.hosts.contains(&host)).for_each(|pipe| pipe.dead = true);
+        for pipe in self.pipes.iter_mut().filter(|pipe| pipe.hosts.contains(&host)) {
+            pipe.dead = true;
+            // The next life of the node counts its connections from 0 again.
+            pipe.ends.iter_mut().for_each(|end| {
+                *end = end.filter(|end| !matches!(end, End::Speaker { host: h, .. } if *h == host));
+            });
+        }
     }
 
     /// Cuts the cable, for good as far as the connections of now are concerned.

@@ -20,3 +20,112 @@ fn two_speakers_tell_each_other_their_routes() {
         assert_eq!(ups.count(), 1);
     }
 }
+
+#[test]
+fn a_cut_cable_is_noticed_by_the_hold_timer_and_healed() {
+    let mut all = Net::pair();
+    all.boot_all();
+    all.run(secs(20));
+    all.cut();
+    // The last thing heard is at most a KEEPALIVE interval old.
+    let took = all.run_while_not("both down", secs(91), |all| {
+        [(1, 2), (2, 1)].iter().all(|(host, other)| all.state(*host, *other) != State::Established)
+    });
+    assert!(took > secs(59), "{took:?}");
+    all.run(secs(300));
+    assert!(all.nodes[&1].fib.is_empty());
+    all.cut = false;
+    // No attempt waits longer for an answer than 10 s.
+    assert!(all.run_until_up(1, 2) < secs(12));
+    all.run(secs(1));
+    assert_eq!(all.nodes[&1].fib.len(), 1);
+}
+
+#[test]
+fn a_watched_prefix_is_reported_once_it_is_written_to_a_peer() {
+    let advertised = |all: &Net, prefix: &str| {
+        let told = |event: &&Event| matches!(event, Event::Advertised { prefix: p, .. } if *p == net(prefix));
+        all.nodes[&1].events.iter().filter(told).count()
+    };
+    let mut all = Net::pair();
+    all.boot(1);
+    all.with(1, |speaker, now| {
+        speaker.watch(net("10.1.0.0/16"));
+        speaker.watch(net("10.1.0.7/32"));
+        speaker.originate(net("10.1.0.7/32"), Default::default(), now);
+    });
+    all.run(secs(30));
+    assert_eq!(advertised(&all, "10.1.0.7/32"), 0, "nobody to tell");
+    all.boot(2);
+    all.run_until_up(2, 1);
+    all.run(secs(1));
+    assert_eq!(advertised(&all, "10.1.0.7/32"), 1);
+    // Established: at once. Told already: at once, too.
+    all.with(1, |speaker, now| {
+        speaker.watch(net("10.1.0.8/32"));
+        speaker.originate(net("10.1.0.8/32"), Default::default(), now);
+    });
+    assert_eq!(advertised(&all, "10.1.0.8/32"), 1);
+    all.with(1, |speaker, _| {
+        speaker.unwatch(net("10.1.0.7/32"));
+        speaker.watch(net("10.1.0.7/32"));
+    });
+    assert_eq!(advertised(&all, "10.1.0.7/32"), 2);
+    all.with(1, |speaker, now| {
+        speaker.unwatch(net("10.1.0.9/32"));
+        speaker.originate(net("10.1.0.9/32"), Default::default(), now);
+    });
+    assert_eq!(advertised(&all, "10.1.0.9/32"), 0);
+}
+
+#[test]
+fn an_operator_sees_the_session_and_its_routes() {
+    let mut all = Net::pair();
+    let community = "65001:7".parse().unwrap();
+    let origination =
+        trunkline_bgp::speaker::Origination { communities: vec![community], ..Default::default() };
+    all.nodes.get_mut(&1).unwrap().originated.insert(net("10.1.0.0/16"), origination);
+    // So that no message is lost on a second connection.
+    all.nodes.get_mut(&2).unwrap().peers.values_mut().for_each(|peer| peer.passive = true);
+    all.boot_all();
+    all.run(secs(100));
+    let status = all.status(2, 1);
+    let session = status.session.unwrap();
+    assert_eq!((session.hold_time, session.keepalive), (secs(90), secs(30)));
+    assert_eq!(session.remote_router_id.to_string(), "10.0.0.1");
+    assert!(session.capabilities_received.contains(&"multiprotocol ipv6-unicast".to_owned()));
+    assert_eq!(session.peer_restart_time, Some(120));
+    let (here, there) = (status.traffic, all.status(1, 2).traffic);
+    assert_eq!((here.received.open, here.sent.open), (there.sent.open, there.received.open));
+    assert_eq!((here.received.update, there.received.update), (there.sent.update, here.sent.update));
+    assert_eq!((here.received.keepalive, there.received.octets), (there.sent.keepalive, here.sent.octets));
+    assert!(here.received.keepalive >= 4 && here.received.update == 3, "{here:?}");
+
+    let speaker = all.nodes[&2].speaker.as_ref().unwrap();
+    let received = speaker.received(crate::net::ip(1)).unwrap();
+    let route = &received[0];
+    assert_eq!((route.as_path.as_str(), route.origin.as_str(), route.best), ("65001", "IGP", true));
+    assert_eq!(route.communities, [community]);
+    assert_eq!(route.next_hop.unwrap().to_string(), "10.0.0.1");
+    let told = all.nodes[&1].speaker.as_ref().unwrap().advertised(crate::net::ip(2)).unwrap();
+    assert_eq!(told.iter().map(|route| route.prefix).collect::<Vec<_>>(), [net("10.1.0.0/16")]);
+    let routes = speaker.routes();
+    let peers: Vec<_> = routes.iter().map(|route| (route.prefix, route.peer)).collect();
+    assert_eq!(peers, [(net("10.1.0.0/16"), Some(crate::net::ip(1))), (net("10.2.0.0/16"), None)]);
+}
+
+#[test]
+fn a_large_table_goes_out_in_pieces_and_arrives_whole() {
+    let mut all = Net::pair();
+    for index in 0..20_000u32 {
+        let prefix = std::net::Ipv4Addr::from(0x1400_0000 + (index << 8));
+        all.nodes.get_mut(&1).unwrap().originated.insert(net(&format!("{prefix}/24")), Default::default());
+    }
+    all.boot_all();
+    all.run_until_up(2, 1);
+    all.run(secs(5));
+    assert_eq!(all.nodes[&2].fib.len(), 20_001);
+    let status = all.status(2, 1);
+    assert!(status.traffic.received.update < 60, "{} UPDATEs", status.traffic.received.update);
+    assert_eq!((status.families[0].received, status.families[0].accepted), (20_001, 20_001));
+}

@@ -1,0 +1,211 @@
+//! A live peer's configuration, edited field by field: the session is reset if and only if the protocol forces it.
+
+use std::time::Duration;
+
+use trunkline_bgp::config::{Password, PeerConfig};
+use trunkline_bgp::policy::{Policy, Verdict};
+use trunkline_bgp::speaker::{Change, ConfigError, Event, State};
+use trunkline_bgp::types::{Asn, Family, FamilySet, NextHop};
+use trunkline_bgp::wire::{Cease, Notification};
+
+use crate::net::{Net, encoded, ip, keepalive, net, open, peer, secs};
+
+/// Every field of [`PeerConfig`] but the address, with an edit of it.
+fn edits() -> Vec<(&'static str, fn(&mut PeerConfig))> {
+    // Bound without `..`, so that a new field is missed here.
+    let PeerConfig {
+        address: _,
+        interface: _,
+        port: _,
+        remote_as: _,
+        local_address: _,
+        password: _,
+        hold_time: _,
+        keepalive: _,
+        connect_retry: _,
+        passive: _,
+        ebgp_multihop: _,
+        ttl_security: _,
+        families: _,
+        graceful_restart: _,
+        max_prefixes: _,
+        import: _,
+        export: _,
+        next_hop_v4: _,
+        next_hop_v6: _,
+        shutdown: _,
+    } = peer(2);
+    vec![
+        ("interface", |peer| peer.interface = Some("eth0".into())),
+        ("port", |peer| peer.port = 1790),
+        ("remote_as", |peer| peer.remote_as = Asn(65009)),
+        ("local_address", |peer| peer.local_address = Some(ip(1))),
+        ("password", |peer| peer.password = Some(Password::new("secret").unwrap())),
+        ("hold_time", |peer| peer.hold_time = secs(30)),
+        ("keepalive", |peer| peer.keepalive = Some(secs(5))),
+        ("connect_retry", |peer| peer.connect_retry = secs(7)),
+        ("passive", |peer| peer.passive = true),
+        ("ebgp_multihop", |peer| peer.ebgp_multihop = Some(3)),
+        ("ttl_security", |peer| peer.ttl_security = Some(1)),
+        ("families", |peer| peer.families = FamilySet::from_iter([Family::Ipv4Unicast])),
+        ("graceful_restart", |peer| peer.graceful_restart = None),
+        ("max_prefixes", |peer| peer.max_prefixes = Some(10)),
+        ("import", |peer| peer.import = Policy::reject_all()),
+        ("export", |peer| peer.export = Policy::reject_all()),
+        ("next_hop_v4", |peer| peer.next_hop_v4 = Some("10.0.0.99".parse().unwrap())),
+        ("next_hop_v6", |peer| peer.next_hop_v6 = Some("2001:db8::1".parse().unwrap())),
+        ("shutdown", |peer| peer.shutdown = true),
+    ]
+}
+
+fn established() -> (Net, usize) {
+    let mut all = Net::scripted(|_| {});
+    all.nodes.get_mut(&1).unwrap().originated.insert(net("10.1.0.0/16"), Default::default());
+    all.boot(1);
+    let pipe = all.script_accept();
+    all.script_send(pipe, &encoded(&open()));
+    all.script_send(pipe, &keepalive());
+    all.script_send(pipe, &crate::net::announce(&[[10, 2, 0]]));
+    all.run(secs(5));
+    assert_eq!(all.state(1, 2), State::Established);
+    (all, pipe)
+}
+
+#[test]
+fn an_edit_resets_the_session_only_if_the_protocol_forces_it() {
+    let resets = [
+        "interface",
+        "port",
+        "remote_as",
+        "local_address",
+        "password",
+        "hold_time",
+        "families",
+        "graceful_restart",
+        "shutdown",
+    ];
+    for (field, edit) in edits() {
+        let (mut all, pipe) = established();
+        let change = all.edit(1, 2, edit);
+        all.run(Duration::from_millis(100));
+        if resets.contains(&field) {
+            assert_eq!(change, Change::Reset, "{field}");
+            assert!(all.is_closed(pipe), "{field}");
+            let cause =
+                if field == "shutdown" { Cease::AdministrativeShutdown } else { Cease::ConfigurationChange };
+            assert_eq!(all.script_notification(pipe), Some(Notification::cease(cause, None)), "{field}");
+            // The next attempt does not wait.
+            let state = if field == "shutdown" { State::Idle } else { State::OpenSent };
+            assert_eq!(all.state(1, 2), state, "{field}");
+        } else {
+            assert_eq!(change, Change::Applied, "{field}");
+            assert!(!all.is_closed(pipe), "{field}");
+            assert_eq!((all.state(1, 2), all.status(1, 2).flaps), (State::Established, 0), "{field}");
+        }
+        assert_eq!(all.edit(1, 2, edit), Change::Unchanged, "{field}");
+    }
+}
+
+#[test]
+fn an_edit_is_in_force_on_the_live_session() {
+    let (mut all, pipe) = established();
+    all.edit(1, 2, |peer| peer.keepalive = Some(secs(5)));
+    let before = all.script_got(pipe).len();
+    all.run(secs(50));
+    assert!((10..=14).contains(&(all.script_got(pipe).len() - before)));
+
+    all.script_send(pipe, &keepalive());
+    let conn = *all.nodes[&1].options.keys().last().unwrap();
+    assert_eq!((all.nodes[&1].options[&conn].ttl, all.nodes[&1].options[&conn].min_ttl), (Some(1), None));
+    all.edit(1, 2, |peer| peer.ebgp_multihop = Some(3));
+    assert_eq!(all.nodes[&1].options[&conn].ttl, Some(3));
+    all.edit(1, 2, |peer| (peer.ebgp_multihop, peer.ttl_security) = (None, Some(2)));
+    assert_eq!(
+        (all.nodes[&1].options[&conn].ttl, all.nodes[&1].options[&conn].min_ttl),
+        (Some(255), Some(254))
+    );
+
+    assert_eq!(all.nodes[&1].fib.len(), 1);
+    all.edit(1, 2, |peer| peer.import.default = Verdict::Reject);
+    assert_eq!(all.nodes[&1].fib.len(), 0);
+    all.edit(1, 2, |peer| peer.import.default = Verdict::Accept);
+    assert_eq!(all.nodes[&1].fib.len(), 1);
+
+    let advertised = |all: &Net| {
+        all.nodes[&1].speaker.as_ref().unwrap().advertised(ip(2)).unwrap().first().map(|r| r.next_hop)
+    };
+    assert_eq!(advertised(&all), Some(Some(NextHop::V4("10.0.0.1".parse().unwrap()))));
+    let before = all.script_got(pipe).len();
+    all.edit(1, 2, |peer| peer.next_hop_v4 = Some("10.0.0.99".parse().unwrap()));
+    all.run(secs(1));
+    assert_eq!(advertised(&all), Some(Some(NextHop::V4("10.0.0.99".parse().unwrap()))));
+    assert!(all.script_got(pipe).len() > before, "and it is told");
+    all.edit(1, 2, |peer| peer.export.default = Verdict::Reject);
+    all.run(secs(1));
+    assert_eq!(advertised(&all), None);
+
+    let change = all.edit(1, 2, |peer| peer.max_prefixes = Some(1));
+    assert_eq!((change, all.state(1, 2)), (Change::Applied, State::Established));
+    assert_eq!(all.status(1, 2).flaps, 0);
+}
+
+#[test]
+fn passive_turned_off_connects_and_turned_on_waits() {
+    let mut all = Net::scripted(|peer| peer.passive = true);
+    all.boot(1);
+    all.run(secs(500));
+    assert_eq!((all.state(1, 2), all.accepted.len()), (State::Active, 0));
+    assert_eq!(all.edit(1, 2, |peer| peer.passive = false), Change::Applied);
+    assert_eq!(all.state(1, 2), State::Connect);
+    assert_eq!(all.edit(1, 2, |peer| peer.passive = true), Change::Applied);
+    assert_eq!(all.state(1, 2), State::Active);
+    all.run(secs(500));
+    assert_eq!(all.state(1, 2), State::Active);
+}
+
+#[test]
+fn an_edit_frees_a_peer_that_is_held_after_an_error() {
+    let mut all = Net::scripted(|peer| peer.remote_as = Asn(65009));
+    all.boot(1);
+    for _ in 0..6 {
+        let pipe = all.script_accept();
+        all.script_send(pipe, &encoded(&open()));
+    }
+    assert!(all.status(1, 2).next_attempt.unwrap() > secs(20));
+    all.edit(1, 2, |peer| peer.remote_as = Asn(65002));
+    let pipe = all.script_accept();
+    all.script_send(pipe, &encoded(&open()));
+    all.script_send(pipe, &keepalive());
+    assert_eq!(all.state(1, 2), State::Established);
+}
+
+#[test]
+fn peers_come_and_go_without_touching_each_other() {
+    let mut all = Net::pair();
+    all.add(3);
+    let (three, one) = (peer(3), peer(1));
+    all.nodes.get_mut(&3).unwrap().peers.insert(one.address, one);
+    all.boot_all();
+    all.run(secs(5));
+    all.with(1, |speaker, now| speaker.add_peer(three.clone(), now).unwrap());
+    assert_eq!(
+        all.with(1, |speaker, now| speaker.add_peer(three.clone(), now)),
+        Err(ConfigError::DuplicatePeer(ip(3)))
+    );
+    all.run(secs(130));
+    assert_eq!(all.state(3, 1), State::Established);
+    assert_eq!(all.routes_from(3, 1).len(), 2, "node 1's own, and what it has from node 2");
+    all.with(1, |speaker, now| speaker.remove_peer(ip(2), now).unwrap());
+    all.run(secs(1));
+    assert_eq!(all.routes_from(3, 1), [net("10.1.0.0/16")]);
+    assert_eq!(all.status(3, 1).flaps, 0);
+    let gone = all.nodes[&2].events.iter().any(|event| match event {
+        Event::PeerDown { reason, .. } => reason == "received NOTIFICATION Cease/Peer De-configured",
+        _ => false,
+    });
+    assert!(gone);
+    assert_eq!(
+        all.with(1, |speaker, now| speaker.remove_peer(ip(2), now)),
+        Err(ConfigError::UnknownPeer(ip(2)))
+    );
+}

@@ -1,0 +1,441 @@
+//! Graceful restart (RFC 4724) in both roles, by schedule: who dies when, how, and who opens first.
+//!
+//! Node 1 is the fabric's side and node 2 the one that restarts, unless a test says otherwise. `must_hold` has the
+//! network check after every step that a route is in the FIB.
+
+use std::time::Duration;
+
+use trunkline_bgp::config::PeerConfig;
+use trunkline_bgp::speaker::{Event, State, Stop};
+use trunkline_bgp::types::{Family, FamilySet};
+use trunkline_bgp::wire::{Capability, MessageKind};
+
+use crate::net::{
+    LATENCY, Net, announce, encoded, end_of_rib, end_of_rib_v6, ip, keepalive, net, open, restart_capability,
+    secs,
+};
+
+/// Both up, routes exchanged, and from now on never to be missed in either FIB.
+fn settled(edit: impl Fn(&mut PeerConfig)) -> Net {
+    let mut all = Net::pair();
+    for node in all.nodes.values_mut() {
+        node.peers.values_mut().for_each(&edit);
+    }
+    all.boot_all();
+    all.run(secs(20));
+    all.must_hold = vec![(1, net("10.2.0.0/16")), (2, net("10.1.0.0/16"))];
+    all
+}
+
+fn stale(all: &Net, host: u8, peer: u8) -> usize {
+    all.status(host, peer).families.iter().map(|family| family.stale).sum()
+}
+
+fn swept(all: &Net, host: u8) -> usize {
+    let paths = |event: &Event| match event {
+        Event::StaleSwept { paths, .. } => *paths,
+        _ => 0,
+    };
+    all.nodes[&host].events.iter().map(paths).sum()
+}
+
+#[test]
+fn a_process_killed_and_started_again_loses_no_route_on_either_side() {
+    for down in [0, 1, 30, 110] {
+        for silent in [false, true] {
+            for passive in [0, 1, 2] {
+                let mut all = settled(|_| {});
+                for (host, node) in &mut all.nodes {
+                    node.peers.values_mut().for_each(|peer| peer.passive = *host == passive);
+                }
+                all.edit(1, 2, |peer| peer.passive = passive == 1);
+                all.edit(2, 1, |peer| peer.passive = passive == 2);
+                match silent {
+                    true => all.stop(2, Stop::Silent),
+                    false => all.kill(2),
+                }
+                all.run(secs(down));
+                let down_event = all.nodes[&1].events.iter().rev().find_map(|event| match event {
+                    Event::PeerDown { retained, .. } => Some(*retained),
+                    _ => None,
+                });
+                if down > 0 {
+                    assert_eq!(stale(&all, 1, 2), 1);
+                    assert_eq!(down_event, Some(FamilySet::ALL));
+                }
+                all.reboot(2);
+                all.run_while_not("node 2 converged", secs(100), |all| {
+                    all.nodes[&2].events.contains(&Event::Converged { family: Family::Ipv4Unicast })
+                });
+                all.run(secs(5));
+                assert_eq!((stale(&all, 1, 2), swept(&all, 1)), (0, 0), "down {down}, silent {silent}");
+                assert_eq!(all.state(1, 2), State::Established);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_gone_after_the_restart_goes_at_end_of_rib() {
+    let mut all = settled(|_| {});
+    let lost = net("10.2.9.0/24");
+    all.with(2, |speaker, now| speaker.originate(lost, Default::default(), now));
+    all.run(secs(1));
+    assert!(all.nodes[&1].fib.contains_key(&lost));
+    all.kill(2);
+    all.run(secs(10));
+    assert!(all.nodes[&1].fib.contains_key(&lost), "kept while stale");
+    all.reboot(2);
+    all.run_until_up(1, 2);
+    all.run(secs(5));
+    assert!(!all.nodes[&1].fib.contains_key(&lost));
+    assert_eq!(swept(&all, 1), 1);
+}
+
+#[test]
+fn a_node_that_never_returns_is_forgotten_when_its_restart_time_is_over() {
+    let mut all = settled(|peer| peer.graceful_restart = Some(40));
+    all.must_hold.clear();
+    all.kill(2);
+    all.run(secs(39));
+    assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
+    all.run(secs(2));
+    assert!(!all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
+    assert_eq!(swept(&all, 1), 1);
+    // And when it does return after all, everything starts over.
+    all.reboot(2);
+    all.run_until_up(1, 2);
+    all.run(secs(5));
+    assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
+}
+
+#[test]
+fn the_helper_sees_no_hold_timer_expiry_as_a_restart() {
+    let mut all = settled(|_| {});
+    all.must_hold.clear();
+    all.lose_power(2);
+    all.run(secs(91));
+    assert!(!all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")), "a NOTIFICATION went out");
+}
+
+#[test]
+fn power_lost_and_back_before_the_hold_time_is_a_restart() {
+    let mut all = settled(|_| {});
+    all.lose_power(2);
+    all.run(secs(20));
+    all.reboot(2);
+    // Node 1 still has the dead connection Established when the new OPEN comes.
+    assert_eq!(all.state(1, 2), State::Established);
+    all.run(secs(10));
+    let status = all.status(1, 2);
+    assert_eq!((status.state, status.established_count), (State::Established, 2));
+    assert_eq!((stale(&all, 1, 2), swept(&all, 1)), (0, 0));
+}
+
+#[test]
+fn a_second_restart_inside_the_window_loses_nothing_that_the_rfc_lets_stay() {
+    let mut kept = 0;
+    // The first life ends at every point: before TCP, in OPEN, Established before UPDATEs, after them.
+    for first_life in (0..40).map(Duration::from_millis).chain([secs(1), secs(2), secs(3), secs(30)]) {
+        let mut all = settled(|_| {});
+        all.must_hold.retain(|(host, _)| *host == 2);
+        all.kill(2);
+        all.run(secs(10));
+        let mark = all.nodes[&1].events.len();
+        all.reboot(2);
+        all.run(first_life);
+        all.kill(2);
+        all.run(secs(10));
+        let life = &all.nodes[&1].events[mark..];
+        let up = life.iter().any(|event| matches!(event, Event::PeerUp { .. }));
+        let told = life.iter().any(|event| matches!(event, Event::EndOfRib { .. }));
+        // RFC 4724 §4.2: what is still stale when the session is lost once more MUST go; nothing else may.
+        let held = all.nodes[&1].fib.contains_key(&net("10.2.0.0/16"));
+        assert_eq!(held, !up || told, "{first_life:?}");
+        kept += usize::from(held);
+        all.reboot(2);
+        all.run(secs(30));
+        assert_eq!(all.state(1, 2), State::Established, "{first_life:?}");
+        assert_eq!(stale(&all, 1, 2), 0);
+        assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
+    }
+    assert!(kept > 30, "kept in {kept} of 44");
+}
+
+#[test]
+fn both_restart_at_once_and_nobody_waits_for_the_other() {
+    let mut all = settled(|_| {});
+    all.kill(1);
+    all.kill(2);
+    all.run(secs(5));
+    all.reboot(1);
+    all.reboot(2);
+    let converged = |all: &Net, host: u8| {
+        all.nodes[&host].events.contains(&Event::Converged { family: Family::Ipv4Unicast })
+    };
+    // Each FIB lacks nothing at any moment: what was there is swept only after the other's table came. Nobody waits
+    // for a peer that restarts itself, so here the first decision comes with the session.
+    all.must_hold.clear();
+    let took = all.run_while_not("both converged", secs(30), |all| converged(all, 1) && converged(all, 2));
+    assert!(took < secs(10), "{took:?}");
+    all.run(secs(5));
+    assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
+}
+
+#[test]
+fn the_restart_bit_is_set_until_the_first_selection_and_forwarding_is_told() {
+    let mut all = Net::scripted(|_| {});
+    all.nodes.get_mut(&1).unwrap().config.restarting = true;
+    all.boot(1);
+    let restart = |all: &Net, pipe: usize| {
+        let open = trunkline_bgp::wire::Open::decode(&all.script_got(pipe)[0].1).unwrap();
+        open.capabilities
+            .into_iter()
+            .find_map(|capability| match capability {
+                Capability::GracefulRestart { restarting, families, restart_time, .. } => {
+                    assert_eq!(restart_time, 120);
+                    Some((restarting, families.iter().all(|family| family.forwarding)))
+                }
+                _ => None,
+            })
+            .unwrap()
+    };
+    let first = all.script_accept();
+    assert_eq!(restart(&all, first), (true, true));
+    all.script_close(first);
+    let second = all.script_accept();
+    assert_eq!(restart(&all, second), (true, true), "the attempt before came to nothing");
+    all.script_send(second, &encoded(&open()));
+    all.script_send(second, &keepalive());
+    all.script_send(second, &end_of_rib());
+    all.script_send(second, &end_of_rib_v6());
+    all.script_close(second);
+    let third = all.script_accept();
+    assert_eq!(restart(&all, third), (false, true));
+
+    // A start without anything kept says so; its next session, with the FIB in place, says otherwise.
+    let mut all = Net::scripted(|_| {});
+    all.boot(1);
+    let first = all.script_accept();
+    assert_eq!(restart(&all, first), (false, false));
+    all.script_send(first, &encoded(&open()));
+    all.script_send(first, &keepalive());
+    all.script_close(first);
+    let second = all.script_accept();
+    assert_eq!(restart(&all, second), (false, true));
+}
+
+/// Node 1 restarted, the script Established with this OPEN.
+fn restarted(open: &trunkline_bgp::wire::Open) -> (Net, usize) {
+    let mut all = Net::scripted(|_| {});
+    let node = all.nodes.get_mut(&1).unwrap();
+    node.config.restarting = true;
+    node.originated.insert(net("10.1.0.0/16"), Default::default());
+    all.boot(1);
+    let pipe = all.script_accept();
+    all.script_send(pipe, &encoded(open));
+    all.script_send(pipe, &keepalive());
+    assert_eq!(all.state(1, 2), State::Established);
+    (all, pipe)
+}
+
+fn updates(all: &Net, pipe: usize) -> usize {
+    all.script_got(pipe).iter().filter(|(kind, _)| *kind == MessageKind::Update).count()
+}
+
+#[test]
+fn nothing_is_told_before_end_of_rib_of_each_family() {
+    let (mut all, pipe) = restarted(&open());
+    all.run(secs(30));
+    assert_eq!(updates(&all, pipe), 0);
+    assert!(all.nodes[&1].fib.is_empty());
+    all.script_send(pipe, &announce(&[[10, 2, 0]]));
+    all.script_send(pipe, &end_of_rib());
+    all.script_send(pipe, &keepalive());
+    assert_eq!(updates(&all, pipe), 2, "the route of IPv4, and its End-of-RIB");
+    assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/24")));
+    all.script_send(pipe, &end_of_rib_v6());
+    assert_eq!(updates(&all, pipe), 3, "IPv6 has an End-of-RIB only");
+    let converged = all.nodes[&1].events.iter().filter(|event| matches!(event, Event::Converged { .. }));
+    assert_eq!(converged.count(), 2);
+}
+
+#[test]
+fn a_peer_that_never_sends_end_of_rib_delays_the_selection_by_its_bound() {
+    let (mut all, pipe) = restarted(&open());
+    all.run_until(all.start + secs(59));
+    all.script_send(pipe, &keepalive());
+    assert_eq!(updates(&all, pipe), 0);
+    all.run(secs(2));
+    assert_eq!(updates(&all, pipe), 3);
+}
+
+#[test]
+fn a_peer_that_never_comes_back_delays_the_selection_by_its_bound() {
+    let mut all = Net::pair();
+    all.add(3);
+    let absent = crate::net::peer(4);
+    all.nodes.get_mut(&2).unwrap().peers.insert(absent.address, absent);
+    all.boot_all();
+    all.run(secs(10));
+    all.must_hold = vec![(1, net("10.2.0.0/16")), (2, net("10.1.0.0/16"))];
+    all.kill(2);
+    all.reboot(2);
+    all.run(secs(59));
+    assert_eq!(stale(&all, 1, 2), 1);
+    all.run(secs(2));
+    assert_eq!((stale(&all, 1, 2), swept(&all, 1)), (0, 0));
+}
+
+#[test]
+fn nobody_waits_for_a_peer_without_graceful_restart_or_that_restarts_itself_or_lacks_the_family() {
+    let mut plain = open();
+    plain.capabilities.retain(|capability| capability.code() != 64);
+    let mut restarting = open();
+    restarting.capabilities.retain(|capability| capability.code() != 64);
+    restarting.capabilities.push(restart_capability(true, true));
+    for open in [plain, restarting] {
+        let (all, pipe) = restarted(&open);
+        assert_eq!(updates(&all, pipe), 3);
+    }
+    let mut ipv4_only = open();
+    ipv4_only
+        .capabilities
+        .retain(|capability| *capability != Capability::Multiprotocol(Family::Ipv6Unicast.into()));
+    let (all, _) = restarted(&ipv4_only);
+    assert!(all.nodes[&1].events.contains(&Event::Converged { family: Family::Ipv6Unicast }));
+    assert!(!all.nodes[&1].events.contains(&Event::Converged { family: Family::Ipv4Unicast }));
+}
+
+#[test]
+fn nothing_leaves_before_the_originations_are_complete() {
+    let mut all = Net::scripted(|_| {});
+    let node = all.nodes.get_mut(&1).unwrap();
+    let peer = node.peers.values().next().unwrap().clone();
+    node.speaker = Some(trunkline_bgp::speaker::Speaker::new(node.config.clone(), all.now).unwrap());
+    all.with(1, |speaker, now| speaker.add_peer(peer, now).unwrap());
+    let pipe = all.script_accept();
+    all.script_send(pipe, &encoded(&open()));
+    all.script_send(pipe, &keepalive());
+    all.with(1, |speaker, now| speaker.originate(net("10.1.0.0/16"), Default::default(), now));
+    all.run(secs(60));
+    assert_eq!(updates(&all, pipe), 0);
+    all.with(1, |speaker, now| speaker.originations_complete(now));
+    all.run(2 * LATENCY);
+    assert_eq!(updates(&all, pipe), 3);
+}
+
+/// The script Established with this OPEN, one route told, TCP closed: the route is stale.
+fn lost(open: &trunkline_bgp::wire::Open) -> Net {
+    let mut all = Net::scripted(|_| {});
+    all.boot(1);
+    let pipe = all.script_accept();
+    all.script_send(pipe, &encoded(open));
+    all.script_send(pipe, &keepalive());
+    all.script_send(pipe, &announce(&[[10, 2, 0]]));
+    all.script_close(pipe);
+    all
+}
+
+#[test]
+fn without_the_capability_the_routes_go_with_the_session() {
+    let mut plain = open();
+    plain.capabilities.retain(|capability| capability.code() != 64);
+    let all = lost(&plain);
+    assert!(all.nodes[&1].fib.is_empty());
+
+    let mut zero = open();
+    zero.capabilities.retain(|capability| capability.code() != 64);
+    zero.capabilities.push(Capability::GracefulRestart {
+        restarting: false,
+        notification: false,
+        restart_time: 120,
+        families: Vec::new(), // helper only
+    });
+    assert!(lost(&zero).nodes[&1].fib.is_empty());
+    assert!(lost(&open()).nodes[&1].fib.contains_key(&net("10.2.0.0/24")), "and with it they stay");
+}
+
+#[test]
+fn a_return_without_forwarding_state_family_or_capability_ends_the_retention() {
+    let with_restart = |capability: Option<Capability>| {
+        let mut open = open();
+        open.capabilities.retain(|capability| capability.code() != 64);
+        open.capabilities.extend(capability);
+        open
+    };
+    let ipv6_only = Capability::GracefulRestart {
+        restarting: true,
+        notification: false,
+        restart_time: 120,
+        families: vec![trunkline_bgp::wire::RestartFamily {
+            family: Family::Ipv6Unicast.into(),
+            forwarding: true,
+        }],
+    };
+    for (capability, kept) in [
+        (Some(restart_capability(true, true)), true),
+        (Some(restart_capability(false, true)), true),
+        (Some(restart_capability(true, false)), false),
+        (Some(ipv6_only), false),
+        (None, false),
+    ] {
+        let mut all = lost(&open());
+        let pipe = all.script_accept();
+        all.script_send(pipe, &encoded(&with_restart(capability.clone())));
+        assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/24")));
+        all.script_send(pipe, &keepalive());
+        assert_eq!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/24")), kept, "{capability:?}");
+    }
+}
+
+#[test]
+fn stale_paths_do_not_wait_for_end_of_rib_for_ever() {
+    let mut all = lost(&open());
+    let pipe = all.script_accept();
+    all.script_send(pipe, &encoded(&open()));
+    all.script_send(pipe, &keepalive());
+    for _ in 0..5 {
+        all.run(secs(70));
+        all.script_send(pipe, &keepalive());
+    }
+    assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/24")));
+    all.run(secs(11));
+    assert!(all.nodes[&1].fib.is_empty());
+    assert_eq!(all.state(1, 2), State::Established);
+}
+
+#[test]
+fn a_goodbye_is_no_restart() {
+    let mut all = settled(|_| {});
+    all.must_hold.clear();
+    all.stop(2, Stop::Cease { communication: "rack 7 moves, back at noon".to_owned() });
+    all.run(3 * LATENCY);
+    assert!(!all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
+    assert_eq!(
+        all.status(1, 2).last_error.unwrap().text,
+        "received NOTIFICATION Cease/Administrative Shutdown: \"rack 7 moves, back at noon\""
+    );
+    // The one that left keeps its FIB: sweeping it is its owner's to do.
+    assert!(all.nodes[&2].fib.contains_key(&net("10.1.0.0/16")));
+}
+
+#[test]
+fn a_silent_stop_says_nothing_and_refuses_from_then_on() {
+    let mut all = Net::scripted(|_| {});
+    all.boot(1);
+    let pipe = all.script_accept();
+    all.script_send(pipe, &encoded(&open()));
+    all.script_send(pipe, &keepalive());
+    all.run(secs(1));
+    let before = all.script_got(pipe).len();
+    all.with(1, |speaker, now| speaker.stop(Stop::Silent, now));
+    all.run(secs(1));
+    assert!(all.is_closed(pipe));
+    assert_eq!(all.script_got(pipe).len(), before);
+    let refused = all.script_connect();
+    assert!(all.is_closed(refused));
+    let speaker = all.nodes[&1].speaker.as_ref().unwrap();
+    assert_eq!(speaker.poll_timeout(), None, "nothing is due any more");
+    assert_eq!(speaker.peer_id(ip(2)).map(|peer| peer.0), Some(0));
+}
