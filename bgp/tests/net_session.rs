@@ -9,7 +9,7 @@ use std::time::Duration;
 use net_support::{Node, Options, join, join_with, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use trunkline_bgp::config::{Password, SpeakerConfig};
+use trunkline_bgp::config::{Password, PeerConfig, SpeakerConfig};
 use trunkline_bgp::net::{self, CommandError, ShellConfig, Stopped};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::{Change, Event, State, Stop};
@@ -55,6 +55,20 @@ async fn a_wrong_password_stays_down_says_so_and_an_edit_cures_it() {
     assert_eq!(b.handle.update_peer(peer).await, Ok(Change::Reset));
     a.established(&b).await;
     b.established(&a).await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_says_so_even_when_the_connect_retry_is_shorter_than_the_attempt() {
+    let (a, b) = (Node::new("127.7.13.1", 1).await, Node::new("127.7.13.2", 2).await);
+    let retry = Duration::from_secs(1);
+    let edit = |peer: &mut PeerConfig, key| {
+        peer.password = password(key);
+        peer.connect_retry = retry;
+    };
+    join_with(&a, &b, |peer| edit(peer, "right"), |peer| edit(peer, "other")).await;
+    let error =
+        a.until(b.address, "in error", |peer| peer.last_error.is_some()).await.last_error.unwrap().text;
+    assert!(error.contains("password"), "{error}");
 }
 
 #[tokio::test]

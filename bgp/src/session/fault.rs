@@ -76,10 +76,13 @@ pub enum Fault {
     #[error("cannot connect: {0}")]
     Connect(String),
     /// The ConnectRetryTimer expired before TCP came to be.
-    #[error("cannot connect: no answer for {seconds} s")]
+    #[error("cannot connect: no answer for {seconds} s{hint}", hint = password_hint(*signed))]
     NoAnswer {
         /// How long, in seconds.
         seconds: u64,
+        /// The attempt was signed by TCP-MD5: the kernel drops what is signed wrongly, so that a wrong password
+        /// looks like a peer that isn't there.
+        signed: bool,
     },
     /// An attempt that is not needed any more.
     #[error("the attempt is not needed any more")]
@@ -99,6 +102,16 @@ pub(crate) enum Retry {
     Now,
     /// Idle until an operator says otherwise.
     Never,
+}
+
+fn password_hint(signed: bool) -> &'static str {
+    match signed {
+        true => {
+            ": it is down or filtered, or the passwords differ (a wrong TCP-MD5 password looks just like this: \
+             compare both sides)"
+        }
+        false => "",
+    }
 }
 
 impl Fault {

@@ -417,7 +417,8 @@ impl Peer {
     fn retry_connect(&mut self, now: Instant, sink: &mut impl Sink) {
         if let Some(slot) = self.slot_in(State::Connect) {
             let seconds = self.attempt_time().as_secs();
-            self.drop_connection(slot, Fault::NoAnswer { seconds }, now, sink);
+            let signed = self.config.password.is_some();
+            self.drop_connection(slot, Fault::NoAnswer { seconds, signed }, now, sink);
         }
         if self.mode == Mode::Running && !self.config.passive && self.connections.iter().all(Option::is_none)
         {
