@@ -177,8 +177,8 @@ pub trait AddressFamily: Copy + fmt::Debug + Default + Send + Sync + 'static {
     /// Octets of an address.
     const OCTETS: usize;
 
-    /// The prefix of `length` bits (at most 8 × [`Self::OCTETS`]) whose leading octets are `octets`
-    /// (⌈length / 8⌉ of them); host bits are cleared.
+    /// The prefix of `length` bits (at most 8 × [`Self::OCTETS`]) whose leading octets are `octets`, of which
+    /// there are at least ⌈length / 8⌉; host bits are cleared, and octets after them do not matter.
     fn prefix(octets: &[u8], length: u8) -> Option<Self::Prefix>;
 
     /// The prefix's octets, ⌈length / 8⌉ of which matter, and its length in bits.
@@ -201,13 +201,18 @@ impl AddressFamily for Ipv4 {
     const FAMILY: Family = Family::Ipv4Unicast;
     const OCTETS: usize = 4;
 
+    #[inline]
     fn prefix(octets: &[u8], length: u8) -> Option<Ipv4Net> {
-        let mut address = [0; 4];
-        let used = usize::from(length).div_ceil(8);
-        address.get_mut(..used)?.copy_from_slice(octets.get(..used)?);
-        Some(Ipv4Net::new(Ipv4Addr::from(address), length).ok()?.trunc())
+        // A whole address at once where there are octets enough: all but the last prefix of a message.
+        let address = match octets.first_chunk() {
+            Some(address) => *address,
+            None => leading(octets, length)?,
+        };
+        let mask = u32::MAX.checked_shl(32u32.checked_sub(length.into())?).unwrap_or(0);
+        Ipv4Net::new(Ipv4Addr::from(u32::from_be_bytes(address) & mask), length).ok()
     }
 
+    #[inline]
     fn parts(prefix: &Ipv4Net) -> ([u8; 16], u8) {
         let mut octets = [0; 16];
         octets[..4].copy_from_slice(&prefix.addr().octets());
@@ -227,13 +232,17 @@ impl AddressFamily for Ipv6 {
     const FAMILY: Family = Family::Ipv6Unicast;
     const OCTETS: usize = 16;
 
+    #[inline]
     fn prefix(octets: &[u8], length: u8) -> Option<Ipv6Net> {
-        let mut address = [0; 16];
-        let used = usize::from(length).div_ceil(8);
-        address.get_mut(..used)?.copy_from_slice(octets.get(..used)?);
-        Some(Ipv6Net::new(Ipv6Addr::from(address), length).ok()?.trunc())
+        let address = match octets.first_chunk() {
+            Some(address) => *address,
+            None => leading(octets, length)?,
+        };
+        let mask = u128::MAX.checked_shl(128u32.checked_sub(length.into())?).unwrap_or(0);
+        Ipv6Net::new(Ipv6Addr::from(u128::from_be_bytes(address) & mask), length).ok()
     }
 
+    #[inline]
     fn parts(prefix: &Ipv6Net) -> ([u8; 16], u8) {
         (prefix.addr().octets(), prefix.prefix_len())
     }
@@ -244,6 +253,14 @@ impl AddressFamily for Ipv6 {
             IpNet::V4(_) => None,
         }
     }
+}
+
+/// The ⌈length / 8⌉ leading octets of an address; the rest are zero.
+fn leading<const N: usize>(octets: &[u8], length: u8) -> Option<[u8; N]> {
+    let mut address = [0; N];
+    let used = usize::from(length).div_ceil(8);
+    address.get_mut(..used)?.copy_from_slice(octets.get(..used)?);
+    Some(address)
 }
 
 /// Where traffic for a path is sent: one address, or for IPv6 a global one with the link-local one beside it

@@ -248,6 +248,8 @@ fn a_multiprotocol_attribute() {
         (format!("{MP_REACH}{ORIGIN}"), EBGP, Withdraw(2)),
         // NEXT_HOP means nothing here, not even a malformed one.
         (format!("{MP_REACH}{good}400303 0a0000"), EBGP, Good),
+        (format!("{MP_REACH}{good}c00304 0a000001"), EBGP, Good),
+        (format!("{MP_REACH}{good}c00304 0a000001"), no_v6, Discard(14)),
         // Flags: the NLRI can be found, so §3 c.
         (format!("c00e1e{}{good}", &MP_REACH[6..]), EBGP, Withdraw(14)),
         (format!("{MP_REACH}{MP_REACH}{good}"), EBGP, Reset(1)),
@@ -260,6 +262,9 @@ fn a_multiprotocol_attribute() {
         (format!("800e14 000201 10 {v6}{good}"), EBGP, Reset(9)), // no reserved octet
         ("800f00".into(), EBGP, Reset(9)),
         ("800f02 0002".into(), EBGP, Reset(9)),
+        // Longer than what is left of the attributes.
+        (format!("{good}800eff 000201 10 {v6} 00 {nlri}"), EBGP, Reset(9)),
+        (format!("{good}800f20 000201"), EBGP, Reset(9)),
         // Next hop length against the family.
         (format!("800e09 000201 04 0a000001 00{good}"), EBGP, Reset(9)),
         (format!("800e05 000201 00 00{good}"), EBGP, Reset(9)),
@@ -302,6 +307,14 @@ fn a_field() {
     {
         assert_eq!(subcode(error(&update_body(withdrawn, &good, nlri))), 10, "{withdrawn:?} {nlri:?}");
     }
+}
+
+/// §3 j: routes in an attribute that cannot be read reset the session even where other routes are known.
+#[test]
+fn a_multiprotocol_attribute_that_overruns_beside_nlri() {
+    assert_eq!(outcome(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}800f20 000201"), true, &EBGP), Reset(9));
+    assert_eq!(outcome(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}800e20 000201"), true, &EBGP), Reset(9));
+    assert_eq!(outcome(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}c00820 000201"), true, &EBGP), Withdraw(8));
 }
 
 /// What is treated as withdrawn is every route of the message, beside those that it withdraws anyway.

@@ -84,10 +84,9 @@ impl<F: AddressFamily> Iterator for NlriIter<'_, F> {
     #[inline]
     fn next(&mut self) -> Option<F::Prefix> {
         let (&length, rest) = self.octets.split_first()?;
-        let (octets, rest) = rest.split_at_checked(usize::from(length).div_ceil(8))?;
-        self.octets = rest;
+        self.octets = rest.get(usize::from(length).div_ceil(8)..)?;
         self.left -= 1;
-        F::prefix(octets, length)
+        F::prefix(rest, length)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -149,8 +148,11 @@ impl<'a> Prefixes<'a> {
 #[inline]
 pub(super) fn push<F: AddressFamily>(out: &mut Vec<u8>, prefix: &F::Prefix) {
     let (octets, length) = F::parts(prefix);
+    // A copy of a fixed length, of which the end is taken back, is cheaper than one of any length.
     out.push(length);
-    out.extend_from_slice(&octets[..usize::from(length).div_ceil(8)]);
+    let end = out.len() + usize::from(length).div_ceil(8);
+    out.extend_from_slice(&octets[..F::OCTETS]);
+    out.truncate(end);
 }
 
 /// Octets that the prefix takes.

@@ -84,13 +84,13 @@ pub struct Reach<'a> {
 
 impl<'a> Update<'a> {
     /// The routes that are gone, those treated as withdrawn among them; no list is empty.
-    pub fn withdrawn(&self) -> impl Iterator<Item = Prefixes<'a>> + use<'a> {
-        self.withdrawn.into_iter().flatten()
+    pub fn withdrawn(&self) -> impl Iterator<Item = Prefixes<'a>> {
+        self.withdrawn.iter().flatten().copied()
     }
 
     /// The routes that are there; no list is empty.
-    pub fn announced(&self) -> impl Iterator<Item = Reach<'a>> + use<'a> {
-        self.announced.into_iter().flatten()
+    pub fn announced(&self) -> impl Iterator<Item = Reach<'a>> {
+        self.announced.iter().flatten().copied()
     }
 }
 
@@ -112,23 +112,34 @@ pub fn decode_update<'a>(
     let mut nlri = Nlri::<Ipv4>::check(nlri_octets, "NLRI")?;
 
     let Scratch { block, as_path, entries, discarded } = scratch;
-    block.clear();
     entries.clear();
     discarded.clear();
+    let mut block = Block::new(attributes, block);
     let ipv4 = context.families.contains(Family::Ipv4Unicast);
+    // Announced routes of a family that was not negotiated: there were routes, though none is used.
+    let mut ignored_reach = !ipv4 && !nlri.is_empty();
     if !(ipv4 || withdrawn.is_empty() && nlri.is_empty()) {
         discarded.push(not_negotiated(0, 1, 1));
         (withdrawn, nlri) = (Nlri::EMPTY, Nlri::EMPTY);
     }
 
     let mut fault = index(attributes, entries, discarded)?;
+    if let Some(AttributeFault { code, kind: AttributeFaultKind::Overrun { .. } }) = fault
+        && matches!(code, table::MP_REACH_NLRI | table::MP_UNREACH_NLRI)
+    {
+        // Its routes cannot be found, so that nothing less will do (RFC 7606 §3 j).
+        return Err(UpdateError::Mp {
+            code,
+            what: "longer than what is left of the attributes",
+            attribute: vec![],
+        });
+    }
     let mut first_fault = |found: AttributeFault| fault = fault.or(Some(found));
 
     let value = |entry: &Entry| &attributes[usize::from(entry.value)..usize::from(entry.end)];
     let mut mp_reach = None;
     let mut mp_unreach = None;
     let mut next_hop = None;
-    let mut ignored_mp = false;
     let mut seen = [false; 3]; // by code: ORIGIN and AS_PATH
     let as4 = if context.four_octet_as { As4::default() } else { As4::find(entries, attributes, context) };
 
@@ -141,10 +152,14 @@ pub fn decode_update<'a>(
                 return Err(UpdateError::UnrecognizedWellKnown { code, attribute });
             }
             if flags & flags::TRANSITIVE != 0 {
-                push_attribute(block, flags::OPTIONAL | flags::TRANSITIVE | flags::PARTIAL, code, value);
+                block.copy(entry, flags::OPTIONAL | flags::TRANSITIVE | flags::PARTIAL);
             }
             continue;
         };
+        // NEXT_HOP means nothing to the routes of MP_REACH_NLRI (RFC 4760 §3).
+        if code == table::NEXT_HOP && nlri.is_empty() && has_mp_reach(entries) {
+            continue;
+        }
         let expected_sender = match row.sender {
             Sender::Anyone => Ok(()),
             Sender::InternalPeers if context.ebgp => Err(AttributeFaultKind::FromExternalPeer),
@@ -179,7 +194,7 @@ pub fn decode_update<'a>(
                     Family::from_afi_safi(afi, safi).filter(|family| context.families.contains(*family));
                 let Some(family) = family else {
                     discarded.push(not_negotiated(code, afi, safi));
-                    ignored_mp = true;
+                    ignored_reach |= code == table::MP_REACH_NLRI;
                     continue;
                 };
                 if code == table::MP_UNREACH_NLRI {
@@ -192,8 +207,6 @@ pub fn decode_update<'a>(
                 }
                 continue;
             }
-            // NEXT_HOP means nothing to the routes of MP_REACH_NLRI (RFC 4760 §3).
-            table::NEXT_HOP if nlri.is_empty() && (ignored_mp || has_mp_reach(entries)) => continue,
             _ => {}
         }
         if code <= table::AS_PATH {
@@ -217,16 +230,16 @@ pub fn decode_update<'a>(
             table::AS_PATH if !context.four_octet_as => {
                 as_path.clear();
                 as_path::merge(value, as4.as_path, as_path);
-                push_attribute(block, row.flags, code, as_path);
+                block.push(row.flags, code, as_path);
             }
             table::AGGREGATOR if !context.four_octet_as => {
-                push_attribute(block, row.flags | flags & flags::PARTIAL, code, &as4.aggregator(value));
+                block.push(row.flags | flags & flags::PARTIAL, code, &as4.aggregator(value));
             }
             table::AS4_PATH | table::AS4_AGGREGATOR => {}
             _ => {
                 let optional = row.flags == flags::OPTIONAL | flags::TRANSITIVE;
                 let partial = if optional { flags & flags::PARTIAL } else { 0 };
-                push_attribute(block, row.flags | partial, code, value);
+                block.copy(entry, row.flags | partial);
             }
         }
     }
@@ -251,7 +264,7 @@ pub fn decode_update<'a>(
 
     // RFC 7606 §5.2. With MP_UNREACH_NLRI alone there is nothing else that could be at fault.
     let only_unreach = matches!(entries[..], [Entry { code: table::MP_UNREACH_NLRI, .. }]);
-    if let Some(fault) = fault.filter(|_| !reachable && !ignored_mp)
+    if let Some(fault) = fault.filter(|_| !reachable && !ignored_reach)
         && !(only_unreach && matches!(fault.kind, AttributeFaultKind::Flags { .. }))
     {
         return Err(UpdateError::NoRoutes { fault });
@@ -277,7 +290,7 @@ pub fn decode_update<'a>(
                     Some(Reach { next_hop: next_hop.ok()?, prefixes })
                 }),
             ],
-            attributes: reachable.then_some(&block[..]),
+            attributes: reachable.then(|| block.finish()),
             treat_as_withdraw: None,
             discarded,
             end_of_rib,
@@ -291,6 +304,58 @@ pub fn decode_update<'a>(
             end_of_rib: None,
         },
     })
+}
+
+/// The canonical block while it is put together. Attributes that are canonical already and stand side by side are
+/// copied at once, or not at all if they are the whole block.
+struct Block<'a> {
+    /// The attributes of the message.
+    source: &'a [u8],
+    /// Octets of `source` that belong to the end of the block and are not copied yet.
+    start: usize,
+    end: usize,
+    octets: &'a mut Vec<u8>,
+}
+
+impl<'a> Block<'a> {
+    fn new(source: &'a [u8], octets: &'a mut Vec<u8>) -> Self {
+        octets.clear();
+        Block { source, start: 0, end: 0, octets }
+    }
+
+    fn flush(&mut self) {
+        self.octets.extend_from_slice(&self.source[self.start..self.end]);
+        self.start = self.end;
+    }
+
+    /// Appends an attribute of the message with the flags that it should have.
+    #[inline]
+    fn copy(&mut self, entry: &Entry, flags: u8) {
+        let (start, value, end) =
+            (usize::from(entry.start), usize::from(entry.value), usize::from(entry.end));
+        let extended = if end - value > 255 { flags::EXTENDED_LENGTH } else { 0 };
+        if entry.flags != flags | extended {
+            return self.push(flags, entry.code, &self.source[value..end]);
+        }
+        if start != self.end {
+            self.flush();
+            self.start = start;
+        }
+        self.end = end;
+    }
+
+    fn push(&mut self, flags: u8, code: u8, value: &[u8]) {
+        self.flush();
+        push_attribute(self.octets, flags, code, value);
+    }
+
+    fn finish(mut self) -> &'a [u8] {
+        if self.octets.is_empty() {
+            return &self.source[self.start..self.end];
+        }
+        self.flush();
+        self.octets
+    }
 }
 
 /// A field with its two-octet length before it, and what follows (RFC 7606 §3 b).
