@@ -107,6 +107,7 @@ fn an_attribute_beside_good_ones() {
         ("e00804 fde90001", EBGP, Good),
         ("c00803 010203", EBGP, Withdraw(8)),
         ("c00805 0102030405", EBGP, Withdraw(8)),
+        ("c00806 fde90001 0001", EBGP, Withdraw(8)),
         ("c00800", EBGP, Withdraw(8)),
         ("800804 fde90001", EBGP, Withdraw(8)),
         ("400804 fde90001", EBGP, Withdraw(8)),
@@ -124,11 +125,13 @@ fn an_attribute_beside_good_ones() {
         // §7.14 EXTENDED COMMUNITIES: a multiple of 8, not 0.
         ("c01008 0002fde900000001", EBGP, Good),
         ("c01007 0002fde9000000", EBGP, Withdraw(16)),
+        ("c0100c 0002fde900000001 00020000", EBGP, Withdraw(16)),
         ("c01000", EBGP, Withdraw(16)),
         ("801008 0002fde900000001", EBGP, Withdraw(16)),
         // RFC 8092 §5 LARGE_COMMUNITIES: a multiple of 12, not 0.
         ("c0200c 00000001 00000002 00000003", EBGP, Good),
         ("c0200b 00000001 00000002 000003", EBGP, Withdraw(32)),
+        ("c02010 00000001 00000002 00000003 00000004", EBGP, Withdraw(32)),
         ("c02000", EBGP, Withdraw(32)),
         // RFC 6793 §4.1, §6: AS4_PATH, AS4_AGGREGATOR belong to two-octet speakers only.
         ("c01106 0201 00010000", EBGP, Discard(17)),
