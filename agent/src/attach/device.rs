@@ -6,8 +6,8 @@
 //! ee:ee:ee:ee:ee:ee and an alias that says whose it is. The host's routes and neighbours come last and by another hand
 //! ([`crate::kernel::KernelHandle::add_pod`]): a route in table 39999 is the mark that a device is complete.
 //!
-//! **Cost.** One ADD is three `send`s: create and set up the host's end (with the other end directly in the pod's namespace), set up the pod's
-//! end, put the link-local address. Nothing is listed, so that it costs the same with 1,000 pods there.
+//! **Cost.** One ADD is three `send`s: create the pair and set up the host's end (the other end is directly in the pod's
+//! namespace), set up the pod's end, finish the host's. Nothing is listed, so that it costs the same with 1,000 pods there.
 //!
 //! **Idempotence.** The host's name is a function of container and interface. Whatever an earlier attempt left is either completed (every
 //! request but the creation replaces) or, if its other end is not in this namespace, deleted and made anew.
@@ -268,7 +268,10 @@ fn attach_device(
             }
             // Something of an earlier attempt is there: good if its other end is the pod's interface.
             (Some(refusal), Some(link)) if refusal.errno == libc::EEXIST => {
-                if pod_end(pod, &spec.ifname)?.is_some_and(|end| belongs(&link, &end)) {
+                let whole = |end: LinkInfo| {
+                    belongs(&link, &end) && link.mac == Some(HOST_MAC) && end.mac == Some(mac)
+                };
+                if pod_end(pod, &spec.ifname)?.is_some_and(whole) {
                     break link;
                 }
                 own(&link)?;
@@ -299,11 +302,14 @@ fn attach_device(
     }
     pod.run(&mut batch).step("set up the pod's end")?.check(&[]).step("set up the pod's end")?;
 
+    batch.clear();
     if wants_v6 {
-        batch.clear();
         batch.put_address(link.index, link_local());
-        host.run(&mut batch).step("put the gateway address")?.check(&[]).step("put the gateway address")?;
     }
+    // The host's end was up before it had carrier, and sends nothing until the kernel's link watch has had its turn; asking for
+    // the link makes the kernel (6.8 and later) do that first, so that the first packet to the pod is not lost.
+    batch.get_link(&host_name);
+    host.run(&mut batch).step("finish the host's end")?.check(&[]).step("finish the host's end")?;
     Ok(Device { host_ifname: host_name, host_ifindex: link.index, host_mac: HOST_MAC, mac, mtu: link.mtu })
 }
 

@@ -78,9 +78,8 @@ fn check_pod(
         if !has_neighbour(pod, index, gateway, HOST_MAC)? {
             faults.push(format!("the pod has no permanent neighbour entry for {gateway}"));
         }
-        let anywhere = if gateway.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
         let wanted = RouteTarget::via(vec![Hop { gateway: Some(gateway), ifindex: Some(index) }]);
-        if route(pod, anywhere)?.is_none_or(|(_, target)| target != wanted) {
+        if !default_routes(pod, Family::of(&gateway.into()))?.contains(&wanted) {
             faults.push(format!("the pod has no default route by {gateway}"));
         }
     }
@@ -130,6 +129,28 @@ fn addresses(connection: &mut Connection, index: u32) -> Result<Vec<IpNet>, Devi
             )
             .step("list the addresses")?;
     }
+    Ok(found.into_inner())
+}
+
+/// Where the pod's default routes lead.
+fn default_routes(connection: &mut Connection, family: Family) -> Result<Vec<RouteTarget>, DeviceError> {
+    let found = std::cell::RefCell::new(Vec::new());
+    let mut batch = Batch::new();
+    batch.dump_routes(family, false);
+    connection
+        .dump(
+            &mut batch,
+            || found.borrow_mut().clear(),
+            |_, body| {
+                if let Some(route) = objects::read_route(body)
+                    && route.key.prefix.prefix_len() == 0
+                    && route.key.table == u32::from(libc::RT_TABLE_MAIN)
+                {
+                    found.borrow_mut().extend(route.target);
+                }
+            },
+        )
+        .step("list the routes")?;
     Ok(found.into_inner())
 }
 

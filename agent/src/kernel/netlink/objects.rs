@@ -194,6 +194,14 @@ impl Batch {
         self.end();
     }
 
+    /// Asks for a link by its index.
+    pub fn get_link_at(&mut self, index: u32) {
+        self.begin(libc::RTM_GETLINK, 0);
+        self.link_header(index, 0, 0);
+        self.attribute_u32(libc::IFLA_EXT_MASK, NTF_EXT_MASK);
+        self.end();
+    }
+
     /// Deletes a link by its index.
     pub fn delete_link(&mut self, index: u32) {
         self.begin(libc::RTM_DELLINK, 0);
@@ -336,9 +344,13 @@ impl Batch {
     /// Asks which route a packet to `destination` takes, as the table has it.
     pub fn get_route(&mut self, destination: IpAddr) {
         self.begin(libc::RTM_GETROUTE, 0);
-        let length = if destination.is_ipv4() { 32 } else { 128 };
+        // IPv6 always names the table, and refuses to be asked for it.
+        let (length, flags) = match destination {
+            IpAddr::V4(_) => (32, libc::RTM_F_FIB_MATCH | libc::RTM_F_LOOKUP_TABLE),
+            IpAddr::V6(_) => (128, libc::RTM_F_FIB_MATCH),
+        };
         self.raw(&[family_octet(destination), length, 0, 0, 0, 0, 0, 0]);
-        self.raw(&(libc::RTM_F_FIB_MATCH | libc::RTM_F_LOOKUP_TABLE).to_ne_bytes());
+        self.raw(&flags.to_ne_bytes());
         self.attribute_address(libc::RTA_DST, destination);
         self.end();
     }

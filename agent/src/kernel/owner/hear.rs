@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::super::events::Events;
+use super::super::netlink::Batch;
 use super::super::netlink::objects::{self, PROTOCOL};
 use super::super::topology::{LinkState, is_own};
 use super::{KernelError, Owner, Request, link_local, wants_link_local};
@@ -82,10 +83,15 @@ impl Owner {
     /// before the link is.
     pub(super) fn settle_broken(&mut self) {
         for key in std::mem::take(&mut self.broken) {
-            let Some(entry) = self.routes.get_mut(&key) else { continue };
-            if entry.installed.take().is_none() {
+            let Some(installed) = self.routes.get_mut(&key).and_then(|entry| entry.installed.take()) else {
                 continue; // went with its link, and comes with it
+            };
+            if let RouteTarget::Via(hops) = &*installed
+                && !hops.iter().filter_map(|hop| hop.ifindex).any(|index| self.is_up_now(index) == Some(true))
+            {
+                continue; // likewise, but the link's own notification is still to come
             }
+            let Some(entry) = self.routes.get(&key) else { continue };
             let wanted = Arc::clone(&entry.wanted);
             self.repairs += 1;
             tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: back");
@@ -98,6 +104,16 @@ impl Owner {
         }
     }
 
+    /// Whether a link is up, by the kernel and not by the picture of it: a namespace that is taken down announces routes, addresses and
+    /// links one by one, and what is still announced as there may be gone. None: it is gone.
+    fn is_up_now(&mut self, index: u32) -> Option<bool> {
+        let mut batch = Batch::new();
+        batch.get_link_at(index);
+        let outcome = self.connection.run(&mut batch).ok()?;
+        let link = outcome.replies.iter().find_map(|(_, _, body)| objects::read_link(body))?;
+        Some(link.is_up())
+    }
+
     fn hear_link(&mut self, info: objects::LinkInfo) -> Result<(), KernelError> {
         let index = info.index;
         let own = is_own(&info);
@@ -108,7 +124,7 @@ impl Owner {
         state.info = info;
         let is_usable = state.is_usable();
         if own {
-            if was_up && !is_up && self.pod_names.contains_key(&index) {
+            if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false) {
                 tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
                 self.repairs += 1;
                 self.mend_device(index);
@@ -158,7 +174,7 @@ impl Owner {
         }
         if is_own(&link.info) {
             // On a link that is down it would come too early; `hear_link` puts it when the link is up again.
-            if !there && link.info.is_up() && self.mend_device(index) {
+            if !there && self.is_up_now(index) == Some(true) && self.mend_device(index) {
                 tracing::info!(ifindex = index, "a pod's gateway address was deleted by others: back");
                 self.repairs += 1;
             }

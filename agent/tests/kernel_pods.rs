@@ -1,0 +1,311 @@
+//! Pods in a real kernel: attachment, its check, its repair, and what is left of half-done work.
+#![allow(clippy::disallowed_methods, reason = "tests measure")]
+
+mod namespace;
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
+use tokio::runtime::Runtime;
+use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, DeviceWorkers, host_ifname};
+use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_agent::plan::{KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod};
+use trunkline_bgp::types::{Family, FamilySet};
+
+fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
+    DeviceSpec {
+        container_id: container.to_owned(),
+        ifname: "eth0".to_owned(),
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        mac: None,
+        mtu: Some(1400),
+    }
+}
+
+fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
+    let network = NetworkPlan {
+        mode: Mode::Bgp,
+        table: Some(10_000),
+        subnets: Default::default(),
+        refused_subnets: Default::default(),
+        mtu: None,
+        refused: None,
+    };
+    let plan = Plan { networks: [("net".to_owned(), network)].into(), ..Plan::default() };
+    let pod = Pod {
+        network: "net".to_owned(),
+        addresses: spec.addresses.clone(),
+        host_ifname: device.host_ifname.clone(),
+        host_ifindex: device.host_ifindex,
+        mac: device.mac,
+    };
+    plan_pod(&plan, &pod).unwrap()
+}
+
+/// Local pods first, forwarding on.
+fn base() -> KernelPlan {
+    let mut plan = KernelPlan::default();
+    for family in Family::ALL {
+        plan.rules.insert(Rule { family, priority: 1000, from: None, iif: None, table: 39_999 });
+    }
+    plan.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
+    plan.sysctls.insert("net/ipv6/conf/all/forwarding".to_owned(), Sysctl::Exactly("1"));
+    plan
+}
+
+struct Node {
+    workers: DeviceWorkers,
+    kernel: KernelHandle,
+    events: KernelEvents,
+}
+
+fn node(runtime: &Runtime) -> Node {
+    ip("addr add 192.0.2.1/32 dev lo");
+    ip("addr add 2001:db8:ffff::1/128 dev lo");
+    let (kernel, events) = KernelHandle::spawn(KernelConfig { hold: FamilySet::EMPTY }).unwrap();
+    runtime.block_on(async {
+        let applied = kernel.set_plan(base()).await.unwrap();
+        assert_eq!(applied.faults, [""; 0]);
+        assert!(kernel.set_pods(Vec::new()).await.unwrap().is_empty());
+    });
+    Node { workers: DeviceWorkers::spawn(4).unwrap(), kernel, events }
+}
+
+fn attach(runtime: &Runtime, node: &Node, netns: &OwnedFd, spec: &DeviceSpec) -> Device {
+    runtime.block_on(async {
+        let device = node.workers.attach(netns.try_clone().unwrap(), spec.clone()).await.unwrap();
+        node.kernel.add_pod(pod_plan(spec, &device)).await.unwrap();
+        device
+    })
+}
+
+fn check(runtime: &Runtime, node: &Node, netns: &OwnedFd, spec: &DeviceSpec) -> Result<Device, String> {
+    runtime
+        .block_on(node.workers.check(netns.try_clone().unwrap(), spec.clone()))
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_pod_reaches_the_host_and_the_host_the_pod() {
+    isolated("a_pod_reaches_the_host_and_the_host_the_pod", |runtime| {
+        let node = node(runtime);
+        for (container, addresses) in [
+            ("four", &["10.1.0.4"][..]),
+            ("six", &["2001:db8::6"]),
+            ("dual", &["10.1.0.46", "2001:db8::46"]),
+        ] {
+            let netns = namespace();
+            let spec = spec(container, addresses);
+            let device = attach(runtime, &node, &netns, &spec);
+            for address in addresses {
+                let host = if address.contains(':') { "2001:db8:ffff::1" } else { "192.0.2.1" };
+                assert!(inside(&netns, || ping(host)), "{container}: {host} from the pod");
+                assert!(ping(address), "{container}: {address} from the host");
+            }
+            assert_eq!(check(runtime, &node, &netns, &spec).as_ref(), Ok(&device));
+            assert_eq!(device.mtu, 1400);
+            // The same ADD again: the same device, and it still works.
+            assert_eq!(attach(runtime, &node, &netns, &spec), device);
+            assert!(ping(addresses[0]), "{container} after the second ADD");
+        }
+        // Pods reach each other.
+        let (one, two) = (namespace(), namespace());
+        attach(runtime, &node, &one, &spec("one", &["10.1.0.1", "2001:db8::1"]));
+        attach(runtime, &node, &two, &spec("two", &["10.1.0.2", "2001:db8::2"]));
+        assert!(inside(&one, || ping("10.1.0.2") && ping("2001:db8::2")));
+        assert_eq!(node.kernel.status().repairs, 0);
+        assert_eq!(node.kernel.status().last_error, None);
+    });
+}
+
+#[test]
+fn check_names_everything_that_is_missing() {
+    isolated("check_names_everything_that_is_missing", |runtime| {
+        let node = node(runtime);
+        let netns = namespace();
+        let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
+        let device = attach(runtime, &node, &netns, &spec);
+        let host = &device.host_ifname;
+        inside(&netns, || {
+            ip("neigh del 169.254.1.1 dev eth0");
+            ip("-6 route del default");
+            ip("addr del 10.1.0.4/32 dev eth0");
+        });
+        let error = check(runtime, &node, &netns, &spec).unwrap_err();
+        for part in ["eth0 has no 10.1.0.4", "neighbour entry for 169.254.1.1", "no default route by fe80::"] {
+            assert!(error.contains(part), "{part} in {error}");
+        }
+        // A second ADD mends the pod's side.
+        attach(runtime, &node, &netns, &spec);
+        assert_eq!(check(runtime, &node, &netns, &spec).as_ref(), Ok(&device));
+
+        runtime.block_on(node.kernel.remove_pod(host)).unwrap();
+        let error = check(runtime, &node, &netns, &spec).unwrap_err();
+        assert!(error.contains("table 39999 has no route to 10.1.0.4"), "{error}");
+        assert!(error.contains("the host has no permanent neighbour entry for 2001:db8::4"), "{error}");
+        ip(&format!("link del {host}"));
+        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("is gone"));
+    });
+}
+
+#[test]
+fn what_others_break_at_a_pod_comes_back() {
+    isolated("what_others_break_at_a_pod_comes_back", |runtime| {
+        let mut node = node(runtime);
+        let netns = namespace();
+        let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
+        let device = attach(runtime, &node, &netns, &spec);
+        let host = &device.host_ifname;
+        let whole = |runtime: &Runtime, node: &Node| check(runtime, node, &netns, &spec).is_ok();
+        check(runtime, &node, &netns, &spec).unwrap();
+        for (number, command) in [
+            "route del 10.1.0.4 table 39999".to_owned(),
+            "-6 route del 2001:db8::4 table 39999".to_owned(),
+            "rule del pref 1000".to_owned(),
+            "-6 rule del pref 1000".to_owned(),
+            format!("addr del fe80::ecee:eeff:feee:eeee/64 dev {host}"),
+            format!("link set {host} down"),
+            "route replace blackhole 10.1.0.4 table 39999".to_owned(),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            ip(&command);
+            eventually(&command, || {
+                whole(runtime, &node)
+                    && ip("rule").contains("39999")
+                    && ip("-6 rule").contains("39999")
+                    && ping("10.1.0.4")
+                    && ping("2001:db8::4")
+            });
+            eventually("it is counted", || node.kernel.status().repairs >= number as u64 + 1);
+            assert_eq!(node.kernel.status().last_error, None, "{command}");
+        }
+        let repairs = node.kernel.status().repairs;
+        assert_eq!(node.kernel.status().rescans, 0, "no repair needed a scan");
+        // Repairs do not cause repairs.
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(node.kernel.status().repairs, repairs);
+
+        // A link cannot be brought back without its pod: that is said.
+        ip(&format!("link del {host}"));
+        let event = runtime.block_on(async {
+            tokio::time::timeout(Duration::from_secs(5), node.events.next()).await.unwrap()
+        });
+        assert_eq!(event, Some(KernelEvent::DeviceGone { host_ifname: host.clone() }));
+        eventually("the pod is forgotten", || node.kernel.status().pods == 0);
+        // And an ADD makes it anew.
+        attach(runtime, &node, &netns, &spec);
+        assert!(ping("10.1.0.4"));
+    });
+}
+
+#[test]
+fn del_succeeds_on_what_is_gone_and_spares_what_is_not_ours() {
+    isolated("del_succeeds_on_what_is_gone_and_spares_what_is_not_ours", |runtime| {
+        let node = node(runtime);
+        let netns = namespace();
+        let spec = spec("c", &["10.1.0.4"]);
+        let name = attach(runtime, &node, &netns, &spec).host_ifname;
+        let delete = || {
+            runtime.block_on(async {
+                node.kernel.remove_pod(&name).await.unwrap();
+                node.workers.detach(name.clone()).await
+            })
+        };
+        assert!(delete().unwrap());
+        assert!(ip_json("route show table 39999").is_empty());
+        assert!(!inside(&netns, || ip("link").contains("eth0")));
+        assert!(!delete().unwrap(), "the second time there is nothing");
+
+        let netns_that_goes = namespace();
+        attach(runtime, &node, &netns_that_goes, &spec);
+        drop(netns_that_goes);
+        eventually("the kernel took the pair away", || !ip("link").contains(&name));
+        assert!(!delete().unwrap(), "the namespace is gone");
+
+        ip(&format!("link add {name} type bridge"));
+        let error = delete().unwrap_err();
+        assert!(matches!(error, DeviceError::Foreign { .. }), "{error}");
+        assert!(ip("link").contains(&name));
+    });
+}
+
+#[test]
+fn half_done_work_is_completed_or_made_anew() {
+    isolated("half_done_work_is_completed_or_made_anew", |runtime| {
+        let node = node(runtime);
+        let spec = spec("c", &["10.1.0.4", "2001:db8::4"]);
+        let name = host_ifname("c", "eth0");
+
+        // Killed after the pair was made: no alias, no addresses, down.
+        let netns = namespace();
+        let mac = "02:12:34:ad:15:37"; // of container c, interface eth0
+        ip(&format!("link add {name} address ee:ee:ee:ee:ee:ee type veth peer name eth0 address {mac}"));
+        let index = ip_json(&format!("link show {name}"))[0]["ifindex"].clone();
+        move_link("eth0", &netns);
+        let device = attach(runtime, &node, &netns, &spec);
+        assert_eq!(index, device.host_ifindex, "completed, not made anew");
+        assert!(ping("10.1.0.4") && ping("2001:db8::4"));
+        check(runtime, &node, &netns, &spec).unwrap();
+
+        // The same container in a new namespace: the old pair is in the way.
+        let other = namespace();
+        attach(runtime, &node, &other, &spec);
+        assert!(ping("10.1.0.4"));
+        check(runtime, &node, &other, &spec).unwrap();
+        assert!(!inside(&netns, || ip("link").contains("eth0")));
+
+        // Somebody else's eth0 is not taken over.
+        let taken = namespace();
+        inside(&taken, || ip("link add eth0 type bridge"));
+        let error = runtime
+            .block_on(node.workers.attach(taken.try_clone().unwrap(), self::spec("d", &["10.1.0.5"])))
+            .unwrap_err();
+        assert!(error.to_string().contains("choose another CNI_IFNAME"), "{error}");
+        assert!(!ip("link").contains(&host_ifname("d", "eth0")), "nothing is left of the attempt");
+    });
+}
+
+/// Moves a link of this namespace by the descriptor of the other one.
+fn move_link(name: &str, netns: &OwnedFd) {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());
+    ip(&format!("link set {name} netns {path}"));
+}
+
+#[test]
+fn a_pod_costs_the_same_among_many() {
+    isolated("a_pod_costs_the_same_among_many", |runtime| {
+        let node = node(runtime);
+        let mut namespaces = Vec::new();
+        let mut measure = |from: u32, count: u32| {
+            let mut times: Vec<Duration> = (from..from + count)
+                .map(|number| {
+                    let netns = namespace();
+                    let [_, _, high, low] = number.to_be_bytes();
+                    let addresses = [format!("10.1.{high}.{low}"), format!("2001:db8::{number:x}")];
+                    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+                    let spec = spec(&format!("c{number}"), &addresses);
+                    let started = Instant::now();
+                    attach(runtime, &node, &netns, &spec);
+                    let took = started.elapsed();
+                    namespaces.push(netns);
+                    took
+                })
+                .collect();
+            times.sort_unstable();
+            (times[times.len() / 2], times[times.len() * 99 / 100])
+        };
+        let few = measure(1, 60);
+        let pods: u32 = std::env::var("TRUNKLINE_TEST_PODS").map_or(200, |pods| pods.parse().unwrap());
+        measure(100, pods);
+        let many = measure(60_000, 60);
+        println!("attach, dual stack: p50 {:?} p99 {:?}; with {pods} more pods: p50 {:?} p99 {:?}", few.0, few.1, many.0, many.1);
+        assert!(many.0 < few.0 * 2, "{few:?} {many:?}");
+        let address: IpAddr = "10.1.234.96".parse().unwrap();
+        assert!(ping(&address.to_string()), "60000 is 234.96");
+    });
+}
