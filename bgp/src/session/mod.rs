@@ -15,16 +15,17 @@
 //! - When TCP ends without an error (the peer was restarted, the path broke) the peer goes through Idle to Active at
 //!   once instead of waiting in Idle, so that it is not refused when it connects again within the second.
 //!   After errors it stays in Idle, from 1 s doubled to 60 s (DampPeerOscillations, IdleHoldTimer), and refuses.
-//! - The first attempts to connect come 1, 2, 4, … s after the one before, up to ConnectRetryTime; an attempt that is
-//!   not answered within 10 s is made anew, because the kernel's own SYN retransmission waits ever longer. A
-//!   peer that only listens would otherwise be found after its Restart Time is over.
+//! - The first attempts to connect come 1, 2, 4, … s after the one before, up to ConnectRetryTime, or up to 10 s while
+//!   stale paths wait for the peer; an attempt that is not answered within 10 s is made anew, because the kernel's
+//!   own SYN retransmission waits ever longer. A peer that only listens would otherwise be found after its
+//!   Restart Time is over.
 //! - A NOTIFICATION is never answered by another.
 //!
 //! Graceful restart (RFC 4724). *Helper*: when TCP ends and no NOTIFICATION went either way, the families of the peer's
 //! capability are retained: their paths turn stale, and go at End-of-RIB, when the new OPEN lacks the family or its F
 //! bit, when the Restart Time is over, or [`STALE_PATH_TIME`] after the session is back. Paths that are stale when
-//! the session is lost once more go at once. A connection that the peer opens while another is Established, and that
-//! goes as far as OPEN, is taken for its restart. *Restarting*: R and F bits in OPEN; the deferral is the
+//! the session is lost once more go at once. A connection that the peer opens while another has been Established for
+//! [`COLLISION_TIME`], and that goes as far as OPEN, is taken for its restart. *Restarting*: R and F bits in OPEN; the deferral is the
 //! speaker's. RFC 8538 (after NOTIFICATION) and RFC 9494 (long-lived) are not done.
 
 pub(crate) mod connection;
@@ -52,6 +53,8 @@ pub const STALE_PATH_TIME: Duration = Duration::from_secs(360);
 pub const OPEN_HOLD_TIME: Duration = Duration::from_secs(240);
 /// An attempt to connect is made anew after this, or after ConnectRetryTime if that is shorter.
 pub const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// How long after Established a second connection of the peer's is a collision rather than its restart.
+pub const COLLISION_TIME: Duration = Duration::from_secs(5);
 /// The shortest IdleHoldTime, and the first wait before connecting again.
 pub const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest IdleHoldTime.

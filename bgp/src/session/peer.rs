@@ -74,6 +74,7 @@ pub struct Peer {
     flaps: u64,
     traffic: Traffic,
     last_error: Option<(String, Instant)>,
+    last_down: Option<(String, Instant)>,
     notification_sent: Option<(String, Instant)>,
     notification_received: Option<(String, Instant)>,
     /// The last text of [`Event::PeerError`].
@@ -104,6 +105,7 @@ impl Peer {
             flaps: 0,
             traffic: Traffic::default(),
             last_error: None,
+            last_down: None,
             notification_sent: None,
             notification_received: None,
             reported: None,
@@ -335,9 +337,6 @@ impl Peer {
         self.connections[slot] = Some(Connection::new(conn, Origin::Incoming, Some(local), remote, now));
         sink.action(Action::Configure { conn, options: self.socket_options() });
         self.send_open(slot, now, sink);
-        if self.slot_in(State::Connect).is_none() {
-            self.timers.stop(Timer::ConnectRetry);
-        }
         self.settle(now);
         Ok(conn)
     }
@@ -420,10 +419,24 @@ impl Peer {
             let signed = self.config.password.is_some();
             self.drop_connection(slot, Fault::NoAnswer { seconds, signed }, now, sink);
         }
-        if self.mode == Mode::Running && !self.config.passive && self.connections.iter().all(Option::is_none)
-        {
+        if self.mode == Mode::Running && self.wants_to_connect() {
             self.connect(now, sink);
         }
+    }
+
+    /// Whether an attempt of this side's should be under way: until one connection is known to be the peer's. One
+    /// that the peer made and says nothing on does not count; if it speaks after all, §6.8 decides.
+    fn wants_to_connect(&self) -> bool {
+        let counts = |c: &Connection| c.origin == Origin::Outgoing || c.state >= State::OpenConfirm;
+        !self.config.passive && !self.connections.iter().flatten().any(counts)
+    }
+
+    fn schedule_connect(&mut self, now: Instant) {
+        // While stale paths wait for the peer, its return must not be missed by much.
+        let longest = if self.stale.is_empty() { self.config.connect_retry } else { self.attempt_time() };
+        let wait = self.connect_wait.min(longest);
+        self.timers.set(Timer::ConnectRetry, now + self.jitter.apply(wait));
+        self.connect_wait = (2 * wait).min(self.config.connect_retry);
     }
 
     fn send_open(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
@@ -470,7 +483,13 @@ impl Peer {
         }
         let retry = fault.retry();
         self.drop_connection(slot, fault, now, sink);
-        if self.mode != Mode::Running || self.connections.iter().any(Option::is_some) {
+        if self.mode != Mode::Running {
+            return;
+        }
+        if self.connections.iter().any(Option::is_some) {
+            if retry == Retry::Soon && self.wants_to_connect() {
+                self.schedule_connect(now);
+            }
             return;
         }
         match retry {
@@ -484,11 +503,7 @@ impl Peer {
                 self.idle_hold = (2 * self.idle_hold).min(LONGEST_IDLE_HOLD);
             }
             Retry::Soon if self.config.passive => {}
-            Retry::Soon => {
-                let wait = self.connect_wait.min(self.config.connect_retry);
-                self.timers.set(Timer::ConnectRetry, now + self.jitter.apply(wait));
-                self.connect_wait = (2 * wait).min(self.config.connect_retry);
-            }
+            Retry::Soon => self.schedule_connect(now),
             Retry::Now => self.begin(now, sink),
             Retry::Never => self.mode = Mode::Stopped,
         }
@@ -553,6 +568,7 @@ impl Peer {
             self.idle_hold = FIRST_WAIT;
             self.connect_wait = FIRST_WAIT;
         }
+        self.last_down = Some((reason.clone(), now));
         sink.down(self.id, retained);
         sink.event(Event::PeerDown { peer: self.id, address: self.config.address, reason, retained });
     }

@@ -17,7 +17,7 @@ pub struct Route {
     pub peer: Option<IpAddr>,
     /// None where the speaker originates the prefix.
     pub next_hop: Option<NextHop>,
-    /// ORIGIN: `IGP`, `EGP` or `incomplete`.
+    /// ORIGIN: `igp`, `egp` or `incomplete`.
     pub origin: String,
     /// AS_PATH as it is usually written: sets in braces.
     pub as_path: String,

@@ -78,6 +78,8 @@ pub struct PeerStatus {
     pub max_prefixes: Option<u32>,
     /// What went wrong last, and how long ago; kept when the session comes back.
     pub last_error: Option<Dated>,
+    /// Why the session last left Established, and how long ago; failures to connect since then do not hide it.
+    pub last_down: Option<Dated>,
     /// The last NOTIFICATION sent.
     pub notification_sent: Option<Dated>,
     /// The last NOTIFICATION received.

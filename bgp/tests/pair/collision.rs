@@ -91,6 +91,12 @@ fn with_graceful_restart_a_new_open_is_the_peer_restarted() {
     all.script_send(first, &keepalive());
     all.script_send(first, &crate::net::announce(&[[10, 2, 0]]));
     all.must_hold.push((1, crate::net::net("10.2.0.0/24")));
+    // In the first seconds it could still be a collision.
+    let early = all.script_connect();
+    all.script_send(early, &encoded(&open()));
+    let collision = Notification::cease(Cease::ConnectionCollision, None);
+    assert_eq!(all.script_notification(early), Some(collision));
+    all.run(secs(5));
     let second = all.script_connect();
     assert!(!all.is_closed(first), "a connection without an OPEN means nothing");
     all.script_send(second, &encoded(&open()));

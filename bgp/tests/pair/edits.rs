@@ -10,8 +10,10 @@ use trunkline_bgp::wire::{Cease, Notification};
 
 use crate::net::{Net, encoded, ip, keepalive, net, open, peer, secs};
 
+type Edit = fn(&mut PeerConfig);
+
 /// Every field of [`PeerConfig`] but the address, with an edit of it.
-fn edits() -> Vec<(&'static str, fn(&mut PeerConfig))> {
+fn edits() -> Vec<(&'static str, Edit)> {
     // Bound without `..`, so that a new field is missed here.
     let PeerConfig {
         address: _,

@@ -7,6 +7,8 @@ use trunkline_bgp::wire::{Cease, Notification, Open};
 
 use crate::net::{Net, announce, encoded, ip, keepalive, message, net, open, peer, secs};
 
+type Edit = fn(&mut PeerConfig);
+
 fn established(edit: impl FnOnce(&mut PeerConfig)) -> (Net, usize) {
     let mut all = Net::scripted(edit);
     all.boot(1);
@@ -168,7 +170,7 @@ fn only_configured_peers_get_past_accept() {
 #[test]
 fn what_bgp_has_no_place_for_is_refused_with_field_and_fix() {
     let (mut all, _) = established(|_| {});
-    let edits: [(&str, fn(&mut PeerConfig)); 12] = [
+    let edits: [(&str, Edit); 12] = [
         ("address", |peer| peer.address = "224.0.0.1".parse().unwrap()),
         ("interface", |peer| peer.address = "fe80::1".parse().unwrap()),
         ("port", |peer| peer.port = 0),

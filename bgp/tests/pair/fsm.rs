@@ -81,8 +81,10 @@ fn active_takes_what_comes() {
     let pipe = all.script_connect();
     assert_eq!(all.state(1, 2), State::OpenSent);
     assert_eq!(all.script_got(pipe)[0].0, MessageKind::Open);
-    // And no attempt of its own is due any more.
-    assert_eq!(all.status(1, 2).next_attempt, None);
+    // Until the peer has said who it is, its own attempts go on; then no more.
+    assert!(all.status(1, 2).next_attempt.is_some());
+    all.script_send(pipe, &encoded(&open()));
+    assert_eq!((all.state(1, 2), all.status(1, 2).next_attempt), (State::OpenConfirm, None));
 }
 
 #[test]
@@ -307,4 +309,31 @@ fn route_refresh_sends_the_table_again() {
     all.run(secs(1));
     let asked = all.script_got(pipe).iter().filter(|(kind, _)| *kind == MessageKind::RouteRefresh).count();
     assert_eq!(asked, 2, "one a family");
+}
+
+#[test]
+fn a_connection_on_which_the_peer_says_nothing_does_not_stop_the_own_attempts() {
+    let (mut all, _) = reach(State::Active, false);
+    let mute = all.script_connect();
+    all.scripts.insert(2);
+    let own = all.script_accept();
+    assert!(!all.is_closed(mute));
+    all.script_send(own, &encoded(&open()));
+    all.script_send(own, &keepalive());
+    assert_eq!(all.state(1, 2), State::Established);
+    assert!(all.is_closed(mute));
+}
+
+#[test]
+fn no_answer_to_signed_segments_names_the_password() {
+    let password = trunkline_bgp::config::Password::new("correct horse").unwrap();
+    let mut all = Net::scripted(|peer| peer.password = Some(password));
+    all.cut = true;
+    all.boot(1);
+    all.run(secs(12));
+    let shown = format!("{:?}", all.status(1, 2));
+    assert!(shown.contains("the peer is away, or the password differs from its own"), "{shown}");
+    assert!(
+        !format!("{shown}{:?}{:?}", all.nodes[&1].events, all.nodes[&1].options).contains("correct horse")
+    );
 }

@@ -93,6 +93,16 @@ fn what_is_gone_after_the_restart_goes_at_end_of_rib() {
 }
 
 #[test]
+fn a_peer_that_only_listens_is_found_soon_after_its_return() {
+    let mut all = settled(|_| {});
+    all.edit(2, 1, |peer| peer.passive = true);
+    all.kill(2);
+    all.run(secs(66));
+    all.reboot(2);
+    assert!(all.run_until_up(1, 2) <= secs(10));
+}
+
+#[test]
 fn a_node_that_never_returns_is_forgotten_when_its_restart_time_is_over() {
     let mut all = settled(|peer| peer.graceful_restart = Some(40));
     all.must_hold.clear();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Peer, Timer};
 use crate::session::connection::{self, Connection, Origin};
 use crate::session::negotiated::Negotiated;
-use crate::session::{Fault, STALE_PATH_TIME, Sink, State};
+use crate::session::{COLLISION_TIME, Fault, STALE_PATH_TIME, Sink, State};
 use crate::speaker::io::{ConnId, Event};
 use crate::speaker::status::MessageCounts;
 use crate::types::{Family, FamilySet};
@@ -112,7 +112,7 @@ impl Peer {
         let Some(ours) = &connection.our_open else { return Ok(()) };
         let negotiated = Negotiated::new(&self.config, ours, &theirs).map_err(WireError::from)?;
         let origin = connection.origin;
-        match self.collide(origin, self.connections[1 - slot].as_ref(), &theirs) {
+        match self.collide(origin, self.connections[1 - slot].as_ref(), &theirs, now) {
             Collision::None => {}
             Collision::This => return Err(Fault::Collision),
             Collision::Other(fault) => self.fail(1 - slot, fault, now, sink),
@@ -122,12 +122,15 @@ impl Peer {
         connection.their_open = Some(theirs);
         connection.state = State::OpenConfirm;
         connection.restart_hold(now);
+        if self.slot_in(State::Connect).is_none() {
+            self.timers.stop(Timer::ConnectRetry);
+        }
         self.send_keepalive(slot, now, sink);
         Ok(())
     }
 
     /// Which connection has to go when an OPEN comes on one of `origin` (RFC 4271 §6.8).
-    fn collide(&self, origin: Origin, other: Option<&Connection>, theirs: &Open) -> Collision {
+    fn collide(&self, origin: Origin, other: Option<&Connection>, theirs: &Open, now: Instant) -> Collision {
         let Some(other) = other else { return Collision::None };
         match other.state {
             // In OpenSent nobody knows yet who is at the other end: the later OPEN of the two decides.
@@ -142,7 +145,9 @@ impl Peer {
             }
             State::Established => {
                 let restart = other.negotiated.as_ref().is_some_and(|n| n.graceful_restart.is_some());
-                if restart && origin == Origin::Incoming {
+                // A moment after the other was Established this may still be the loser of a simultaneous start.
+                let settled = now.saturating_duration_since(other.since) >= COLLISION_TIME;
+                if restart && settled && origin == Origin::Incoming {
                     Collision::Other(Fault::Superseded)
                 } else {
                     Collision::This

@@ -42,6 +42,7 @@ impl Peer {
             flaps: self.flaps,
             max_prefixes: self.config.max_prefixes,
             last_error: dated(&self.last_error),
+            last_down: dated(&self.last_down),
             notification_sent: dated(&self.notification_sent),
             notification_received: dated(&self.notification_received),
         }
