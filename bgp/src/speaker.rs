@@ -180,9 +180,10 @@ impl Speaker {
     }
 
     /// Ends every session and accepts nothing more. The actions that follow close every connection. The tables stay
-    /// as they are: no route change follows, so that the FIB outlives a silent stop.
+    /// as they are: no route change follows, so that the FIB outlives the stop; nor does an event follow a silent one.
     pub fn stop(&mut self, stop: Stop, now: Instant) {
         self.hub.frozen = true;
+        self.hub.silent = stop == Stop::Silent;
         let fault = match stop {
             Stop::Silent => Fault::SilentStop,
             Stop::Cease { communication } => Fault::Shutdown { communication },

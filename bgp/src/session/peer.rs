@@ -578,9 +578,7 @@ impl Peer {
         for family in families.iter().filter(|family| self.stale.contains(*family)).collect::<Vec<Family>>() {
             self.stale.remove(family);
             let paths = sink.sweep(self.id, family);
-            if paths > 0 {
-                sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
-            }
+            sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
         }
         if self.stale.is_empty() {
             self.timers.stop(Timer::Restart);

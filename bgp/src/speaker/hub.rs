@@ -24,6 +24,8 @@ pub(super) struct Hub {
     next_conn: u64,
     /// The speaker has stopped: the tables stay as they are, so that the FIB does.
     pub(super) frozen: bool,
+    /// It stopped for a restart: what ends here is no event that anybody should act upon.
+    pub(super) silent: bool,
 }
 
 impl Hub {
@@ -36,6 +38,7 @@ impl Hub {
             conns: FxHashMap::default(),
             next_conn: 0,
             frozen: false,
+            silent: false,
         }
     }
 }
@@ -56,7 +59,9 @@ impl Sink for Hub {
     }
 
     fn event(&mut self, event: Event) {
-        self.events.push_back(event);
+        if !self.silent {
+            self.events.push_back(event);
+        }
     }
 
     fn writable(&mut self, conn: ConnId) {

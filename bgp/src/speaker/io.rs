@@ -197,7 +197,7 @@ pub enum Event {
         /// Of which family.
         family: Family,
     },
-    /// Stale paths of a peer were removed.
+    /// The retention of a family is over, and the paths that were still stale were removed.
     StaleSwept {
         /// The peer.
         peer: PeerId,
@@ -205,7 +205,7 @@ pub enum Event {
         address: IpAddr,
         /// Of which family.
         family: Family,
-        /// How many paths.
+        /// How many paths; 0 if all had come again.
         paths: usize,
     },
     /// A watched prefix has been written to an Established peer.

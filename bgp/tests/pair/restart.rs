@@ -445,6 +445,8 @@ fn a_silent_stop_says_nothing_and_refuses_from_then_on() {
     assert_eq!(all.script_got(pipe).len(), before);
     let refused = all.script_connect();
     assert!(all.is_closed(refused));
+    let told = all.nodes[&1].events.iter().any(|event| matches!(event, Event::PeerDown { .. }));
+    assert!(!told, "nobody acts on the end of what continues");
     let speaker = all.nodes[&1].speaker.as_ref().unwrap();
     assert_eq!(speaker.poll_timeout(), None, "nothing is due any more");
     assert_eq!(speaker.peer_id(ip(2)).map(|peer| peer.0), Some(0));
