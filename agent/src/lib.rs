@@ -1,5 +1,6 @@
 //! Trunkline's node agent: what `trunkline agent` runs and what the operator's commands ask it.
 
+pub mod agent;
 pub mod attach;
 pub mod cli;
 pub mod config;
@@ -8,7 +9,12 @@ pub mod ipam;
 pub mod kernel;
 pub mod logging;
 pub mod metrics;
+pub mod observe;
 pub mod panics;
 pub mod plan;
+pub mod pods;
+pub mod reconcile;
+pub mod recover;
+pub mod server;
 pub mod socket;
 pub mod source;

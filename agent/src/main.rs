@@ -1,2 +1,23 @@
-//! Placeholder until the first commit of this crate.
-fn main() {}
+//! `trunkline`: the node's agent and the operator's commands. The agent's tasks and the channels between them are
+//! drawn in [`trunkline_agent::agent`].
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use trunkline_agent::agent;
+use trunkline_agent::cli::{self, Cli, Command};
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Agent { config, check: true } => agent::check(&config),
+        Command::Agent { config, check: false } => agent::run(&config),
+        question => cli::ask(question),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("trunkline: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -160,6 +160,7 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
     let routes = gauges("trunkline_kernel_routes", "Own routes in the kernel.", &["state"])?;
     routes.with_label_values(&["wanted"]).set(signed(agent.kernel.routes_wanted));
     routes.with_label_values(&["installed"]).set(signed(agent.kernel.routes_installed));
+    routes.with_label_values(&["stale"]).set(signed(agent.kernel.routes_stale));
     counter(
         "trunkline_kernel_repairs_total",
         "What somebody else removed or changed, and was put back.",
@@ -289,10 +290,11 @@ mod tests {
                     refused: None,
                     subnets: vec![SubnetStatus {
                         name: "pods".to_owned(),
-                        cidr: "10.1.0.0/24".parse().unwrap(),
+                        cidr: Some("10.1.0.0/24".parse().unwrap()),
                         total: 254,
                         used: 3,
                         free: 250,
+                        refused: None,
                     }],
                 }],
                 attachments: 3,

@@ -141,14 +141,16 @@ pub struct NetworkStatus {
 pub struct SubnetStatus {
     /// Its name.
     pub name: String,
-    /// The prefix.
-    pub cidr: IpNet,
+    /// The prefix; none of a subnet that is not served.
+    pub cidr: Option<IpNet>,
     /// Addresses that can be given out.
     pub total: u32,
     /// Given out.
     pub used: u32,
     /// Can still be given to a pod that names none.
     pub free: u32,
+    /// Why it is not served here.
+    pub refused: Option<String>,
 }
 
 /// The kernel's tables.
@@ -159,6 +161,10 @@ pub struct KernelStatus {
     pub routes_wanted: u64,
     /// Of these, the ones that are.
     pub routes_installed: u64,
+    /// Routes of the agent's last run that nobody has asked for yet; they stay until BGP has converged.
+    pub routes_stale: u64,
+    /// Own policy rules.
+    pub rules: u64,
     /// What somebody else removed or changed, and was put back.
     pub repairs: u64,
     /// What the kernel refused.
@@ -303,8 +309,8 @@ pub struct Route {
     pub communities: Vec<String>,
     /// Traffic uses it.
     pub best: bool,
-    /// Refused by import policy or because it loops.
-    pub filtered: bool,
+    /// Why it is kept and not used, in words.
+    pub filtered: Option<String>,
     /// Kept from before the peer's restart.
     pub stale: bool,
 }
@@ -329,7 +335,8 @@ pub struct PodStatus {
     pub mac: String,
     /// The host's end.
     pub host_ifname: String,
-    /// `attaching`, `attached`, or `unrecorded` (in the kernel, not in the store).
+    /// `attaching`, `attached`, `broken` (its link is gone, its addresses are still taken), or `unrecorded` (in the
+    /// kernel, not in the store).
     pub state: String,
 }
 

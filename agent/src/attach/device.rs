@@ -139,11 +139,13 @@ pub fn alias(container_id: &str, ifname: &str) -> String {
 }
 
 /// MAC of the pod's end where none was asked for: hybridnet's prefix, and 24 bits that stay the same for the attachment.
+pub fn default_mac(container_id: &str, ifname: &str) -> [u8; 6] {
+    let hash = stable_hash(container_id, ifname).to_be_bytes();
+    [0x02, 0x12, 0x34, hash[0] ^ hash[5], hash[1] ^ hash[6], hash[2] ^ hash[7]]
+}
+
 fn pod_mac(spec: &DeviceSpec) -> [u8; 6] {
-    spec.mac.unwrap_or_else(|| {
-        let hash = stable_hash(&spec.container_id, &spec.ifname).to_be_bytes();
-        [0x02, 0x12, 0x34, hash[0] ^ hash[5], hash[1] ^ hash[6], hash[2] ^ hash[7]]
-    })
+    spec.mac.unwrap_or_else(|| default_mac(&spec.container_id, &spec.ifname))
 }
 
 /// Makes, checks and deletes devices, each on a thread of its own. Cheap to clone.

@@ -62,8 +62,13 @@ pub fn agent(status: &AgentStatus) -> String {
     line(
         "kernel",
         format!(
-            "{} of {} routes, {} repairs, {} errors",
-            kernel.routes_installed, kernel.routes_wanted, kernel.repairs, kernel.errors
+            "{} of {} routes, {} stale, {} rules, {} repairs, {} errors",
+            kernel.routes_installed,
+            kernel.routes_wanted,
+            kernel.routes_stale,
+            kernel.rules,
+            kernel.repairs,
+            kernel.errors
         ),
     );
     kernel.last_error.iter().for_each(|error| line("", format!("last error: {error}")));
@@ -74,12 +79,16 @@ pub fn agent(status: &AgentStatus) -> String {
             let _ = writeln!(refused, "network {} is not served here: {reason}", network.name);
         }
         for subnet in &network.subnets {
+            if let Some(reason) = &subnet.refused {
+                let _ = writeln!(refused, "subnet {} is not served here: {reason}", subnet.name);
+                continue;
+            }
             subnets.row([
                 network.name.clone(),
                 network.mode.clone(),
                 network.table.map(|table| table.to_string()).unwrap_or_default(),
                 subnet.name.clone(),
-                subnet.cidr.to_string(),
+                subnet.cidr.map(|cidr| cidr.to_string()).unwrap_or_default(),
                 subnet.used.to_string(),
                 subnet.free.to_string(),
                 subnet.total.to_string(),
@@ -202,13 +211,23 @@ pub fn peer(peer: &Peer) -> String {
 
 /// One line a path.
 pub fn routes(routes: &[Route]) -> String {
-    let mut columns =
-        Columns::new(&["", "PREFIX", "PEER", "NEXT HOP", "AS PATH", "MED", "PREF", "COMMUNITIES"]);
+    let mut columns = Columns::new(&[
+        "",
+        "PREFIX",
+        "PEER",
+        "NEXT HOP",
+        "AS PATH",
+        "MED",
+        "PREF",
+        "COMMUNITIES",
+        "NOT USED BECAUSE",
+    ]);
     let address = |address: Option<IpAddr>| address.map(|address| address.to_string());
     let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
     for route in routes {
         let mark = |set, mark| if set { mark } else { "" };
-        let marks = [mark(route.best, "*"), mark(route.filtered, "f"), mark(route.stale, "s")].concat();
+        let marks =
+            [mark(route.best, "*"), mark(route.filtered.is_some(), "f"), mark(route.stale, "s")].concat();
         columns.row([
             marks,
             route.prefix.to_string(),
@@ -218,6 +237,7 @@ pub fn routes(routes: &[Route]) -> String {
             number(route.med),
             number(route.local_pref),
             route.communities.join(" "),
+            route.filtered.clone().unwrap_or_default(),
         ]);
     }
     format!("* best, f filtered, s stale; origin: i IGP, e EGP, ? incomplete\n{}", columns.render())

@@ -69,6 +69,7 @@ type Answer<T> = oneshot::Sender<T>;
 enum Request {
     Reserve(Box<Reservation>, Answer<Result<(Record, bool), IpamError>>),
     Attached(AttachmentKey, u32, Answer<Result<(), IpamError>>),
+    Promote(AttachmentKey, Answer<Result<(), IpamError>>),
     Release(AttachmentKey, Answer<Result<Option<Record>, IpamError>>),
     Get(AttachmentKey, Answer<Option<Record>>),
     Configure(Vec<NetworkSpec>, Vec<Pool>),
@@ -103,6 +104,11 @@ impl Ipam {
     /// The device is complete, with this MTU.
     pub async fn attached(&self, key: AttachmentKey, mtu: u32) -> Result<(), IpamError> {
         self.ask(|answer| Request::Attached(key, mtu, answer)).await.ok_or(IpamError::Stopped)?
+    }
+
+    /// The device is complete after all: the record is of an ADD whose process was killed after its last step.
+    pub async fn promote(&self, key: AttachmentKey) -> Result<(), IpamError> {
+        self.ask(|answer| Request::Promote(key, answer)).await.ok_or(IpamError::Stopped)?
     }
 
     /// Takes the addresses back and forgets the attachment; `None` if there was none.
@@ -207,6 +213,10 @@ impl Owner {
                         mtu: Some(mtu),
                         ..record
                     }));
+                    deferred.push(later(answer, ()));
+                }
+                Request::Promote(key, answer) => {
+                    changes.extend(self.set(&key, |record| Record { phase: Phase::Attached, ..record }));
                     deferred.push(later(answer, ()));
                 }
                 Request::Release(key, answer) => match self.records.remove(&key) {

@@ -17,6 +17,7 @@
 //!
 //! The thread blocks in netlink and nothing else waits for it: pods overtake large tables between two batches.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -96,6 +97,8 @@ pub struct OwnDevice {
     pub ifindex: u32,
     /// Its alias.
     pub alias: String,
+    /// Addresses that the last run routed to it and that nobody asked for yet.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// For `trunkline status` and the metrics.
@@ -107,6 +110,8 @@ pub struct KernelStatus {
     pub rescans: u64,
     /// Own routes that are wanted.
     pub routes: usize,
+    /// What the kernel refused since the start.
+    pub errors: u64,
     /// Routes of the last run that nobody has asked for yet.
     pub stale_routes: usize,
     /// Own rules.
@@ -157,6 +162,7 @@ enum Command {
     Learned(Vec<RouteChange>, Reply<Result<(), KernelError>>),
     Release(Family, Reply<Result<(), KernelError>>),
     Devices(Reply<Vec<OwnDevice>>),
+    Installed(Reply<usize>),
     Resync(Reply<Result<usize, KernelError>>),
 }
 
@@ -231,6 +237,11 @@ impl KernelHandle {
     /// Own devices, by their alias.
     pub async fn devices(&self) -> Result<Vec<OwnDevice>, KernelError> {
         self.ask(Command::Devices).await
+    }
+
+    /// How many of the wanted routes are installed. Looks at each: for status and scrapes.
+    pub async fn installed(&self) -> Result<usize, KernelError> {
+        self.ask(Command::Installed).await
     }
 
     /// Scans, compares and repairs. How much had to be repaired.

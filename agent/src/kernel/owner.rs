@@ -99,6 +99,7 @@ pub(super) struct Owner {
     rescans: u64,
     faults: Vec<String>,
     last_error: Option<String>,
+    errors: u64,
     /// Answers or notifications were lost.
     unsure: bool,
 }
@@ -137,6 +138,7 @@ impl Owner {
             rescans: 0,
             faults: Vec::new(),
             last_error: None,
+            errors: 0,
             unsure: false,
         })
     }
@@ -237,12 +239,26 @@ impl Owner {
             }
             Command::Devices(reply) => {
                 let own = self.topology.links.values().filter(|link| topology::is_own(&link.info));
-                let devices = own.map(|link| OwnDevice {
-                    ifname: link.info.name.clone(),
-                    ifindex: link.info.index,
-                    alias: link.info.alias.clone().unwrap_or_default(),
-                });
-                let _ = reply.send(devices.collect());
+                let mut devices: Vec<OwnDevice> = own
+                    .map(|link| OwnDevice {
+                        ifname: link.info.name.clone(),
+                        ifindex: link.info.index,
+                        alias: link.info.alias.clone().unwrap_or_default(),
+                        addresses: Vec::new(),
+                    })
+                    .collect();
+                for (key, (target, _)) in self.found.iter().filter(|(key, _)| key.table == POD_TABLE) {
+                    let Some(RouteTarget::Via(hops)) = target else { continue };
+                    let leads_to =
+                        |device: &&mut OwnDevice| hops.iter().any(|hop| hop.ifindex == Some(device.ifindex));
+                    if let Some(device) = devices.iter_mut().find(leads_to) {
+                        device.addresses.push(key.prefix.addr());
+                    }
+                }
+                let _ = reply.send(devices);
+            }
+            Command::Installed(reply) => {
+                let _ = reply.send(self.routes.values().filter(|entry| entry.installed.is_some()).count());
             }
             Command::Resync(reply) => {
                 let result = self.rescan();
@@ -640,6 +656,7 @@ impl Owner {
     fn fault(&mut self, text: String) {
         tracing::warn!("{text}");
         self.last_error = Some(text.clone());
+        self.errors += 1;
         if self.faults.len() < 64 {
             self.faults.push(text);
         }
@@ -650,6 +667,7 @@ impl Owner {
         status.repairs = self.repairs;
         status.rescans = self.rescans;
         status.routes = self.routes.len();
+        status.errors = self.errors;
         status.stale_routes = self.found.len();
         status.rules = self.rules.len();
         status.pods = self.pods.len();

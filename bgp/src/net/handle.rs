@@ -116,6 +116,12 @@ impl SpeakerHandle {
         self.call(|owner, _| owner.speaker.routes()).await
     }
 
+    /// Answers once everything that was asked before is answered, as far as it can be: a request for route changes
+    /// that is still open then has none to get.
+    pub async fn fence(&self) -> Result<(), Stopped> {
+        self.call(|owner, _| owner.give_route_changes()).await
+    }
+
     /// Ends every session as `stop` says, and the speaker. When this is done every connection was closed and the
     /// ports are free; it takes about two seconds at most, when a peer doesn't close its side. Stopping what is
     /// stopped is no error.

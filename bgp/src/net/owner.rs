@@ -158,6 +158,11 @@ impl Owner {
             self.transmit(conn, now);
         }
         self.act();
+        self.give_route_changes();
+    }
+
+    /// Answers who asked for changed routes, as far as there are any.
+    pub(super) fn give_route_changes(&mut self) {
         while let Some((max, sender)) = self.route_changes.pop_front() {
             if sender.is_closed() {
                 continue;

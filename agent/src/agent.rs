@@ -1,0 +1,267 @@
+//! `trunkline agent`: what runs, what it is given, and in which order it starts and stops.
+//!
+//! ```text
+//!            manifests (inotify)                 peers (TCP 179)
+//!                  │                                   │
+//!             source task                        speaker tasks ──RouteChange──► pump ─┐
+//!                  │ Snapshot                       ▲  │ Event                        │
+//!                  ▼                                │  ▼                              ▼
+//!   ipam thread ◄──────────────── reconcile task ───┴──────────────────────► kernel thread ──► rtnetlink, nft
+//!      ▲   │ store.redb                 ▲ AddPod, RemovePod                       │ HostChanged, DeviceGone
+//!      │                                │ ◄───────────────────────────────────────┘
+//!      └────────────── attach flow (one task a request) ──► attach threads (setns) ──► pods' namespaces
+//!                                       ▲
+//!        trunkline-cni, trunkline … ────┴── agent.sock          /metrics, /healthz, /readyz ── http task
+//! ```
+//!
+//! **Start**: the lock of the socket, the store, a scan of the kernel; what the last run left is compared
+//! ([`recover`]) and cleaned; the first manifests make the first plan, which takes over links, rules and
+//! routes as they are; the speaker starts with the restart bits set if there was a last run. The socket is
+//! bound before the first plan, so that a client is told what is missing rather than that nobody is there.
+//!
+//! **Stop** (SIGTERM, SIGINT): requests under way end, TCP is closed without a word, the kernel stays as it is. So a
+//! stop is the first half of a restart and loses nothing; leaving for good is another command's business.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+use trunkline_bgp::config::SpeakerConfig;
+use trunkline_bgp::net::ShellConfig;
+use trunkline_bgp::types::{Asn, FamilySet};
+
+use crate::attach::device::{DeviceWorkers, host_ifname};
+use crate::config::Config;
+use crate::ipam::Ipam;
+use crate::kernel::{KernelConfig, KernelHandle};
+use crate::metrics::Metrics;
+use crate::observe::Observer;
+use crate::plan::NodeIdentity;
+use crate::pods::{Pods, Turns};
+use crate::reconcile::{self, Reconcile};
+use crate::recover::{Recovery, recover};
+use crate::server::Server;
+use crate::source::folder::{self, Context as FolderContext};
+use crate::source::watch::FolderSource;
+use crate::{http, logging, panics, socket};
+
+/// Attachments at once. The kernel does most of it one by one.
+const ATTACH_THREADS: usize = 8;
+/// Requests under way have this long to end after a signal.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Reads configuration and manifests and says whether the agent would take them.
+pub fn check(config_path: &Path) -> anyhow::Result<()> {
+    let config = Config::read(config_path)?;
+    let context = FolderContext { labels: config.node_labels(), running: None };
+    match folder::read(&config.manifests, &context) {
+        Ok(snapshot) => {
+            println!(
+                "{} and {} are good: {} networks, {} subnets",
+                config_path.display(),
+                config.manifests.display(),
+                snapshot.networks.len(),
+                snapshot.subnets.len()
+            );
+            Ok(())
+        }
+        Err(refused) => anyhow::bail!("{}", refused.faults.join("\n")),
+    }
+}
+
+/// Runs until a signal says to stop.
+pub fn run(config_path: &Path) -> anyhow::Result<()> {
+    let config = Config::read(config_path)?;
+    logging::start(&config.log);
+    panics::abort_on_panic();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("starting the async runtime")?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+
+    let lock = socket::lock(&config.socket)?;
+    let (ipam, records, fault) = Ipam::start(&config.store).context("starting the address thread")?;
+    if let Some(fault) = fault {
+        tracing::error!(error = %fault, "the store cannot be used");
+    }
+    let (kernel, kernel_events) =
+        KernelHandle::spawn(KernelConfig { hold: FamilySet::ALL }).context("looking at the kernel")?;
+    let devices = DeviceWorkers::spawn(ATTACH_THREADS).context("preparing for attachments")?;
+
+    let host = kernel.host().await.context("looking at the host")?;
+    // Own rules are there from the first plan on and stay when the agent stops.
+    let restarting = !host.tables.is_empty();
+    let recovery = recover(&records, &kernel.devices().await.context("looking at the links")?);
+    clean(&recovery, &ipam, &devices).await;
+
+    let node = NodeIdentity { name: config.node_name(), labels: config.node_labels() };
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        node = node.name,
+        restarting,
+        pods = recovery.pods.len(),
+        "the agent starts"
+    );
+    let labels = node.labels.clone();
+    let reconcile = reconcile::spawn(reconcile::Start {
+        node: node.clone(),
+        router_id: config.router_id,
+        shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
+        speaker: SpeakerConfig {
+            local_as: Asn(0),
+            router_id: std::net::Ipv4Addr::UNSPECIFIED,
+            restarting,
+            selection_deferral: config.selection_deferral(),
+            max_paths: usize::from(config.max_paths),
+            seed: seed(),
+        },
+        kernel: kernel.clone(),
+        kernel_events,
+        ipam: ipam.clone(),
+        pods: recovery.pods,
+        unrecorded: recovery.unrecorded,
+        broken: recovery.broken,
+    });
+
+    let metrics = Metrics::new().context("making the metrics")?;
+    let observer = Arc::new(Observer {
+        node: node.name,
+        manifests: config.manifests.display().to_string(),
+        store: config.store.display().to_string(),
+        began,
+        reconcile: reconcile.clone(),
+        ipam: ipam.clone(),
+        kernel,
+        metrics: metrics.clone(),
+    });
+    let pods = Pods {
+        ipam,
+        devices,
+        reconcile: reconcile.clone(),
+        metrics: metrics.clone(),
+        readiness_timeout: config.readiness_timeout(),
+        turns: Turns::default(),
+    };
+
+    let http_listener = http::bind(config.http_address).await.with_context(|| {
+        format!("httpAddress {}: cannot listen there: choose another address or port", config.http_address)
+    })?;
+    tokio::spawn(http::serve(http_listener, Arc::clone(&observer)));
+    let source = FolderSource::new(&config.manifests).context("watching the manifests")?;
+    let source = tokio::spawn(follow(source, reconcile.clone(), metrics, labels));
+    let requests = TaskTracker::new();
+    let server = tokio::spawn(Server { pods, observer }.serve(lock.bind()?, requests.clone()));
+
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        // Both serve for ever; what ends them is a fault of the agent.
+        _ = source => tracing::error!("the manifests are not followed any more: the agent stops, start it again"),
+    }
+    tracing::info!("the agent stops; pods, routes and rules stay");
+    server.abort();
+    requests.close();
+    // Sessions end first: who waits for the fabric would only wait longer.
+    reconcile.stop().await;
+    let _ = timeout(FAREWELL, requests.wait()).await;
+    drop(lock);
+    Ok(())
+}
+
+/// Cleans what a kill left, before anything new can come in its way.
+async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
+    for key in &recovery.discard {
+        let name = host_ifname(&key.container_id, &key.ifname);
+        if let Err(error) = devices.detach(name).await {
+            tracing::warn!(attachment = %key, %error, "what is left of an interrupted ADD could not be deleted");
+            continue;
+        }
+        match ipam.release(key.clone()).await {
+            Ok(_) => tracing::info!(attachment = %key, "an interrupted ADD was cleaned up"),
+            Err(error) => tracing::warn!(attachment = %key, %error, "an interrupted ADD stays recorded"),
+        }
+    }
+    for name in &recovery.leftover {
+        match devices.detach(name.clone()).await {
+            Ok(_) => tracing::info!(device = name, "a link that belongs to nobody was deleted"),
+            Err(error) => tracing::warn!(device = name, %error, "a link that belongs to nobody stays"),
+        }
+    }
+    for key in &recovery.promote {
+        if let Err(error) = ipam.promote(key.clone()).await {
+            tracing::warn!(attachment = %key, %error, "the record stays at \"attaching\"");
+        }
+    }
+    for name in &recovery.broken {
+        tracing::warn!(
+            device = name,
+            "an attached pod's link is gone: its addresses stay taken until its DEL or GC"
+        );
+    }
+    for pod in &recovery.unrecorded {
+        tracing::warn!(
+            device = pod.host_ifname,
+            container = pod.container_id,
+            "a pod of which no record is left keeps running"
+        );
+    }
+}
+
+/// Follows the manifests: each state of the folder is taken over or refused.
+async fn follow(
+    mut source: FolderSource,
+    reconcile: Reconcile,
+    metrics: Metrics,
+    labels: std::collections::BTreeMap<String, String>,
+) {
+    let mut context = FolderContext { labels, running: None };
+    let mut told: Vec<String> = Vec::new();
+    loop {
+        let outcome = match source.look(context.clone()).await {
+            Ok(snapshot) => match reconcile.snapshot(snapshot).await {
+                Some(outcome) => outcome,
+                None => return,
+            },
+            Err(refused) => {
+                reconcile.refused(refused.clone()).await;
+                Err(refused)
+            }
+        };
+        match outcome {
+            Ok(running) => {
+                context.running = Some(running);
+                told.clear();
+            }
+            Err(refused) => {
+                if refused.faults != told {
+                    metrics.manifests_refused();
+                    for fault in &refused.faults {
+                        tracing::error!(%fault, "the manifests are refused, what ran before keeps running");
+                    }
+                    told = refused.faults;
+                }
+            }
+        }
+        if source.changed().await.is_none() {
+            return;
+        }
+    }
+}
+
+/// A seed for jitter: any will do that differs between nodes and starts.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,414 @@
+//! How things stand: asked from their owners, in the words of [`trunkline_api::control`].
+//!
+//! `status`, `peers`, `routes`, `pods`, `/metrics`, `/healthz` and `/readyz` all come through here.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use trunkline_api::attach::{Code, Failure};
+use trunkline_api::control::{
+    AgentStatus, BgpStatus, Dated, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer, PeerFamily,
+    PeerSession, PodStatus, Route, StoreStatus, SubnetStatus,
+};
+use trunkline_bgp::net::CommandError;
+use trunkline_bgp::speaker::{self, MessageCounts, PeerStatus, State};
+
+use crate::attach::device::{default_mac, host_ifname};
+use crate::http::Probe;
+use crate::ipam::{Ipam, Phase, Summary};
+use crate::kernel::KernelHandle;
+use crate::metrics::{Metrics, Standing};
+use crate::plan::Mode;
+use crate::pods::show_mac;
+use crate::reconcile::{BgpView, Reconcile, View};
+
+/// An owner that does not answer for so long hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Who is asked.
+pub struct Observer {
+    /// The node's name.
+    pub node: String,
+    /// The folder of manifests.
+    pub manifests: String,
+    /// The store's file.
+    pub store: String,
+    /// When the agent started.
+    pub began: Instant,
+    /// Intent, plan, sessions.
+    pub reconcile: Reconcile,
+    /// Addresses.
+    pub ipam: Ipam,
+    /// The kernel's side.
+    pub kernel: KernelHandle,
+    /// What is counted as it happens.
+    pub metrics: Metrics,
+}
+
+impl Observer {
+    async fn view(&self) -> Result<View, Failure> {
+        self.reconcile.view().await.ok_or_else(stopping)
+    }
+
+    async fn summary(&self) -> Result<Summary, Failure> {
+        self.ipam.summary().await.ok_or_else(stopping)
+    }
+
+    async fn bgp(&self) -> Result<BgpView, Failure> {
+        self.view().await?.bgp.ok_or_else(|| {
+            Failure::new(Code::TryAgainLater, "no BGP speaker runs: see `trunkline status` for the reason")
+        })
+    }
+
+    /// What is missing before pods can be attached.
+    pub async fn missing(&self) -> Vec<String> {
+        match (self.view().await, self.summary().await) {
+            (Ok(view), Ok(summary)) => missing(&view, &summary).await,
+            _ => vec!["the agent is stopping".to_owned()],
+        }
+    }
+
+    /// The agent at a glance.
+    pub async fn agent(&self) -> Result<AgentStatus, Failure> {
+        let (view, summary) = (self.view().await?, self.summary().await?);
+        let not_ready = missing(&view, &summary).await;
+        let peers = statuses(&view).await;
+        let kernel = self.kernel.status();
+        Ok(AgentStatus {
+            node: self.node.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.began.elapsed().as_secs(),
+            ready: not_ready.is_empty(),
+            not_ready,
+            manifests: ManifestStatus {
+                folder: self.manifests.clone(),
+                applied: view.applied,
+                refused: view.refused.clone(),
+            },
+            store: StoreStatus {
+                path: self.store.clone(),
+                fault: summary.fault.as_ref().map(ToString::to_string),
+            },
+            bgp: view.bgp.as_ref().map(|bgp| BgpStatus {
+                local_as: bgp.local_as,
+                router_id: bgp.router_id,
+                peers: peers.len(),
+                established: peers.iter().filter(|peer| peer.state == State::Established).count(),
+                converged: bgp.converged.clone(),
+            }),
+            networks: networks(&view, &summary),
+            attachments: summary.records.len(),
+            unrecorded: view.unrecorded.len(),
+            kernel: KernelStatus {
+                routes_wanted: kernel.routes as u64,
+                routes_installed: self.kernel.installed().await.map_err(|_| stopping())? as u64,
+                routes_stale: kernel.stale_routes as u64,
+                rules: kernel.rules as u64,
+                repairs: kernel.repairs,
+                errors: kernel.errors,
+                last_error: kernel.last_error.or_else(|| view.kernel_faults.first().cloned()),
+            },
+        })
+    }
+
+    /// The peers, or one.
+    pub async fn peers(&self, address: Option<IpAddr>) -> Result<Vec<Peer>, Failure> {
+        let view = self.view().await?;
+        let Some(bgp) = &view.bgp else {
+            return match address {
+                Some(_) => Err(self.bgp().await.err().unwrap_or_else(stopping)),
+                None => Ok(Vec::new()),
+            };
+        };
+        let peers: Vec<Peer> = statuses(&view)
+            .await
+            .into_iter()
+            .filter(|peer| address.is_none_or(|address| peer.address == address))
+            .map(|peer| self::peer(&peer, bgp))
+            .collect();
+        match address {
+            Some(address) if peers.is_empty() => Err(Failure::new(
+                Code::InvalidContent,
+                format!("no peer {address} is configured: `trunkline peers` lists them"),
+            )),
+            _ => Ok(peers),
+        }
+    }
+
+    /// Every path of every prefix.
+    pub async fn routes(&self) -> Result<Vec<Route>, Failure> {
+        let bgp = self.bgp().await?;
+        let routes = bgp.speaker.routes().await.map_err(|_| stopping())?;
+        Ok(routes.iter().map(route).collect())
+    }
+
+    /// What a peer told.
+    pub async fn received(&self, peer: IpAddr) -> Result<Vec<Route>, Failure> {
+        let bgp = self.bgp().await?;
+        let routes = bgp.speaker.received(peer).await.map_err(|error| unknown(peer, &error))?;
+        Ok(routes.iter().map(route).collect())
+    }
+
+    /// What a peer was told.
+    pub async fn advertised(&self, peer: IpAddr) -> Result<Vec<Route>, Failure> {
+        let bgp = self.bgp().await?;
+        let routes = bgp.speaker.advertised(peer).await.map_err(|error| unknown(peer, &error))?;
+        Ok(routes.iter().map(route).collect())
+    }
+
+    /// The attached pods.
+    pub async fn pods(&self) -> Result<Vec<PodStatus>, Failure> {
+        let (view, summary) = (self.view().await?, self.summary().await?);
+        let mut pods: Vec<PodStatus> = summary
+            .records
+            .iter()
+            .map(|record| {
+                let host_ifname = host_ifname(&record.key.container_id, &record.key.ifname);
+                let state = match record.phase {
+                    _ if view.broken.contains(&host_ifname) => "broken",
+                    Phase::Attaching => "attaching",
+                    Phase::Attached => "attached",
+                };
+                PodStatus {
+                    container_id: record.key.container_id.clone(),
+                    ifname: record.key.ifname.clone(),
+                    namespace: record.pod.namespace.clone(),
+                    name: record.pod.name.clone(),
+                    network: record.network.clone(),
+                    addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
+                    mac: show_mac(&record.mac),
+                    host_ifname,
+                    state: state.to_owned(),
+                }
+            })
+            .collect();
+        pods.extend(view.unrecorded.iter().map(|pod| PodStatus {
+            container_id: pod.container_id.clone(),
+            ifname: pod.ifname.clone(),
+            namespace: String::new(),
+            name: String::new(),
+            network: String::new(),
+            addresses: pod.addresses.clone(),
+            mac: show_mac(&default_mac(&pod.container_id, &pod.ifname)),
+            host_ifname: pod.host_ifname.clone(),
+            state: "unrecorded".to_owned(),
+        }));
+        Ok(pods)
+    }
+}
+
+impl Probe for Observer {
+    async fn metrics(&self) -> String {
+        let (agent, peers) = match (self.agent().await, self.peers(None).await) {
+            (Ok(agent), Ok(peers)) => (agent, peers),
+            _ => return String::new(),
+        };
+        let refused_connections = self.bgp().await.map_or(0, |bgp| bgp.speaker.refused());
+        match self.metrics.render(&Standing { agent, peers, refused_connections }) {
+            Ok(text) => text,
+            Err(error) => {
+                tracing::error!(%error, "the metrics cannot be written");
+                String::new()
+            }
+        }
+    }
+
+    async fn unhealthy(&self) -> Vec<String> {
+        let (reconcile, ipam, kernel) = tokio::join!(
+            timeout(PATIENCE, self.reconcile.view()),
+            timeout(PATIENCE, self.ipam.summary()),
+            timeout(PATIENCE, self.kernel.host()),
+        );
+        [
+            ("the reconcile task", matches!(reconcile, Ok(Some(_)))),
+            ("the address thread", matches!(ipam, Ok(Some(_)))),
+            ("the kernel thread", matches!(kernel, Ok(Ok(_)))),
+        ]
+        .into_iter()
+        .filter(|(_, answers)| !answers)
+        .map(|(who, _)| format!("{who} does not answer"))
+        .collect()
+    }
+
+    async fn unready(&self) -> Vec<String> {
+        self.missing().await
+    }
+}
+
+fn stopping() -> Failure {
+    Failure::new(Code::TryAgainLater, "the agent is stopping")
+}
+
+fn unknown(peer: IpAddr, error: &CommandError) -> Failure {
+    match error {
+        CommandError::Stopped(_) => stopping(),
+        CommandError::Config(_) => Failure::new(
+            Code::InvalidContent,
+            format!("no peer {peer} is configured: `trunkline peers` lists them"),
+        ),
+    }
+}
+
+/// What is missing before pods can be attached, each with what to look at.
+async fn missing(view: &View, summary: &Summary) -> Vec<String> {
+    let mut missing = Vec::new();
+    if !view.applied {
+        missing.push(match view.refused.as_slice() {
+            [] => "the manifests were not read yet".to_owned(),
+            faults => format!("the manifests are refused: {}", faults.join("; ")),
+        });
+    } else if !view.networks.values().any(|network| network.refused.is_none()) {
+        let reasons: Vec<String> = view
+            .networks
+            .iter()
+            .filter_map(|(name, network)| Some(format!("network {name}: {}", network.refused.as_ref()?)))
+            .collect();
+        missing.push(match reasons.as_slice() {
+            [] => "no Network selects this node: compare its nodeSelector with nodeLabels".to_owned(),
+            reasons => reasons.join("; "),
+        });
+    }
+    missing.extend(summary.fault.as_ref().map(ToString::to_string));
+    missing.extend(view.speaker_fault.clone());
+    if let Some(bgp) = &view.bgp {
+        let peers = bgp.speaker.peers().await.unwrap_or_default();
+        let required = || peers.iter().filter(|peer| !bgp.optional.contains(&peer.address));
+        if required().next().is_some() && !peers.iter().any(|peer| peer.state == State::Established) {
+            let states: Vec<String> = required()
+                .map(|peer| match &peer.last_error {
+                    Some(error) => format!("{} is {} ({})", peer.address, peer.state, error.text),
+                    None => format!("{} is {}", peer.address, peer.state),
+                })
+                .collect();
+            missing.push(format!("no BGP peer is established: {}", states.join(", ")));
+        } else if bgp.converged.is_empty() {
+            missing.push("the first route selection waits for the peers' End-of-RIB".to_owned());
+        }
+    }
+    missing
+}
+
+async fn statuses(view: &View) -> Vec<PeerStatus> {
+    match &view.bgp {
+        Some(bgp) => bgp.speaker.peers().await.unwrap_or_default(),
+        None => Vec::new(),
+    }
+}
+
+fn networks(view: &View, summary: &Summary) -> Vec<NetworkStatus> {
+    view.networks
+        .iter()
+        .map(|(name, network)| {
+            let mut subnets: Vec<SubnetStatus> = summary
+                .subnets
+                .iter()
+                .filter(|subnet| subnet.spec.network == *name)
+                .map(|subnet| SubnetStatus {
+                    name: subnet.spec.subnet.clone(),
+                    cidr: Some(subnet.spec.cidr),
+                    total: subnet.counts.total,
+                    used: subnet.counts.used,
+                    free: subnet.counts.free,
+                    refused: None,
+                })
+                .collect();
+            subnets.extend(network.refused_subnets.iter().map(|(subnet, reason)| SubnetStatus {
+                name: subnet.clone(),
+                cidr: None,
+                total: 0,
+                used: 0,
+                free: 0,
+                refused: Some(reason.clone()),
+            }));
+            NetworkStatus {
+                name: name.clone(),
+                mode: match network.mode {
+                    Mode::Bgp => "BGP",
+                    Mode::GlobalBgp => "GlobalBGP",
+                    Mode::Other => "other",
+                }
+                .to_owned(),
+                table: network.table,
+                refused: network.refused.clone(),
+                subnets,
+            }
+        })
+        .collect()
+}
+
+fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
+    let dated = |said: &Option<speaker::Dated>| {
+        said.as_ref().map(|said| Dated { text: said.text.clone(), seconds_ago: said.ago.as_secs() })
+    };
+    Peer {
+        address: status.address,
+        interface: status.interface.clone(),
+        remote_as: status.remote_as.0,
+        local_as: status.local_as.0,
+        state: status.state.name().to_owned(),
+        state_seconds: status.state_for.as_secs(),
+        next_attempt_seconds: status.next_attempt.map(|after| after.as_secs()),
+        shutdown: status.shutdown,
+        optional: bgp.optional.contains(&status.address),
+        session: status.session.as_ref().map(|session| PeerSession {
+            local: session.local,
+            remote: session.remote,
+            router_id: session.remote_router_id,
+            hold_seconds: session.hold_time.as_secs(),
+            keepalive_seconds: session.keepalive.as_secs(),
+            capabilities_sent: session.capabilities_sent.clone(),
+            capabilities_received: session.capabilities_received.clone(),
+            peer_restart_seconds: session.peer_restart_time,
+        }),
+        families: status
+            .families
+            .iter()
+            .map(|family| PeerFamily {
+                family: family.family.to_string(),
+                negotiated: family.negotiated,
+                received: family.received,
+                accepted: family.accepted,
+                advertised: family.advertised,
+                stale: family.stale,
+                end_of_rib_received: family.end_of_rib_received,
+                end_of_rib_sent: family.end_of_rib_sent,
+            })
+            .collect(),
+        received: messages(&status.traffic.received),
+        sent: messages(&status.traffic.sent),
+        flaps: status.flaps,
+        max_prefixes: status.max_prefixes,
+        last_error: dated(&status.last_error),
+        notification_sent: dated(&status.notification_sent),
+        notification_received: dated(&status.notification_received),
+    }
+}
+
+fn messages(counts: &MessageCounts) -> Messages {
+    Messages {
+        open: counts.open,
+        update: counts.update,
+        notification: counts.notification,
+        keepalive: counts.keepalive,
+        route_refresh: counts.route_refresh,
+        octets: counts.octets,
+    }
+}
+
+fn route(route: &speaker::Route) -> Route {
+    let large = route.large_communities.iter().map(ToString::to_string);
+    Route {
+        prefix: route.prefix,
+        peer: route.peer,
+        next_hop: route.next_hop.map(|next_hop| next_hop.address()),
+        origin: route.origin.to_owned(),
+        as_path: route.as_path.clone(),
+        med: route.med,
+        local_pref: route.local_pref,
+        communities: route.communities.iter().map(ToString::to_string).chain(large).collect(),
+        best: route.best,
+        filtered: route.filtered.map(str::to_owned),
+        stale: route.stale,
+    }
+}

@@ -1,0 +1,484 @@
+//! The attach flow: from the runtime's request to a pod that the fabric knows, and back.
+//!
+//! **ADD**: addresses are taken and on disk → device in the pod's namespace → neighbours and host route → prefixes
+//! originated → told to an established peer → answer. **DEL** goes the other way: withdrawn, routes, device, and the
+//! addresses come free last. So whatever moment the process is killed at, the store knows at least what the kernel
+//! has, and every step can be done again:
+//!
+//! | killed | what is left | what cleans it |
+//! |---|---|---|
+//! | before the record is on disk | nothing | |
+//! | with the record, without a complete device | an *attaching* record, perhaps a link | the next start ([`recover`]), DEL, GC |
+//! | with a complete device (its host route is there) | an *attaching* record | the next start: it is *attached* |
+//! | in DEL, before the record is gone | a record, perhaps without its device | DEL comes again, or GC |
+//!
+//! An ADD that fails takes back what it did. One that comes again for the same container and interface runs the same
+//! steps over the record that is there, and so gives the same answer.
+//!
+//! Requests for one attachment are served one after another ([`Turns`]); different ones do not wait for each other.
+//!
+//! [`recover`]: crate::recover
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use tokio::time::Instant;
+use trunkline_api::attach::{
+    Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
+};
+use trunkline_bgp::net::SpeakerHandle;
+
+use crate::attach::device::{
+    self, Device, DeviceError, DeviceSpec, DeviceWorkers, GATEWAY_V4, GATEWAY_V6, default_mac,
+};
+use crate::ipam::{
+    AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation, Wish,
+};
+use crate::metrics::Metrics;
+use crate::plan::Pod;
+use crate::reconcile::{Gate, PodError, Reconcile};
+
+/// The answer must be on its way before the client's own deadline.
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// Everything that the flow works with. Cheap to clone.
+#[derive(Clone)]
+pub struct Pods {
+    /// Addresses and records.
+    pub ipam: Ipam,
+    /// Links.
+    pub devices: DeviceWorkers,
+    /// Routes and advertisements.
+    pub reconcile: Reconcile,
+    /// Durations.
+    pub metrics: Metrics,
+    /// How long an ADD waits for the fabric.
+    pub readiness_timeout: Duration,
+    /// One after another for each attachment.
+    pub turns: Turns,
+}
+
+impl Pods {
+    /// ADD. When `abandoned` ends the client has given up, and waiting for the fabric is over.
+    pub async fn attach(
+        &self,
+        request: Attach,
+        netns: Option<OwnedFd>,
+        abandoned: impl Future<Output = ()>,
+    ) -> Result<Attachment, Failure> {
+        let deadline = Instant::now()
+            + self
+                .readiness_timeout
+                .min(Duration::from_millis(request.deadline_ms).saturating_sub(MARGIN))
+                .max(MARGIN);
+        let netns = netns.ok_or_else(|| {
+            Failure::new(
+                Code::InvalidEnvironment,
+                "no network namespace came with the request: CNI_NETNS must name one that exists",
+            )
+        })?;
+        let key = key_of(&request.interface);
+        let mac = match &request.wanted.mac {
+            Some(text) => parse_mac(text)?,
+            None => default_mac(&key.container_id, &key.ifname),
+        };
+        let _turn = self.turns.take(&key).await;
+        // Before a plan is in force there are no pools, and "no network" would be the wrong answer.
+        self.reconcile.started().map_err(pod_failure)?;
+        let pod = request.pod.unwrap_or(trunkline_api::attach::Pod {
+            namespace: String::new(),
+            name: String::new(),
+            uid: String::new(),
+        });
+        let reservation = Reservation {
+            key: key.clone(),
+            conf_name: request.conf_name,
+            wish: Wish {
+                network: request.wanted.network,
+                subnets: request.wanted.subnets,
+                addresses: request.wanted.addresses,
+            },
+            mac,
+            pod: PodName { namespace: pod.namespace, name: pod.name, uid: pod.uid },
+        };
+        let (record, new) = self.ipam.reserve(reservation).await.map_err(ipam_failure)?;
+        match self.complete(&record, netns, deadline, abandoned).await {
+            Ok(device) => Ok(attachment(&record, &device)),
+            Err(failure) => {
+                // What was there before this request stays; what this one began goes.
+                if new {
+                    self.take_back(&key).await;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Everything of an ADD that comes after the addresses.
+    async fn complete(
+        &self,
+        record: &Record,
+        netns: OwnedFd,
+        deadline: Instant,
+        abandoned: impl Future<Output = ()>,
+    ) -> Result<Device, Failure> {
+        let mtu = self.reconcile.mtu(&record.network);
+        let device = self.devices.attach(netns, spec(record, mtu)).await.map_err(device_failure)?;
+        let gate = self.reconcile.add_pod(pod(record, &device)).await.map_err(pod_failure)?;
+        // The record's second commit and the fabric's answer take their time side by side.
+        let saved = self.ipam.attached(record.key.clone(), device.mtu);
+        let (told, saved) = tokio::join!(self.told(gate, deadline, abandoned), saved);
+        if let Err(error) = saved {
+            // The next start sees a complete device and takes the record for attached.
+            tracing::warn!(attachment = %record.key, %error, "the record stays at \"attaching\"");
+        }
+        told?;
+        Ok(device)
+    }
+
+    /// Waits until every prefix was told to an established peer.
+    async fn told(
+        &self,
+        gate: Gate,
+        deadline: Instant,
+        abandoned: impl Future<Output = ()>,
+    ) -> Result<(), Failure> {
+        if gate.prefixes.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let Some(speaker) = gate.speaker else {
+            return Err(Failure::new(
+                Code::TryAgainLater,
+                "the pod cannot be advertised: the BGP speaker does not run, see `trunkline status`",
+            ));
+        };
+        let watch = async {
+            for prefix in &gate.prefixes {
+                speaker
+                    .watch(*prefix)
+                    .await
+                    .map_err(|stopped| Failure::new(Code::TryAgainLater, stopped.to_string()))?;
+            }
+            Ok(())
+        };
+        let outcome = tokio::select! {
+            outcome = watch => outcome,
+            () = tokio::time::sleep_until(deadline) => {
+                Err(missing(&speaker, &gate.prefixes, began.elapsed()).await)
+            }
+            () = abandoned => Err(Failure::new(Code::TryAgainLater, "the client has given up")),
+        };
+        self.metrics.gate(outcome.is_ok(), began.elapsed());
+        outcome
+    }
+
+    /// DEL. What is not there is gone already.
+    pub async fn detach(&self, request: Detach) -> Result<Done, Failure> {
+        let key = key_of(&request.interface);
+        let _turn = self.turns.take(&key).await;
+        self.remove(&key).await
+    }
+
+    /// The record is looked at last, so that it goes even if there was no device, and the device even without record.
+    async fn remove(&self, key: &AttachmentKey) -> Result<Done, Failure> {
+        let host_ifname = device::host_ifname(&key.container_id, &key.ifname);
+        self.reconcile.remove_pod(host_ifname.clone()).await;
+        self.devices.detach(host_ifname).await.map_err(device_failure)?;
+        if let Some(record) = self.ipam.release(key.clone()).await.map_err(ipam_failure)? {
+            tracing::info!(attachment = %key, pod = %pod_name(&record), addresses = addresses(&record), "detached");
+        }
+        Ok(Done {})
+    }
+
+    async fn take_back(&self, key: &AttachmentKey) {
+        if let Err(failure) = self.remove(key).await {
+            tracing::warn!(attachment = %key, %failure, "a failed ADD left something behind: DEL or GC cleans it");
+        }
+    }
+
+    /// CHECK.
+    pub async fn check(&self, request: Check, netns: Option<OwnedFd>) -> Result<Done, Failure> {
+        let key = key_of(&request.interface);
+        let _turn = self.turns.take(&key).await;
+        let Some(record) = self.ipam.get(key.clone()).await else {
+            return Err(Failure::new(
+                Code::UnknownContainer,
+                format!("{key} is not attached: ADD comes before CHECK"),
+            ));
+        };
+        let ours = record.addresses.iter().map(|assigned| assigned.address);
+        let mut said: Vec<IpAddr> = request.addresses.iter().map(IpNet::addr).collect();
+        let missing: Vec<String> = ours
+            .filter(|address| {
+                let place = said.iter().position(|said| said == address);
+                place.map(|place| said.swap_remove(place)).is_none()
+            })
+            .map(|address| address.to_string())
+            .collect();
+        if !missing.is_empty() {
+            return Err(Failure::new(
+                Code::CheckFailed,
+                format!(
+                    "the runtime does not know of {} of {key}: delete and add the container",
+                    missing.join(", ")
+                ),
+            ));
+        }
+        let netns = netns.ok_or_else(|| {
+            Failure::new(Code::UnknownContainer, "the network namespace of the container is gone")
+        })?;
+        let mtu = record.mtu;
+        match self.devices.check(netns, spec(&record, mtu)).await {
+            Ok(_) => Ok(Done {}),
+            Err(error @ DeviceError::Check(_)) => Err(Failure::new(Code::CheckFailed, error.to_string())),
+            Err(error) => Err(device_failure(error)),
+        }
+    }
+
+    /// GC: every attachment of this configuration that is not named goes; all are tried, the first failure is told.
+    pub async fn gc(&self, request: Gc) -> Result<Done, Failure> {
+        let Some(summary) = self.ipam.summary().await else {
+            return Err(Failure::new(Code::TryAgainLater, "the agent is stopping"));
+        };
+        let valid: std::collections::HashSet<AttachmentKey> = request.valid.iter().map(key_of).collect();
+        let mut outcome = Ok(Done {});
+        for record in summary.records {
+            if record.conf_name != request.conf_name || valid.contains(&record.key) {
+                continue;
+            }
+            let _turn = self.turns.take(&record.key).await;
+            let removed = self.remove(&record.key).await;
+            if outcome.is_ok() {
+                outcome = removed;
+            }
+        }
+        outcome
+    }
+}
+
+/// What was missing when the deadline passed: each peer with its state and its last error.
+async fn missing(speaker: &SpeakerHandle, prefixes: &[IpNet], waited: Duration) -> Failure {
+    let prefixes: Vec<String> = prefixes.iter().map(IpNet::to_string).collect();
+    let message = format!(
+        "{} was not told to any established peer within {:.1} s",
+        prefixes.join(" and "),
+        waited.as_secs_f64()
+    );
+    let peers = speaker.peers().await.unwrap_or_default();
+    let peers: Vec<String> = peers
+        .iter()
+        .map(|peer| match &peer.last_error {
+            Some(error) => format!("peer {} is {} ({})", peer.address, peer.state, error.text),
+            None => format!("peer {} is {}", peer.address, peer.state),
+        })
+        .collect();
+    Failure::new(Code::TryAgainLater, message).with_details(peers.join("; "))
+}
+
+fn key_of(interface: &Interface) -> AttachmentKey {
+    AttachmentKey { container_id: interface.container_id.clone(), ifname: interface.ifname.clone() }
+}
+
+/// The device that belongs to a record.
+pub fn spec(record: &Record, mtu: Option<u32>) -> DeviceSpec {
+    DeviceSpec {
+        container_id: record.key.container_id.clone(),
+        ifname: record.key.ifname.clone(),
+        addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
+        mac: Some(record.mac),
+        mtu,
+    }
+}
+
+fn pod(record: &Record, device: &Device) -> Pod {
+    Pod {
+        network: record.network.clone(),
+        addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
+        host_ifname: device.host_ifname.clone(),
+        host_ifindex: device.host_ifindex,
+        mac: device.mac,
+    }
+}
+
+fn attachment(record: &Record, device: &Device) -> Attachment {
+    let gateway = |address: IpAddr| match address {
+        IpAddr::V4(_) => IpAddr::V4(GATEWAY_V4),
+        IpAddr::V6(_) => IpAddr::V6(GATEWAY_V6),
+    };
+    let default = |address: IpAddr| match address {
+        IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
+        IpAddr::V6(_) => IpNet::V6(ipnet::Ipv6Net::default()),
+    };
+    Attachment {
+        network: record.network.clone(),
+        addresses: record
+            .addresses
+            .iter()
+            .map(|Assigned { subnet, address, .. }| AttachedAddress {
+                address: IpNet::from(*address),
+                gateway: Some(gateway(*address)),
+                subnet: subnet.clone(),
+            })
+            .collect(),
+        routes: record
+            .addresses
+            .iter()
+            .map(|Assigned { address, .. }| AttachedRoute {
+                destination: default(*address),
+                gateway: Some(gateway(*address)),
+            })
+            .collect(),
+        mac: show_mac(&device.mac),
+        host_ifname: device.host_ifname.clone(),
+        host_mac: show_mac(&device.host_mac),
+        mtu: device.mtu,
+    }
+}
+
+fn pod_name(record: &Record) -> String {
+    format!("{}/{}", record.pod.namespace, record.pod.name).trim_matches('/').to_owned()
+}
+
+fn addresses(record: &Record) -> String {
+    let addresses: Vec<String> =
+        record.addresses.iter().map(|assigned| assigned.address.to_string()).collect();
+    addresses.join(",")
+}
+
+/// `02:12:34:00:00:01`.
+pub fn show_mac(mac: &[u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+fn parse_mac(text: &str) -> Result<[u8; 6], Failure> {
+    let wrong = |why: &str| {
+        Failure::new(
+            Code::InvalidConfiguration,
+            format!("mac {text:?} {why}: write six octets of two hex digits, such as 02:12:34:00:00:01"),
+        )
+    };
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for octet in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2).ok_or_else(|| wrong("is no MAC address"))?;
+        *octet = u8::from_str_radix(part, 16).map_err(|_| wrong("is no MAC address"))?;
+    }
+    if parts.next().is_some() {
+        return Err(wrong("is no MAC address"));
+    }
+    if mac[0] & 1 != 0 || mac == [0; 6] {
+        return Err(wrong("is no address of a single interface (multicast or all zero)"));
+    }
+    Ok(mac)
+}
+
+fn ipam_failure(error: IpamError) -> Failure {
+    let code = match &error {
+        IpamError::Allocate(AllocateError::Exhausted { .. }) => Code::PoolExhausted,
+        IpamError::Allocate(AllocateError::Unavailable { .. } | AllocateError::NoSubnetFor { .. }) => {
+            Code::AddressNotAvailable
+        }
+        IpamError::Allocate(AllocateError::SameFamily { .. } | AllocateError::AmbiguousNetwork { .. }) => {
+            Code::InvalidConfiguration
+        }
+        IpamError::Allocate(_) => Code::NoSuchNetwork,
+        IpamError::Store(_) | IpamError::Stopped => Code::TryAgainLater,
+    };
+    Failure::new(code, error.to_string())
+}
+
+fn device_failure(error: DeviceError) -> Failure {
+    let code = match &error {
+        DeviceError::Namespace(_) => Code::UnknownContainer,
+        DeviceError::Taken { .. } => Code::InvalidEnvironment,
+        DeviceError::Thread(_) => Code::TryAgainLater,
+        DeviceError::Foreign { .. } | DeviceError::Step { .. } => Code::Internal,
+        DeviceError::Check(_) => Code::CheckFailed,
+    };
+    Failure::new(code, error.to_string())
+}
+
+fn pod_failure(error: PodError) -> Failure {
+    let code = match &error {
+        PodError::NotStarted | PodError::Stopped => Code::TryAgainLater,
+        PodError::Plan(_) => Code::NoSuchNetwork,
+        PodError::Kernel(_) => Code::Internal,
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// One turn at a time for each attachment.
+#[derive(Clone, Debug, Default)]
+pub struct Turns {
+    places: Arc<Mutex<HashMap<AttachmentKey, Arc<tokio::sync::Mutex<()>>>>>,
+}
+
+/// A turn; it ends when this is dropped.
+pub struct Turn {
+    turns: Turns,
+    key: AttachmentKey,
+    held: Option<tokio::sync::OwnedMutexGuard<()>>,
+}
+
+impl Turns {
+    /// Waits until nobody else has a turn at this attachment.
+    pub async fn take(&self, key: &AttachmentKey) -> Turn {
+        let place = {
+            let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(places.entry(key.clone()).or_default())
+        };
+        let mut turn = Turn { turns: self.clone(), key: key.clone(), held: None };
+        turn.held = Some(place.lock_owned().await);
+        turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.held = None;
+        let mut places = self.turns.places.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map's own reference alone: nobody has a turn here or waits for one.
+        if places.get(&self.key).is_some_and(|place| Arc::strong_count(place) == 1) {
+            places.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mac_addresses() {
+        assert_eq!(parse_mac("02:12:34:0a:0B:ff").unwrap(), [2, 0x12, 0x34, 10, 11, 255]);
+        assert_eq!(show_mac(&[2, 0x12, 0x34, 10, 11, 255]), "02:12:34:0a:0b:ff");
+        for text in ["", "02:12:34:0a:0b", "02:12:34:0a:0b:ff:00", "2:12:34:0a:0b:ff", "02:12:34:0a:0b:fg"] {
+            assert!(parse_mac(text).unwrap_err().message.contains("is no MAC address"), "{text}");
+        }
+        for text in ["01:00:5e:00:00:01", "00:00:00:00:00:00"] {
+            assert!(parse_mac(text).unwrap_err().message.contains("single interface"), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn turns_at_one_attachment_follow_each_other_and_leave_nothing() {
+        let turns = Turns::default();
+        let key = |id: &str| AttachmentKey { container_id: id.to_owned(), ifname: "eth0".to_owned() };
+        let first = turns.take(&key("a")).await;
+        let _other = turns.take(&key("b")).await;
+        let waiting = tokio::time::timeout(Duration::from_millis(10), turns.take(&key("a"))).await;
+        assert!(waiting.is_err());
+        let second = tokio::spawn({
+            let (turns, key) = (turns.clone(), key("a"));
+            async move { drop(turns.take(&key).await) }
+        });
+        drop(first);
+        second.await.unwrap();
+        assert_eq!(turns.places.lock().unwrap().len(), 1, "only b's");
+    }
+}

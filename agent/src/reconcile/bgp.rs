@@ -1,0 +1,207 @@
+//! The speaker's side of a plan: peers and prefixes as differences between what was told and what is wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+use trunkline_bgp::config::PeerConfig;
+use trunkline_bgp::net::{CommandError, SpeakerHandle, Stopped};
+use trunkline_bgp::rib::Origination;
+use trunkline_bgp::speaker::Change;
+use trunkline_bgp::types::Asn;
+
+use crate::plan::BgpPlan;
+
+/// Prefixes with what travels with them.
+pub(super) type Prefixes = BTreeMap<IpNet, Origination>;
+
+/// A running speaker and what it was told.
+pub(super) struct Told {
+    pub(super) handle: SpeakerHandle,
+    pub(super) local_as: Asn,
+    pub(super) router_id: Ipv4Addr,
+    peers: BTreeMap<IpAddr, PeerConfig>,
+    prefixes: Prefixes,
+    complete: bool,
+}
+
+/// What has to be said to go from one set of peers to another.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct PeerChanges {
+    pub(super) remove: Vec<IpAddr>,
+    pub(super) update: Vec<PeerConfig>,
+    pub(super) add: Vec<PeerConfig>,
+}
+
+/// What has to be said to go from one set of prefixes to another.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct PrefixChanges {
+    pub(super) withdraw: Vec<IpNet>,
+    pub(super) originate: Vec<(IpNet, Origination)>,
+}
+
+pub(super) fn peer_changes(
+    told: &BTreeMap<IpAddr, PeerConfig>,
+    wanted: &BTreeMap<IpAddr, PeerConfig>,
+) -> PeerChanges {
+    PeerChanges {
+        remove: told.keys().filter(|address| !wanted.contains_key(address)).copied().collect(),
+        update: wanted
+            .iter()
+            .filter(|(address, peer)| told.get(address).is_some_and(|told| told != *peer))
+            .map(|(_, peer)| peer.clone())
+            .collect(),
+        add: wanted
+            .iter()
+            .filter(|(address, _)| !told.contains_key(address))
+            .map(|(_, peer)| peer.clone())
+            .collect(),
+    }
+}
+
+pub(super) fn prefix_changes(told: &Prefixes, wanted: &Prefixes) -> PrefixChanges {
+    PrefixChanges {
+        withdraw: told.keys().filter(|prefix| !wanted.contains_key(prefix)).copied().collect(),
+        originate: wanted
+            .iter()
+            .filter(|(prefix, origination)| told.get(prefix) != Some(origination))
+            .map(|(prefix, origination)| (*prefix, origination.clone()))
+            .collect(),
+    }
+}
+
+impl Told {
+    pub(super) fn new(handle: SpeakerHandle, plan: &BgpPlan) -> Told {
+        Told {
+            handle,
+            local_as: plan.local_as,
+            router_id: plan.router_id,
+            peers: BTreeMap::new(),
+            prefixes: Prefixes::new(),
+            complete: false,
+        }
+    }
+
+    /// Whether a speaker with this identity can do the plan.
+    pub(super) fn is_for(&self, plan: &BgpPlan) -> bool {
+        (self.local_as, self.router_id) == (plan.local_as, plan.router_id)
+    }
+
+    /// Tells the differences: first what goes, then what comes, and peers before prefixes. Peers that the speaker does
+    /// not take are returned in words.
+    pub(super) async fn tell(&mut self, plan: &BgpPlan, prefixes: Prefixes) -> Result<Vec<String>, Stopped> {
+        let mut faults = Vec::new();
+        let changes = peer_changes(&self.peers, &plan.peers);
+        for address in changes.remove {
+            match self.handle.remove_peer(address).await {
+                Err(CommandError::Stopped(stopped)) => return Err(stopped),
+                // Not there is what was wanted.
+                Ok(()) | Err(_) => drop(self.peers.remove(&address)),
+            }
+            tracing::info!(peer = %address, "peer removed");
+        }
+        for peer in changes.update {
+            match self.handle.update_peer(peer.clone()).await {
+                Ok(change) => {
+                    if change != Change::Unchanged {
+                        let reset = change == Change::Reset;
+                        tracing::info!(peer = %peer.address, reset, "peer changed");
+                    }
+                    self.peers.insert(peer.address, peer);
+                }
+                Err(CommandError::Stopped(stopped)) => return Err(stopped),
+                Err(error) => faults.push(format!("peer {}: {error}", peer.address)),
+            }
+        }
+        for peer in changes.add {
+            match self.handle.add_peer(peer.clone()).await {
+                Ok(_) => {
+                    tracing::info!(peer = %peer.address, remote_as = %peer.remote_as, "peer added");
+                    self.peers.insert(peer.address, peer);
+                }
+                Err(CommandError::Stopped(stopped)) => return Err(stopped),
+                Err(error) => faults.push(format!("peer {}: {error}", peer.address)),
+            }
+        }
+        let changes = prefix_changes(&self.prefixes, &prefixes);
+        for prefix in changes.withdraw {
+            self.handle.withdraw(prefix).await?;
+        }
+        if !changes.originate.is_empty() {
+            self.handle.originate_all(changes.originate).await?;
+        }
+        self.prefixes = prefixes;
+        if !std::mem::replace(&mut self.complete, true) {
+            self.handle.originations_complete().await?;
+        }
+        Ok(faults)
+    }
+
+    /// One pod's prefixes more.
+    pub(super) async fn add(&mut self, prefixes: &Prefixes) -> Result<(), Stopped> {
+        let new: Vec<_> = prefixes
+            .iter()
+            .filter(|(prefix, origination)| self.prefixes.get(prefix) != Some(origination))
+            .map(|(prefix, origination)| (*prefix, origination.clone()))
+            .collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        self.prefixes.extend(new.iter().cloned());
+        self.handle.originate_all(new).await
+    }
+
+    /// One pod's prefixes less.
+    pub(super) async fn remove(&mut self, prefixes: &BTreeSet<IpNet>) -> Result<(), Stopped> {
+        for prefix in prefixes {
+            if self.prefixes.remove(prefix).is_some() {
+                self.handle.withdraw(*prefix).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_bgp::types::Community;
+
+    use super::*;
+
+    fn peer(address: &str, asn: u32) -> (IpAddr, PeerConfig) {
+        let address = address.parse().unwrap();
+        (address, PeerConfig::new(address, Asn(asn)))
+    }
+
+    #[test]
+    fn only_peers_that_differ_are_told() {
+        let told = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 2), peer("10.0.0.3", 3)]);
+        let wanted = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 22), peer("10.0.0.4", 4)]);
+        let changes = peer_changes(&told, &wanted);
+        assert_eq!(changes.remove, ["10.0.0.3".parse::<IpAddr>().unwrap()]);
+        assert_eq!(changes.update, [peer("10.0.0.2", 22).1]);
+        assert_eq!(changes.add, [peer("10.0.0.4", 4).1]);
+        assert_eq!(peer_changes(&wanted, &wanted), PeerChanges::default());
+    }
+
+    #[test]
+    fn only_prefixes_that_differ_are_told() {
+        let prefix = |text: &str| text.parse::<IpNet>().unwrap();
+        let plain = Origination::default();
+        let tagged = Origination { communities: vec![Community::NO_EXPORT], ..plain.clone() };
+        let told = Prefixes::from([
+            (prefix("10.0.0.1/32"), plain.clone()),
+            (prefix("10.0.0.2/32"), plain.clone()),
+            (prefix("10.0.0.3/32"), plain.clone()),
+        ]);
+        let wanted = Prefixes::from([
+            (prefix("10.0.0.1/32"), plain.clone()),
+            (prefix("10.0.0.2/32"), tagged.clone()),
+            (prefix("10.0.0.4/32"), plain.clone()),
+        ]);
+        let changes = prefix_changes(&told, &wanted);
+        assert_eq!(changes.withdraw, [prefix("10.0.0.3/32")]);
+        assert_eq!(changes.originate, [(prefix("10.0.0.2/32"), tagged), (prefix("10.0.0.4/32"), plain)]);
+        assert_eq!(prefix_changes(&wanted, &wanted), PrefixChanges::default());
+    }
+}

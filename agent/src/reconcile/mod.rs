@@ -1,0 +1,180 @@
+//! The one task that knows what this node should have, and sees to it that kernel and speaker have it.
+//!
+//! ```text
+//!  source task ──Snapshot──►┌──────────────────┐──KernelPlan, PodPlan──► kernel thread
+//!  attach flow ──Pod───────►│ reconcile task   │──peers, prefixes──────► speaker task
+//!  kernel ──HostChanged────►│ intent, plan,    │──pools────────────────► ipam thread
+//!  speaker ──Event─────────►│ pods, sessions   │──release, relearn──┐
+//!  pump ──next hops────────►└──────────────────┘                    ▼
+//!                       speaker ──RouteChange──► [`pump`] ──batches──► kernel thread
+//! ```
+//!
+//! **Slow path**: the manifests, the host's links or a session changed → [`plan`] anew → only differences go to
+//! kernel and speaker. A plan that cannot be made, or that has no place for a pod that is there, is refused before
+//! anything of it is applied. **Fast path**: one pod more or less asks the plan that is in force, and is one message
+//! to each. **Learned routes** do not come through here at all: the [`pump`] moves them, and holds back only itself.
+//!
+//! [`plan`]: crate::plan::plan
+
+mod bgp;
+pub mod pump;
+mod task;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use tokio::sync::{mpsc, oneshot, watch};
+use trunkline_bgp::net::SpeakerHandle;
+
+use crate::plan::{NetworkPlan, Pod};
+use crate::source::{Refused, Snapshot};
+
+pub use task::{Start, spawn};
+
+/// What is known of the fabric when a pod is to be told to it.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// What has to be told before the pod is ready; empty if nothing has to be.
+    pub prefixes: Vec<IpNet>,
+    /// Who tells it.
+    pub speaker: Option<SpeakerHandle>,
+}
+
+/// The state of things, for `status` and for readiness.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// A snapshot is in force.
+    pub applied: bool,
+    /// Why the manifests as they are now are not in force.
+    pub refused: Vec<String>,
+    /// Why the speaker does not run although it should, in words.
+    pub speaker_fault: Option<String>,
+    /// What of the plan the kernel did not take, in words.
+    pub kernel_faults: Vec<String>,
+    /// The speaker.
+    pub bgp: Option<BgpView>,
+    /// The networks of this node.
+    pub networks: BTreeMap<String, NetworkPlan>,
+    /// Pods that have lost their device, by the host's end of it.
+    pub broken: BTreeSet<String>,
+    /// Pods that no record knows.
+    pub unrecorded: Vec<Unrecorded>,
+}
+
+/// The speaker.
+#[derive(Clone, Debug)]
+pub struct BgpView {
+    /// It.
+    pub speaker: SpeakerHandle,
+    /// The AS of this node.
+    pub local_as: u32,
+    /// The BGP identifier.
+    pub router_id: std::net::Ipv4Addr,
+    /// Peers without which a pod may be ready.
+    pub optional: BTreeSet<IpAddr>,
+    /// Families whose first selection is done.
+    pub converged: Vec<String>,
+}
+
+/// A pod that is in the kernel although no record knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unrecorded {
+    /// The host's end of its link.
+    pub host_ifname: String,
+    /// Its index.
+    pub host_ifindex: u32,
+    /// The container, as far as the alias tells.
+    pub container_id: String,
+    /// The interface in it, as far as the alias tells.
+    pub ifname: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Why a pod is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PodError {
+    /// No snapshot is in force.
+    #[error("the agent has no configuration in force yet: see `trunkline status`")]
+    NotStarted,
+    /// The plan has no place for it.
+    #[error("{0}")]
+    Plan(String),
+    /// The kernel did not take it.
+    #[error("{0}")]
+    Kernel(String),
+    /// The task has ended; the process is about to.
+    #[error("the agent is stopping")]
+    Stopped,
+}
+
+type Answer<T> = oneshot::Sender<T>;
+
+enum Request {
+    Snapshot(Box<Snapshot>, Answer<Result<Arc<Snapshot>, Refused>>),
+    Refused(Refused),
+    AddPod(Pod, Answer<Result<Gate, PodError>>),
+    RemovePod(String, Answer<()>),
+    View(Answer<View>),
+    Stop(Answer<()>),
+}
+
+/// The way to the task.
+#[derive(Clone)]
+pub struct Reconcile {
+    requests: mpsc::Sender<Request>,
+    mtus: watch::Receiver<Option<Mtus>>,
+}
+
+/// MTU of pods' links by network; of the plan in force, once there is one.
+type Mtus = BTreeMap<String, Option<u32>>;
+
+impl Reconcile {
+    /// Takes a snapshot over, or refuses it as a whole. What is in force after is returned.
+    pub async fn snapshot(&self, snapshot: Snapshot) -> Option<Result<Arc<Snapshot>, Refused>> {
+        self.ask(|answer| Request::Snapshot(Box::new(snapshot), answer)).await
+    }
+
+    /// The manifests as they are now have faults.
+    pub async fn refused(&self, refused: Refused) {
+        let _ = self.requests.send(Request::Refused(refused)).await;
+    }
+
+    /// One pod more: its routes are in the kernel and its prefixes originated when this is done. Idempotent.
+    pub async fn add_pod(&self, pod: Pod) -> Result<Gate, PodError> {
+        self.ask(|answer| Request::AddPod(pod, answer)).await.ok_or(PodError::Stopped)?
+    }
+
+    /// One pod less: withdrawn, and its routes gone. One that is not there is no error.
+    pub async fn remove_pod(&self, host_ifname: String) {
+        self.ask(|answer| Request::RemovePod(host_ifname, answer)).await;
+    }
+
+    /// Whether a plan is in force.
+    pub fn started(&self) -> Result<(), PodError> {
+        self.mtus.borrow().as_ref().map(|_| ()).ok_or(PodError::NotStarted)
+    }
+
+    /// The MTU that a pod of this network should have, if the plan says.
+    pub fn mtu(&self, network: &str) -> Option<u32> {
+        self.mtus.borrow().as_ref().and_then(|mtus| *mtus.get(network)?)
+    }
+
+    /// The state of things; `None` when the task has ended.
+    pub async fn view(&self) -> Option<View> {
+        self.ask(Request::View).await
+    }
+
+    /// Stops the speaker silently and ends the task. The kernel stays as it is.
+    pub async fn stop(&self) {
+        self.ask(Request::Stop).await;
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
+        let (answer, reply) = oneshot::channel();
+        self.requests.send(request(answer)).await.ok()?;
+        reply.await.ok()
+    }
+}

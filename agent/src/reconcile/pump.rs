@@ -1,0 +1,136 @@
+//! Learned routes, from the speaker to the kernel.
+//!
+//! The pump asks the speaker for what changed and hands it to the kernel, a batch at a time, and asks again once the
+//! kernel has taken it: a kernel that is slow holds back only the pump, and a prefix that changes meanwhile is
+//! installed once.
+//!
+//! What has to happen *after* all changes up to now are installed is a [`Turn`]. To know when that is, the pump puts a
+//! fence behind its request for changes: when the fence is answered and the request is not, there were none left.
+//!
+//! On its way the pump notes which next hop each peer announces in each family: that is where the default route of a
+//! family leads whose session runs over the other one.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use tokio::sync::mpsc;
+use trunkline_bgp::net::{RouteChanges, SpeakerHandle, Stopped};
+use trunkline_bgp::rib::{FibPath, RouteChange};
+use trunkline_bgp::types::{Family, NextHop};
+
+use crate::kernel::{KernelError, KernelHandle};
+
+/// Prefixes per batch.
+const BATCH: usize = 4096;
+
+/// What is done once all changes up to now are installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The family has converged: what the last run left may go.
+    Release(Family),
+    /// The kernel wants every route again.
+    Relearn,
+}
+
+/// A peer announces another next hop in a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// The peer.
+    pub peer: IpAddr,
+    /// The family of the prefixes.
+    pub family: Family,
+    /// The next hop.
+    pub next_hop: NextHop,
+}
+
+/// Moves routes until the speaker stops.
+pub async fn run(
+    speaker: SpeakerHandle,
+    mut changes: RouteChanges,
+    kernel: KernelHandle,
+    mut turns: mpsc::UnboundedReceiver<Turn>,
+    announced: mpsc::UnboundedSender<Announced>,
+) {
+    let mut seen = BTreeMap::new();
+    let mut due: Vec<Turn> = Vec::new();
+    loop {
+        let batch = if due.is_empty() {
+            tokio::select! {
+                batch = changes.next(BATCH) => match batch {
+                    Ok(batch) => batch,
+                    Err(Stopped) => return,
+                },
+                turn = turns.recv() => match turn {
+                    Some(turn) => {
+                        due.push(turn);
+                        continue;
+                    }
+                    None => return,
+                },
+            }
+        } else {
+            tokio::select! {
+                biased;
+                batch = changes.next(BATCH) => match batch {
+                    Ok(batch) => batch,
+                    Err(Stopped) => return,
+                },
+                answer = speaker.fence() => {
+                    if answer.is_err() {
+                        return;
+                    }
+                    for turn in due.drain(..) {
+                        take(turn, &speaker, &kernel).await;
+                    }
+                    continue;
+                }
+            }
+        };
+        note(&batch, &mut seen, &announced);
+        report(kernel.learned(batch).await);
+    }
+}
+
+async fn take(turn: Turn, speaker: &SpeakerHandle, kernel: &KernelHandle) {
+    match turn {
+        Turn::Release(family) => {
+            tracing::info!(%family, "converged: what the last run left in the kernel is swept");
+            report(kernel.release(family).await);
+        }
+        Turn::Relearn => {
+            let Ok(routes) = speaker.routes().await else { return };
+            let mut learned: BTreeMap<_, Vec<FibPath>> = BTreeMap::new();
+            for route in routes.iter().filter(|route| route.best) {
+                if let (Some(peer), Some(next_hop)) = (route.peer, route.next_hop) {
+                    learned.entry(route.prefix).or_default().push(FibPath { next_hop, peer });
+                }
+            }
+            let changes: Vec<RouteChange> =
+                learned.into_iter().map(|(prefix, paths)| RouteChange { prefix, paths }).collect();
+            for batch in changes.chunks(BATCH) {
+                report(kernel.learned(batch.to_vec()).await);
+            }
+        }
+    }
+}
+
+fn report(outcome: Result<(), KernelError>) {
+    if let Err(error) = outcome {
+        tracing::error!(%error, "learned routes did not get into the kernel");
+    }
+}
+
+fn note(
+    batch: &[RouteChange],
+    seen: &mut BTreeMap<(IpAddr, Family), NextHop>,
+    announced: &mpsc::UnboundedSender<Announced>,
+) {
+    for change in batch {
+        let family = Family::of(&change.prefix);
+        for path in &change.paths {
+            if seen.insert((path.peer, family), path.next_hop) != Some(path.next_hop) {
+                let _ = announced.send(Announced { peer: path.peer, family, next_hop: path.next_hop });
+            }
+        }
+    }
+}

@@ -1,0 +1,607 @@
+//! The task itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use trunkline_bgp::config::SpeakerConfig;
+use trunkline_bgp::net::{Events, ShellConfig};
+use trunkline_bgp::speaker::{Event, Stop};
+use trunkline_bgp::types::{Family, FamilySet, NextHop};
+
+use super::bgp::{Prefixes, Told};
+use super::pump::{self, Announced, Turn};
+use super::{BgpView, Gate, Mtus, PodError, Reconcile, Request, Unrecorded, View};
+use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
+use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
+use crate::plan::{
+    Hop, Intent, Mode, NodeIdentity, POD_TABLE, Plan, Pod, PodPlan, RouteKey, RouteTarget, Session, plan,
+    plan_pod,
+};
+use crate::source::{Refused, Snapshot};
+
+/// What the task starts with.
+pub struct Start {
+    /// This node.
+    pub node: NodeIdentity,
+    /// The BGP identifier, if it is configured.
+    pub router_id: Option<Ipv4Addr>,
+    /// Where BGP listens.
+    pub shell: ShellConfig,
+    /// Everything of the speaker's configuration that is not the plan's.
+    pub speaker: SpeakerConfig,
+    /// The kernel's side.
+    pub kernel: KernelHandle,
+    /// Its events.
+    pub kernel_events: KernelEvents,
+    /// The addresses.
+    pub ipam: Ipam,
+    /// Pods of the last run whose devices are there.
+    pub pods: Vec<Pod>,
+    /// Pods that no record knows.
+    pub unrecorded: Vec<Unrecorded>,
+    /// Attached pods whose devices are gone, by the host's end.
+    pub broken: BTreeSet<String>,
+}
+
+/// What is known of a session.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    up: bool,
+    local: Option<IpAddr>,
+    /// Families in which the peer restarts and still forwards (RFC 4724 §4.2).
+    retained: FamilySet,
+    next_hops: BTreeMap<Family, NextHop>,
+}
+
+/// What belongs to one life of the speaker.
+struct Running {
+    told: Told,
+    events: Events,
+    turns: mpsc::UnboundedSender<Turn>,
+    announced: mpsc::UnboundedReceiver<Announced>,
+}
+
+struct Task {
+    node: NodeIdentity,
+    router_id: Option<Ipv4Addr>,
+    shell: ShellConfig,
+    speaker: SpeakerConfig,
+    kernel: KernelHandle,
+    ipam: Ipam,
+    snapshot: Option<Arc<Snapshot>>,
+    plan: Option<Plan>,
+    pods: BTreeMap<String, Pod>,
+    planned: BTreeMap<String, PodPlan>,
+    unrecorded: BTreeMap<String, Unrecorded>,
+    broken: BTreeSet<String>,
+    running: Option<Running>,
+    sessions: BTreeMap<IpAddr, Known>,
+    converged: FamilySet,
+    refused: Vec<String>,
+    speaker_fault: Option<String>,
+    kernel_faults: Vec<String>,
+    mtus: watch::Sender<Option<Mtus>>,
+}
+
+/// Starts the task.
+pub fn spawn(start: Start) -> Reconcile {
+    let (requests, inbox) = mpsc::channel(256);
+    let (mtus, mtu_reader) = watch::channel(None);
+    let Start { node, router_id, shell, speaker, kernel, kernel_events, ipam, pods, unrecorded, broken } =
+        start;
+    let by_ifname = |pod: Pod| (pod.host_ifname.clone(), pod);
+    let task = Task {
+        node,
+        router_id,
+        shell,
+        speaker,
+        kernel,
+        ipam,
+        snapshot: None,
+        plan: None,
+        pods: pods.into_iter().map(by_ifname).collect(),
+        planned: BTreeMap::new(),
+        unrecorded: unrecorded.into_iter().map(|pod| (pod.host_ifname.clone(), pod)).collect(),
+        broken,
+        running: None,
+        sessions: BTreeMap::new(),
+        converged: FamilySet::EMPTY,
+        refused: Vec::new(),
+        speaker_fault: None,
+        kernel_faults: Vec::new(),
+        mtus,
+    };
+    tokio::spawn(task.run(inbox, kernel_events));
+    Reconcile { requests, mtus: mtu_reader }
+}
+
+/// The next thing that the speaker tells; never, if there is none.
+async fn heard(running: &mut Option<Running>) -> Heard {
+    let Some(running) = running else { return std::future::pending().await };
+    tokio::select! {
+        event = running.events.next() => event.map_or(Heard::Ended, Heard::Event),
+        Some(announced) = running.announced.recv() => Heard::Announced(announced),
+    }
+}
+
+enum Heard {
+    Event(Event),
+    Announced(Announced),
+    Ended,
+}
+
+impl Task {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Request>, mut kernel_events: KernelEvents) {
+        self.announce_unrecorded();
+        loop {
+            tokio::select! {
+                request = inbox.recv() => match request {
+                    Some(Request::Stop(done)) => {
+                        self.stop_speaker(Stop::Silent).await;
+                        let _ = done.send(());
+                        return;
+                    }
+                    Some(request) => self.handle(request).await,
+                    None => return self.stop_speaker(Stop::Silent).await,
+                },
+                event = kernel_events.next() => match event {
+                    Some(KernelEvent::HostChanged) => self.replan().await,
+                    Some(KernelEvent::DeviceGone { host_ifname }) => self.device_gone(&host_ifname).await,
+                    None => {
+                        tracing::error!("the kernel thread has ended: the agent stops, start it again");
+                        return self.stop_speaker(Stop::Silent).await;
+                    }
+                },
+                heard = heard(&mut self.running) => match heard {
+                    Heard::Event(event) => self.hear(event).await,
+                    Heard::Announced(Announced { peer, family, next_hop }) => {
+                        self.sessions.entry(peer).or_default().next_hops.insert(family, next_hop);
+                        self.replan().await;
+                    }
+                    Heard::Ended => {
+                        self.running = None;
+                        self.speaker_fault = Some("the BGP speaker has ended unexpectedly".to_owned());
+                        tracing::error!("the BGP speaker has ended unexpectedly: it is started again");
+                        self.drive_speaker().await;
+                    }
+                },
+            }
+        }
+    }
+
+    async fn handle(&mut self, request: Request) {
+        match request {
+            Request::Snapshot(snapshot, answer) => {
+                let outcome = self.take_over(*snapshot).await;
+                match &outcome {
+                    Ok(_) => self.refused.clear(),
+                    Err(refused) => self.refused.clone_from(&refused.faults),
+                }
+                let _ = answer.send(outcome);
+            }
+            Request::Refused(refused) => self.refused = refused.faults,
+            Request::AddPod(pod, answer) => {
+                let outcome = self.add_pod(pod).await;
+                let _ = answer.send(outcome);
+            }
+            Request::RemovePod(host_ifname, answer) => {
+                self.remove_pod(&host_ifname).await;
+                let _ = answer.send(());
+            }
+            Request::View(answer) => {
+                let _ = answer.send(self.view());
+            }
+            // Dealt with by the loop, which ends with it.
+            Request::Stop(_) => {}
+        }
+    }
+
+    // ---- slow path
+
+    async fn take_over(&mut self, snapshot: Snapshot) -> Result<Arc<Snapshot>, Refused> {
+        if let Some(running) = self.snapshot.as_ref().filter(|running| ***running == snapshot) {
+            return Ok(Arc::clone(running));
+        }
+        let plan = self.make_plan(&snapshot).await?;
+        let snapshot = Arc::new(snapshot);
+        self.snapshot = Some(Arc::clone(&snapshot));
+        self.configure_pools(&plan, &snapshot);
+        self.apply(plan).await;
+        tracing::info!(
+            networks = snapshot.networks.len(),
+            subnets = snapshot.subnets.len(),
+            "the manifests are in force"
+        );
+        Ok(snapshot)
+    }
+
+    /// The same intent, another host or other sessions.
+    async fn replan(&mut self) {
+        let Some(snapshot) = self.snapshot.clone() else { return };
+        match self.make_plan(&snapshot).await {
+            Ok(plan) if self.plan.as_ref() == Some(&plan) && self.running.is_some() == plan.bgp.is_some() => {
+            }
+            Ok(plan) => self.apply(plan).await,
+            Err(refused) => tracing::error!(error = %refused, "the plan stays as it was"),
+        }
+    }
+
+    /// A plan that has a place for every pod that is there, or why there is none.
+    async fn make_plan(&self, snapshot: &Snapshot) -> Result<Plan, Refused> {
+        let one = |fault: String| Refused { faults: vec![fault] };
+        let mut host = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
+        host.sessions = self
+            .sessions
+            .iter()
+            .map(|(peer, known)| Session {
+                peer: *peer,
+                local: known.local,
+                established: known.up || !known.retained.is_empty(),
+                next_hops: known.next_hops.clone(),
+            })
+            .collect();
+        let intent = Intent {
+            node: self.node.clone(),
+            networks: snapshot.networks.clone(),
+            subnets: snapshot.subnets.clone(),
+            // What was derived once stays: another identifier would reset every session.
+            router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
+        };
+        let plan = plan(&intent, &host)
+            .map_err(|errors| Refused { faults: errors.iter().map(ToString::to_string).collect() })?;
+        let mut homeless: BTreeMap<String, usize> = BTreeMap::new();
+        for pod in self.pods.values() {
+            if let Err(fault) = home(&plan, pod) {
+                *homeless.entry(fault).or_default() += 1;
+            }
+        }
+        if !homeless.is_empty() {
+            let told = |(fault, pods): (String, usize)| {
+                format!(
+                    "{fault}: {pods} attached pods have addresses there, delete them first (`trunkline pods`)"
+                )
+            };
+            return Err(Refused { faults: homeless.into_iter().map(told).collect() });
+        }
+        Ok(plan)
+    }
+
+    async fn apply(&mut self, plan: Plan) {
+        let first = self.plan.is_none();
+        match self.kernel.set_plan(plan.kernel.clone()).await {
+            Ok(applied) => {
+                for fault in applied.faults.iter().filter(|fault| !self.kernel_faults.contains(fault)) {
+                    tracing::error!(%fault, "the kernel does not take a part of the plan");
+                }
+                self.kernel_faults = applied.faults;
+                if applied.relearn
+                    && let Some(running) = &self.running
+                {
+                    let _ = running.turns.send(Turn::Relearn);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "the plan did not get into the kernel");
+                self.kernel_faults = vec![error.to_string()];
+            }
+        }
+        let mut planned: BTreeMap<String, PodPlan> = BTreeMap::new();
+        for pod in self.pods.values().filter(|pod| !self.broken.contains(&pod.host_ifname)) {
+            if let Ok(pod_plan) = plan_pod(&plan, pod) {
+                planned.insert(pod.host_ifname.clone(), pod_plan);
+            }
+        }
+        for pod in self.unrecorded.values() {
+            planned.insert(pod.host_ifname.clone(), unrecorded_plan(&plan, pod));
+        }
+        if first {
+            match self.kernel.set_pods(planned.values().cloned().collect()).await {
+                Ok(faults) => {
+                    for fault in faults {
+                        tracing::error!(device = fault.host_ifname, error = %fault.error, "a pod of the last run is not whole");
+                        planned.remove(&fault.host_ifname);
+                        self.broken.insert(fault.host_ifname);
+                    }
+                }
+                Err(error) => tracing::error!(%error, "the pods of the last run were not taken over"),
+            }
+        } else {
+            for (host_ifname, pod_plan) in &planned {
+                if self.planned.get(host_ifname) != Some(pod_plan)
+                    && let Err(error) = self.kernel.add_pod(pod_plan.clone()).await
+                {
+                    tracing::error!(device = host_ifname, %error, "a pod's routes could not be changed");
+                }
+            }
+        }
+        self.planned = planned;
+        let mtus = plan.networks.iter().map(|(name, network)| (name.clone(), network.mtu)).collect();
+        self.plan = Some(plan);
+        self.drive_speaker().await;
+        self.mtus.send_replace(Some(mtus));
+        if first && self.running.is_none() {
+            // Nobody will converge.
+            for family in Family::ALL {
+                let _ = self.kernel.release(family).await;
+            }
+        }
+    }
+
+    fn configure_pools(&self, plan: &Plan, snapshot: &Snapshot) {
+        let networks = plan.networks.iter().map(|(name, network)| NetworkSpec {
+            name: name.clone(),
+            default_candidate: network.mode == Mode::Bgp,
+            refused: network.refused.clone(),
+        });
+        let served = |network: &str, subnet: &str| {
+            plan.networks.get(network).is_some_and(|network| network.subnets.contains_key(subnet))
+        };
+        let mut pools = Vec::new();
+        for subnet in &snapshot.subnets {
+            if !served(&subnet.spec.network, subnet.name()) {
+                continue;
+            }
+            let pool = subnet.spec.range.parse().map_err(|error| error.to_string()).and_then(|range| {
+                Pool::new(PoolSpec {
+                    subnet: subnet.name().to_owned(),
+                    network: subnet.spec.network.clone(),
+                    cidr: range.cidr,
+                    start: Some(range.first),
+                    end: Some(range.last),
+                    gateway: range.gateway,
+                    reserved: range.reserved,
+                    excluded: range.excluded,
+                    private: subnet.is_private(),
+                })
+            });
+            match pool {
+                Ok(pool) => pools.push(pool),
+                // Validation has seen to it; should it have missed something, nothing is given out from there.
+                Err(error) => {
+                    tracing::error!(subnet = subnet.name(), error, "the subnet gives out no addresses")
+                }
+            }
+        }
+        self.ipam.configure(networks.collect(), pools);
+    }
+
+    // ---- fast path
+
+    async fn add_pod(&mut self, pod: Pod) -> Result<Gate, PodError> {
+        let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
+        let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
+        self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
+        let bgp = plan.bgp.as_ref();
+        let gated = bgp.is_some_and(|bgp| bgp.peers.keys().any(|peer| !bgp.optional_peers.contains(peer)));
+        let prefixes: Vec<_> = pod_plan.originate.keys().copied().collect();
+        if let Some(running) = &mut self.running
+            && running.told.add(&pod_plan.originate).await.is_err()
+        {
+            self.speaker_fault = Some("the BGP speaker has ended".to_owned());
+        }
+        self.broken.remove(&pod.host_ifname);
+        self.unrecorded.remove(&pod.host_ifname);
+        self.planned.insert(pod.host_ifname.clone(), pod_plan);
+        self.pods.insert(pod.host_ifname.clone(), pod);
+        Ok(Gate {
+            prefixes: if gated { prefixes } else { Vec::new() },
+            speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
+        })
+    }
+
+    async fn remove_pod(&mut self, host_ifname: &str) {
+        self.pods.remove(host_ifname);
+        self.broken.remove(host_ifname);
+        self.withdraw(host_ifname).await;
+        if let Err(error) = self.kernel.remove_pod(host_ifname).await {
+            // The routes go with the device, which is deleted next.
+            tracing::warn!(device = host_ifname, %error, "a pod's routes could not be removed");
+        }
+        if self.unrecorded.remove(host_ifname).is_some() {
+            self.announce_unrecorded();
+        }
+    }
+
+    /// Somebody deleted a pod's link, or its namespace ended before its DEL.
+    async fn device_gone(&mut self, host_ifname: &str) {
+        self.withdraw(host_ifname).await;
+        if self.unrecorded.remove(host_ifname).is_some() {
+            self.announce_unrecorded();
+        }
+        if let Some(pod) = self.pods.get(host_ifname) {
+            let addresses: Vec<String> = pod.addresses.iter().map(IpAddr::to_string).collect();
+            tracing::warn!(
+                device = host_ifname,
+                addresses = addresses.join(","),
+                "a pod's link is gone: it is withdrawn, and its addresses stay taken until its DEL or GC"
+            );
+            self.broken.insert(host_ifname.to_owned());
+        }
+    }
+
+    async fn withdraw(&mut self, host_ifname: &str) {
+        let Some(pod_plan) = self.planned.remove(host_ifname) else { return };
+        let prefixes = pod_plan.originate.into_keys().collect();
+        if let Some(running) = &mut self.running
+            && running.told.remove(&prefixes).await.is_err()
+        {
+            self.speaker_fault = Some("the BGP speaker has ended".to_owned());
+        }
+    }
+
+    fn announce_unrecorded(&self) {
+        let addresses = self.unrecorded.values().flat_map(|pod| pod.addresses.iter().copied()).collect();
+        self.ipam.unrecorded(addresses);
+    }
+
+    // ---- the speaker
+
+    /// Starts, stops, replaces the speaker, and tells it what differs.
+    async fn drive_speaker(&mut self) {
+        let Some(plan) = self.plan.as_ref() else { return };
+        let Some(bgp) = plan.bgp.clone() else {
+            self.speaker_fault = None;
+            return self.stop_speaker(cease("no BGP network is on this node any more")).await;
+        };
+        if self.running.as_ref().is_some_and(|running| !running.told.is_for(&bgp)) {
+            self.stop_speaker(cease("the AS number or BGP identifier of this node changes")).await;
+        }
+        if self.running.is_none() {
+            let config =
+                SpeakerConfig { local_as: bgp.local_as, router_id: bgp.router_id, ..self.speaker.clone() };
+            let (handle, events, changes) = match trunkline_bgp::net::spawn(config, &self.shell) {
+                Ok(spawned) => spawned,
+                Err(error) => {
+                    tracing::error!(%error, "the BGP speaker cannot start");
+                    self.speaker_fault = Some(error.to_string());
+                    return;
+                }
+            };
+            // Only the first one of this process follows a former life.
+            let restarting = std::mem::replace(&mut self.speaker.restarting, false);
+            tracing::info!(local_as = %bgp.local_as, router_id = %bgp.router_id, restarting, "the BGP speaker runs");
+            let (turns, turn_queue) = mpsc::unbounded_channel();
+            let (announce, announced) = mpsc::unbounded_channel();
+            tokio::spawn(pump::run(handle.clone(), changes, self.kernel.clone(), turn_queue, announce));
+            self.running = Some(Running { told: Told::new(handle, &bgp), events, turns, announced });
+        }
+        let wanted = self.prefixes(&bgp.originate);
+        let Some(running) = &mut self.running else { return };
+        self.speaker_fault = match running.told.tell(&bgp, wanted).await {
+            Ok(faults) if faults.is_empty() => None,
+            Ok(faults) => Some(faults.join("; ")),
+            Err(stopped) => Some(stopped.to_string()),
+        };
+        if let Some(fault) = &self.speaker_fault {
+            tracing::error!(%fault, "the BGP speaker does not take a part of the plan");
+        }
+    }
+
+    /// Everything that is to be originated.
+    fn prefixes(&self, own: &Prefixes) -> Prefixes {
+        let mut prefixes = own.clone();
+        for pod_plan in self.planned.values() {
+            prefixes.extend(pod_plan.originate.iter().map(|(prefix, what)| (*prefix, what.clone())));
+        }
+        prefixes
+    }
+
+    async fn stop_speaker(&mut self, stop: Stop) {
+        if let Some(running) = self.running.take() {
+            running.told.handle.stop(stop).await;
+            self.sessions.clear();
+        }
+    }
+
+    async fn hear(&mut self, event: Event) {
+        match event {
+            Event::PeerUp { address, remote_as, local, families, .. } => {
+                let families: Vec<String> = families.iter().map(|family| family.to_string()).collect();
+                tracing::info!(peer = %address, %remote_as, families = families.join(","), "session established");
+                let known = self.sessions.entry(address).or_default();
+                (known.up, known.local, known.retained) = (true, Some(local.ip()), FamilySet::EMPTY);
+                self.replan().await;
+            }
+            Event::PeerDown { address, reason, retained, .. } => {
+                tracing::warn!(peer = %address, %reason, "session down");
+                let known = self.sessions.entry(address).or_default();
+                (known.up, known.retained) = (false, retained);
+                self.replan().await;
+            }
+            Event::StaleSwept { address, family, paths, .. } => {
+                tracing::info!(peer = %address, %family, paths, "stale paths removed");
+                let known = self.sessions.entry(address).or_default();
+                known.retained.remove(family);
+                self.replan().await;
+            }
+            Event::PeerError { address, error, .. } => {
+                tracing::warn!(peer = %address, %error, "no session");
+            }
+            Event::MalformedUpdate { address, fault, .. } => {
+                tracing::warn!(peer = %address, %fault, "malformed UPDATE");
+            }
+            Event::EndOfRib { address, family, .. } => {
+                tracing::debug!(peer = %address, %family, "End-of-RIB");
+            }
+            Event::Advertised { .. } => {}
+            Event::Converged { family } => {
+                self.converged.insert(family);
+                if let Some(running) = &self.running {
+                    let _ = running.turns.send(Turn::Release(family));
+                }
+            }
+        }
+    }
+
+    fn view(&self) -> View {
+        let bgp = self.running.as_ref().zip(self.plan.as_ref().and_then(|plan| plan.bgp.as_ref()));
+        View {
+            applied: self.snapshot.is_some(),
+            refused: self.refused.clone(),
+            speaker_fault: self.speaker_fault.clone(),
+            kernel_faults: self.kernel_faults.clone(),
+            bgp: bgp.map(|(running, plan)| BgpView {
+                speaker: running.told.handle.clone(),
+                local_as: running.told.local_as.0,
+                router_id: running.told.router_id,
+                optional: plan.optional_peers.clone(),
+                converged: self.converged.iter().map(|family| family.to_string()).collect(),
+            }),
+            networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),
+            broken: self.broken.clone(),
+            unrecorded: self.unrecorded.values().cloned().collect(),
+        }
+    }
+}
+
+fn cease(communication: &str) -> Stop {
+    Stop::Cease { communication: communication.to_owned() }
+}
+
+/// Whether the plan has a place for the pod: its network, and for each of its addresses a subnet.
+fn home(plan: &Plan, pod: &Pod) -> Result<(), String> {
+    plan_pod(plan, pod).map_err(|error| error.to_string())?;
+    let Some(network) = plan.networks.get(&pod.network) else { return Ok(()) };
+    for address in &pod.addresses {
+        if !network.subnets.values().any(|prefix| prefix.contains(address)) {
+            return Err(format!("Network {}: no Subnet has {address} any more", pod.network));
+        }
+    }
+    Ok(())
+}
+
+/// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.
+fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
+    let holds = |address: &IpAddr| {
+        plan.networks.iter().find(|(_, network)| {
+            network.refused.is_none() && network.subnets.values().any(|prefix| prefix.contains(address))
+        })
+    };
+    let network = pod.addresses.iter().find_map(holds).map(|(name, _)| name.clone()).unwrap_or_default();
+    let as_pod = Pod {
+        network,
+        addresses: pod.addresses.clone(),
+        host_ifname: pod.host_ifname.clone(),
+        host_ifindex: pod.host_ifindex,
+        mac: [0; 6],
+    };
+    match plan_pod(plan, &as_pod) {
+        Ok(pod_plan) => PodPlan { neighbours: BTreeSet::new(), ..pod_plan },
+        Err(_) => PodPlan {
+            host_ifname: pod.host_ifname.clone(),
+            host_ifindex: pod.host_ifindex,
+            routes: pod
+                .addresses
+                .iter()
+                .map(|address| {
+                    let on_link = Hop { gateway: None, ifindex: Some(pod.host_ifindex) };
+                    let key = RouteKey { table: POD_TABLE, prefix: (*address).into() };
+                    (key, RouteTarget::via(vec![on_link]))
+                })
+                .collect(),
+            ..PodPlan::default()
+        },
+    }
+}

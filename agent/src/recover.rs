@@ -1,0 +1,170 @@
+//! What the last run left: records in the store, links and routes in the kernel. Which of them belong together, what is
+//! taken up again, and what is cleaned.
+//!
+//! A pure comparison, so that every state that a kill can leave is a row in a table of tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::attach::device::{ALIAS_PREFIX, host_ifname};
+use crate::ipam::{AttachmentKey, Phase, Record};
+use crate::kernel::OwnDevice;
+use crate::plan::Pod;
+use crate::reconcile::Unrecorded;
+
+/// What is to be done with what was found.
+#[derive(Debug, Default, PartialEq)]
+pub struct Recovery {
+    /// Records with a device: they go on.
+    pub pods: Vec<Pod>,
+    /// Of these, records that were not marked attached yet, with what they are marked with: now they are.
+    pub promote: Vec<AttachmentKey>,
+    /// Records of an ADD that did not come to its end: they go, with whatever link there is.
+    pub discard: Vec<AttachmentKey>,
+    /// Attached records whose device is gone: their addresses stay taken until DEL or GC.
+    pub broken: BTreeSet<String>,
+    /// Complete devices that no record knows: the store was lost. They go on, and their addresses are given to nobody.
+    pub unrecorded: Vec<Unrecorded>,
+    /// Devices that nobody can use: incomplete, and no record knows them.
+    pub leftover: Vec<String>,
+}
+
+/// Compares records with devices. A device is complete if the last run routed addresses to it, which is the last step
+/// of an ADD and the first to be undone in a DEL.
+pub fn recover(records: &[Record], devices: &[OwnDevice]) -> Recovery {
+    let mut recovery = Recovery::default();
+    let mut by_name: BTreeMap<&str, &OwnDevice> =
+        devices.iter().map(|device| (device.ifname.as_str(), device)).collect();
+    for record in records {
+        let name = host_ifname(&record.key.container_id, &record.key.ifname);
+        let device = by_name.remove(name.as_str());
+        let complete = |device: &OwnDevice| {
+            record.addresses.iter().all(|assigned| device.addresses.contains(&assigned.address))
+        };
+        match (record.phase, device) {
+            // Routes of an attached record that are gone were deleted by somebody, or by a DEL that was cut short;
+            // with the device there the pod may well live, so they are put back.
+            (Phase::Attached, Some(device)) => recovery.pods.push(pod(record, device)),
+            (Phase::Attaching, Some(device)) if complete(device) => {
+                recovery.pods.push(pod(record, device));
+                recovery.promote.push(record.key.clone());
+            }
+            (Phase::Attaching, _) => recovery.discard.push(record.key.clone()),
+            (Phase::Attached, None) => drop(recovery.broken.insert(name)),
+        }
+    }
+    for device in by_name.into_values() {
+        if device.addresses.is_empty() {
+            recovery.leftover.push(device.ifname.clone());
+        } else {
+            recovery.unrecorded.push(unrecorded(device));
+        }
+    }
+    recovery
+}
+
+fn pod(record: &Record, device: &OwnDevice) -> Pod {
+    Pod {
+        network: record.network.clone(),
+        addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
+        host_ifname: device.ifname.clone(),
+        host_ifindex: device.ifindex,
+        mac: record.mac,
+    }
+}
+
+fn unrecorded(device: &OwnDevice) -> Unrecorded {
+    let named = device.alias.strip_prefix(ALIAS_PREFIX).unwrap_or_default();
+    let (container_id, ifname) = named.rsplit_once(':').unwrap_or((named, ""));
+    let mut addresses = device.addresses.clone();
+    addresses.sort();
+    Unrecorded {
+        host_ifname: device.ifname.clone(),
+        host_ifindex: device.ifindex,
+        container_id: container_id.to_owned(),
+        ifname: ifname.to_owned(),
+        addresses,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::attach::device::alias;
+    use crate::ipam::{Assigned, PodName};
+
+    fn record(container_id: &str, phase: Phase, addresses: &[&str]) -> Record {
+        Record {
+            key: AttachmentKey { container_id: container_id.to_owned(), ifname: "eth0".to_owned() },
+            phase,
+            conf_name: "pods".to_owned(),
+            network: "n".to_owned(),
+            addresses: addresses
+                .iter()
+                .map(|address| Assigned {
+                    subnet: "s".to_owned(),
+                    address: address.parse().unwrap(),
+                    gateway: None,
+                })
+                .collect(),
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: None,
+            pod: PodName::default(),
+        }
+    }
+
+    fn device(container_id: &str, addresses: &[&str]) -> OwnDevice {
+        OwnDevice {
+            ifname: host_ifname(container_id, "eth0"),
+            ifindex: 7,
+            alias: alias(container_id, "eth0"),
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        }
+    }
+
+    /// Every state that a kill in ADD or DEL, a lost store or somebody's `ip link del` can leave.
+    #[test]
+    fn every_state_that_a_kill_leaves_has_its_end() {
+        use Phase::{Attached, Attaching};
+        const BOTH: &[&str] = &["10.0.0.1", "2001:db8::1"];
+        type Row = (&'static str, Option<Phase>, Option<&'static [&'static str]>, fn(&Recovery) -> bool);
+        let rows: &[Row] = &[
+            ("before the record", None, None, |r| *r == Recovery::default()),
+            ("record only", Some(Attaching), None, |r| r.discard.len() == 1 && r.pods.is_empty()),
+            ("link without routes", Some(Attaching), Some(&[]), |r| {
+                r.discard.len() == 1 && r.pods.is_empty()
+            }),
+            ("between two routes", Some(Attaching), Some(&["10.0.0.1"]), |r| {
+                r.discard.len() == 1 && r.pods.is_empty()
+            }),
+            ("complete, not marked", Some(Attaching), Some(BOTH), |r| {
+                r.promote.len() == 1 && r.pods.len() == 1
+            }),
+            ("attached", Some(Attached), Some(BOTH), |r| r.promote.is_empty() && r.pods.len() == 1),
+            ("DEL took the routes", Some(Attached), Some(&[]), |r| r.pods.len() == 1 && r.discard.is_empty()),
+            ("DEL took the link", Some(Attached), None, |r| r.broken.len() == 1 && r.discard.is_empty()),
+            ("store lost", None, Some(BOTH), |r| r.unrecorded.len() == 1 && r.leftover.is_empty()),
+            ("store lost in ADD", None, Some(&[]), |r| r.leftover.len() == 1 && r.unrecorded.is_empty()),
+        ];
+        for (name, phase, routes, expect) in rows {
+            let records: Vec<Record> = phase.iter().map(|phase| record("c1", *phase, BOTH)).collect();
+            let devices: Vec<OwnDevice> = routes.iter().map(|routes| device("c1", routes)).collect();
+            let recovery = recover(&records, &devices);
+            assert!(expect(&recovery), "{name}: {recovery:?}");
+        }
+    }
+
+    #[test]
+    fn what_goes_on_is_as_it_was() {
+        let records = [record("c1", Phase::Attached, &["10.0.0.1"])];
+        let devices = [device("c1", &["10.0.0.1"]), device("c2", &["2001:db8::2", "10.0.0.2"])];
+        let recovery = recover(&records, &devices);
+        let pod = &recovery.pods[0];
+        assert_eq!((pod.host_ifindex, pod.mac, pod.network.as_str()), (7, [2, 0, 0, 0, 0, 1], "n"));
+        let lost = &recovery.unrecorded[0];
+        assert_eq!((lost.container_id.as_str(), lost.ifname.as_str()), ("c2", "eth0"));
+        let addresses: Vec<IpAddr> = vec!["10.0.0.2".parse().unwrap(), "2001:db8::2".parse().unwrap()];
+        assert_eq!(lost.addresses, addresses);
+    }
+}

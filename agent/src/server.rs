@@ -1,0 +1,161 @@
+//! Requests on the agent's socket: each connection is one question and its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+use trunkline_api::attach::{Code, Command, Done, Failure, Reply, Request, encode};
+use trunkline_api::control::{Query, Table};
+
+use crate::http::pause_accepting;
+use crate::observe::Observer;
+use crate::pods::Pods;
+use crate::socket;
+
+/// A client has this long to say what it wants.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A client has this long to take its answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Who answers.
+#[derive(Clone)]
+pub struct Server {
+    /// The plugin's requests.
+    pub pods: Pods,
+    /// The operator's questions.
+    pub observer: Arc<Observer>,
+}
+
+impl Server {
+    /// Serves for ever. Requests that are under way go on in `tasks` when this is dropped.
+    pub async fn serve(self, listener: UnixListener, tasks: TaskTracker) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let server = self.clone();
+                    // A task of its own, so that a client that goes away cannot stop an attach in the middle.
+                    tasks.spawn(async move { server.converse(stream).await });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection to the socket was not accepted");
+                    pause_accepting().await;
+                }
+            }
+        }
+    }
+
+    async fn converse(&self, mut stream: UnixStream) {
+        let began = Instant::now();
+        let received = match timeout(REQUEST_TIMEOUT, socket::receive(&stream)).await {
+            Ok(received) => received,
+            Err(_) => Err(Failure::new(Code::Io, "no whole request came within 10 s")),
+        };
+        let (request, descriptor) = match received {
+            Ok(None) => return,
+            Ok(Some((line, descriptor))) => match Request::decode(&line) {
+                Ok(request) => (request, descriptor),
+                Err(error) => return answer::<Done>(&mut stream, Err(error.into())).await,
+            },
+            Err(failure) => return answer::<Done>(&mut stream, Err(failure)).await,
+        };
+        match request.command {
+            Command::Attach(attach) => {
+                let key = format!("{}/{}", attach.interface.container_id, attach.interface.ifname);
+                let name = attach.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+                let outcome = self.pods.attach(attach, descriptor, socket::gone(&stream)).await;
+                let took = began.elapsed();
+                self.pods.metrics.request("attach", outcome.is_ok(), took);
+                let ms = took.as_micros() as f64 / 1000.0;
+                match &outcome {
+                    Ok(attachment) => {
+                        let addresses: Vec<String> = attachment
+                            .addresses
+                            .iter()
+                            .map(|address| address.address.addr().to_string())
+                            .collect();
+                        tracing::info!(
+                            attachment = key,
+                            pod = name.unwrap_or_default(),
+                            network = attachment.network,
+                            addresses = addresses.join(","),
+                            ms,
+                            "attached"
+                        );
+                    }
+                    Err(failure) => tracing::warn!(attachment = key, %failure, ms, "not attached"),
+                }
+                answer(&mut stream, outcome).await;
+            }
+            Command::Detach(detach) => {
+                let key = format!("{}/{}", detach.interface.container_id, detach.interface.ifname);
+                let outcome = self.pods.detach(detach).await;
+                self.done("detach", &key, began, &outcome);
+                answer(&mut stream, outcome).await;
+            }
+            Command::Check(check) => {
+                let key = format!("{}/{}", check.interface.container_id, check.interface.ifname);
+                let outcome = self.pods.check(check, descriptor).await;
+                self.done("check", &key, began, &outcome);
+                answer(&mut stream, outcome).await;
+            }
+            Command::Gc(gc) => {
+                let name = gc.conf_name.clone();
+                let outcome = self.pods.gc(gc).await;
+                self.done("gc", &name, began, &outcome);
+                answer(&mut stream, outcome).await;
+            }
+            Command::Status => {
+                let missing = self.observer.missing().await;
+                let outcome = match missing.as_slice() {
+                    [] => Ok(Done {}),
+                    missing => Err(Failure::new(Code::NotAvailable, "no pod can be attached now")
+                        .with_details(missing.join("; "))),
+                };
+                self.pods.metrics.request("status", outcome.is_ok(), began.elapsed());
+                answer(&mut stream, outcome).await;
+            }
+            Command::Query(query) => self.query(&mut stream, query).await,
+        }
+    }
+
+    fn done(&self, command: &str, subject: &str, began: Instant, outcome: &Result<Done, Failure>) {
+        self.pods.metrics.request(command, outcome.is_ok(), began.elapsed());
+        if let Err(failure) = outcome {
+            tracing::warn!(subject, %failure, "{command} failed");
+        }
+    }
+
+    async fn query(&self, stream: &mut UnixStream, query: Query) {
+        let observer = &self.observer;
+        match query {
+            Query::Agent => answer(stream, observer.agent().await).await,
+            Query::Peers { address } => answer(stream, observer.peers(address).await).await,
+            Query::Routes { table: Table::Best } => answer(stream, observer.routes().await).await,
+            Query::Routes { table: Table::Received { peer } } => {
+                answer(stream, observer.received(peer).await).await;
+            }
+            Query::Routes { table: Table::Advertised { peer } } => {
+                answer(stream, observer.advertised(peer).await).await;
+            }
+            Query::Pods => answer(stream, observer.pods().await).await,
+        }
+    }
+}
+
+async fn answer<T: Serialize>(stream: &mut UnixStream, outcome: Result<T, Failure>) {
+    let reply = Reply::from(outcome);
+    let line = encode(&reply).or_else(|error| {
+        encode(&Reply::<Done>::Error(Failure::new(
+            Code::Internal,
+            format!("the answer cannot be written: {error}"),
+        )))
+    });
+    if let Ok(line) = line {
+        // A client that does not wait for its answer has its reasons.
+        let _ = timeout(ANSWER_TIMEOUT, stream.write_all(&line)).await;
+    }
+}
