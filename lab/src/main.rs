@@ -11,6 +11,7 @@
 //! pinger, routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
 //! ```
 
+mod bench;
 mod client;
 mod cni;
 mod daemons;
@@ -93,8 +94,28 @@ enum Command {
         #[arg(long)]
         list: bool,
     },
+    /// Measure Trunkline and what it is compared with in the same run, and print figures and ratio.
+    ///
+    /// The exit status is 1 if a promised bound is not met.
+    Bench {
+        #[arg(value_enum)]
+        what: Bench,
+        /// Print the figures as one JSON object on standard output.
+        #[arg(long)]
+        json: bool,
+    },
     /// List the topologies, and which are up.
     List,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Bench {
+    /// Attaching containers, against the ptp and host-local plugins.
+    Attach,
+    /// 100,000 routes from a peer into the kernel, against `ip -batch`.
+    Fib,
+    /// The agent's memory with 250 pods and two peers.
+    Memory,
 }
 
 fn main() -> ExitCode {
@@ -120,6 +141,14 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Exec { topology, node, command } => return exec(&place, &topology, &node, &command),
         Command::Demo { json } => {
             return Ok(if demo::demo(&place, json)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Bench { what, json } => {
+            let bench = match what {
+                Bench::Attach => bench::attach::bench,
+                Bench::Fib => bench::fib::bench,
+                Bench::Memory => bench::memory::bench,
+            };
+            return Ok(if bench(&place, json)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Test { list: true, .. } => tests::list(),
         Command::Test { filter, list: false } => {

@@ -105,8 +105,23 @@ impl RouteMonitor {
         }
     }
 
-    /// Waits until this many routes were added since the start; returns when the newest was.
+    /// Waits until this many routes were added since the start; returns when the newest change was.
     pub(crate) fn wait_count(&self, added: u64, deadline: Duration) -> Result<Instant> {
+        self.wait_changes("added", |seen| seen.added, added, deadline)
+    }
+
+    /// Waits until this many routes were removed since the start; returns when the newest change was.
+    pub(crate) fn wait_removed(&self, removed: u64, deadline: Duration) -> Result<Instant> {
+        self.wait_changes("removed", |seen| seen.removed, removed, deadline)
+    }
+
+    fn wait_changes(
+        &self,
+        what: &str,
+        count: fn(&Seen) -> u64,
+        wanted: u64,
+        deadline: Duration,
+    ) -> Result<Instant> {
         let end = Instant::now() + deadline;
         let mut seen = self.seen();
         loop {
@@ -114,16 +129,12 @@ impl RouteMonitor {
             if seen.overrun {
                 bail!("{}: the kernel dropped route messages; the count is not to be trusted", self.name);
             }
-            if let Some(at) = seen.newest.filter(|_| seen.added >= added) {
+            if let Some(at) = seen.newest.filter(|_| count(&seen) >= wanted) {
                 return Ok(at);
             }
             if Instant::now() > end {
-                bail!(
-                    "{}: {} of {added} routes after {:.1} s",
-                    self.name,
-                    seen.added,
-                    deadline.as_secs_f64()
-                );
+                let (there, waited) = (count(&seen), deadline.as_secs_f64());
+                bail!("{}: {there} of {wanted} routes {what} after {waited:.1} s", self.name);
             }
             let pause = Duration::from_millis(100);
             seen = self.shared.1.wait_timeout(seen, pause).unwrap_or_else(PoisonError::into_inner).0;

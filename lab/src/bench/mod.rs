@@ -1,0 +1,53 @@
+//! `cargo lab bench`: Trunkline's figures beside those of what is there today, measured in the same run on the same
+//! machine, because only the ratio means something on a machine that one does not know.
+
+pub(crate) mod attach;
+pub(crate) mod fib;
+pub(crate) mod memory;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::progress::say;
+
+/// One promise: a figure and the most it may be.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Bound {
+    pub name: &'static str,
+    pub value: f64,
+    pub at_most: f64,
+    pub met: bool,
+}
+
+impl Bound {
+    pub(crate) fn at_most(name: &'static str, value: f64, at_most: f64) -> Self {
+        // Nothing measured is not a promise kept.
+        Self { name, value: crate::stats::round(value), at_most, met: value > 0.0 && value <= at_most }
+    }
+}
+
+/// Prints a benchmark's object or its words, and whether its bounds were met.
+pub(crate) fn report<T: Serialize>(json: bool, result: &T, words: &str, bounds: &[Bound]) -> Result<bool> {
+    if json {
+        println!("{}", serde_json::to_string(result)?);
+    } else {
+        println!("\n{words}");
+    }
+    for bound in bounds {
+        let word = if bound.met { "met" } else { "NOT met" };
+        say(&format!("  {word:<8} {}: {} (at most {})", bound.name, bound.value, bound.at_most));
+    }
+    Ok(bounds.iter().all(|b| b.met))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_met_by_a_measured_value_that_is_not_above_it() {
+        assert!(Bound::at_most("b", 0.4, 0.4).met);
+        assert!(!Bound::at_most("b", 0.41, 0.4).met);
+        assert!(!Bound::at_most("b", 0.0, 0.4).met);
+    }
+}
