@@ -1,6 +1,5 @@
 //! What each image runs, with the daemons that Debian packages.
 
-use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Fabric;
 use crate::host::Host;
-use crate::shell::{Seen, run_with_input, wait_for};
+use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
 
 /// Starts every node's daemons, all nodes at the same time.
@@ -87,14 +86,4 @@ pub(crate) fn vtysh(host: &Host, commands: &[&str]) -> Result<String> {
 pub(crate) fn vtysh_json(host: &Host, command: &str) -> Result<serde_json::Value> {
     let text = host.run("vtysh", ["-c", command])?;
     serde_json::from_str(&text).with_context(|| format!("{}: {command}: {text}", host.name))
-}
-
-/// Feeds a batch to `ip -batch -` on a host.
-pub(crate) fn ip_batch(host: &Host, family: &str, batch: &str) -> Result<()> {
-    run_with_input(&mut host.command("ip", [family, "-batch", "-"]), batch).map(|_| ())
-}
-
-/// Whether a file exists for a node under its private /run, seen from outside.
-pub(crate) fn run_path(host: &Host, path: &str) -> std::path::PathBuf {
-    host.folder.join("run").join(Path::new(path).strip_prefix("/run").unwrap_or(Path::new(path)))
 }

@@ -38,6 +38,9 @@ pub(crate) struct Summary {
     pub restart_sent_packets: usize,
     pub kill_lost_packets: usize,
     pub kill_sent_packets: usize,
+    /// Pod routes that left the kernel of any ToR or spine during the two restarts, even if they came back.
+    pub restart_lost_routes: usize,
+    pub kill_lost_routes: usize,
     /// From the cut until the last request that was lost, and one interval more; 0 if none was.
     pub uplink_cut_recovery_ms: f64,
     pub uplink_cut_lost_packets: usize,
@@ -79,6 +82,13 @@ impl Summary {
             self.kill_lost_packets == 0 && self.kill_sent_packets > 0,
             format!("{} packets lost while the agent was killed and started", self.kill_lost_packets),
         );
+        check(
+            self.restart_lost_routes + self.kill_lost_routes == 0,
+            format!(
+                "{} and {} pod routes left a router for a moment during the restarts",
+                self.restart_lost_routes, self.kill_lost_routes
+            ),
+        );
         faults
     }
 
@@ -100,6 +110,10 @@ impl Summary {
             row(
                 "lost while the agent was killed and started",
                 format!("{} of {} packets", self.kill_lost_packets, self.kill_sent_packets),
+            ),
+            row(
+                "pod routes lost in any router meanwhile",
+                format!("{} and {}", self.restart_lost_routes, self.kill_lost_routes),
             ),
             row(
                 "recovery from a cut uplink",
@@ -303,7 +317,9 @@ impl<'a> Tour<'a> {
     fn restart(&mut self) -> Result<()> {
         let node = self.nodes[0];
         let title = format!("{node}'s agent stopped and started, pings every 5 ms");
-        let outcomes = step_with(&title, || self.through_restart(node, Signal::TERM), |o| words_of_loss(o))?;
+        let (outcomes, routes) =
+            step_with(&title, || self.through_restart(node, Signal::TERM), words_of_loss)?;
+        self.summary.restart_lost_routes = routes;
         (self.summary.restart_sent_packets, self.summary.restart_lost_packets) = count(&outcomes);
         Ok(())
     }
@@ -311,14 +327,16 @@ impl<'a> Tour<'a> {
     fn kill(&mut self) -> Result<()> {
         let node = self.nodes[self.nodes.len() - 1];
         let title = format!("{node}'s agent killed (SIGKILL) and started");
-        let outcomes = step_with(&title, || self.through_restart(node, Signal::KILL), |o| words_of_loss(o))?;
+        let (outcomes, routes) =
+            step_with(&title, || self.through_restart(node, Signal::KILL), words_of_loss)?;
+        self.summary.kill_lost_routes = routes;
         (self.summary.kill_sent_packets, self.summary.kill_lost_packets) = count(&outcomes);
         Ok(())
     }
 
     /// Ends an agent, leaves it away for two seconds, starts it, and waits until all is as before, with pings between
     /// all of its pods and a pod of every other node all the while.
-    fn through_restart(&self, node: &str, signal: Signal) -> Result<Vec<Outcome>> {
+    fn through_restart(&self, node: &str, signal: Signal) -> Result<(Vec<Outcome>, usize)> {
         let host = self.fabric.host(node)?;
         let own = client::peers(host)?;
         let sessions: Vec<(&str, String)> = self.tors_of(node)?;
@@ -326,6 +344,9 @@ impl<'a> Tour<'a> {
         let is_first = |p: &Pod| p.sandbox.name.ends_with("pod1") && p.sandbox.node != node;
         let pinger = Pinger::start(self.flows(|p| p.sandbox.node == node, is_first), INTERVAL)?;
         pinger.wait_answers(40, PATIENCE)?;
+        let routers = self.fabric.topology.with_role("tor").chain(self.fabric.topology.with_role("spine"));
+        let monitors =
+            routers.map(|r| RouteMonitor::start(&self.fabric.host(r)?.ns)).collect::<Result<Vec<_>>>()?;
 
         client::end_agent(host, signal)?;
         for (tor, address) in &sessions {
@@ -341,7 +362,9 @@ impl<'a> Tour<'a> {
         }
         // A second more: what is going to be swept has been swept, and its effect would be seen.
         pinger.wait_sent(200, PATIENCE)?;
-        pinger.finish()
+        let prefixes: Vec<IpNet> = self.pods.iter().flat_map(Pod::prefixes).collect();
+        let lost_routes = monitors.iter().map(|m| m.removed(&prefixes).len()).sum();
+        Ok((pinger.finish()?, lost_routes))
     }
 
     fn cut_uplink(&mut self) -> Result<()> {
@@ -436,12 +459,12 @@ fn count(outcomes: &[Outcome]) -> (usize, usize) {
     (outcomes.iter().map(|o| o.sent).sum(), outcomes.iter().map(|o| o.lost.len()).sum())
 }
 
-fn words_of_loss(outcomes: &[Outcome]) -> String {
+fn words_of_loss((outcomes, routes): &(Vec<Outcome>, usize)) -> String {
     let (sent, lost) = count(outcomes);
     let slowest = outcomes.iter().map(|o| o.slowest).max().unwrap_or_default();
     let of: Vec<&str> = outcomes.iter().filter(|o| !o.lost.is_empty()).map(|o| o.name.as_str()).collect();
     let which = if of.is_empty() { String::new() } else { format!(": {}", some(&of)) };
-    format!("{lost} of {sent} lost, slowest {}{which}", seconds(slowest.as_secs_f64()))
+    format!("{lost} of {sent} lost, {routes} routes lost, slowest {}{which}", seconds(slowest.as_secs_f64()))
 }
 
 pub(crate) fn ms(d: Duration) -> f64 {
@@ -488,11 +511,12 @@ mod tests {
     #[test]
     fn every_shortfall_is_a_fault() {
         assert!(good().faults().is_empty());
-        let spoil: [fn(&mut Summary); 6] = [
+        let spoil: [fn(&mut Summary); 7] = [
             |s| s.pairs_ok -= 1,
             |s| s.spine_pod_routes -= 1,
             |s| s.restart_lost_packets = 1,
             |s| s.kill_lost_packets = 1,
+            |s| s.kill_lost_routes = 1,
             // Nothing sent is nothing shown.
             |s| s.restart_sent_packets = 0,
             |s| s.pairs_total = 0,

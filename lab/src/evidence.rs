@@ -43,7 +43,7 @@ pub(crate) fn capture(fabric: &Fabric) -> Result<()> {
 
 /// Gathers everything; returns the folder.
 pub(crate) fn gather(fabric: &Fabric, error: &str) -> Result<PathBuf> {
-    let folder = fabric.folder.join("failure");
+    let folder = fabric.failure_folder();
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join("error.txt"), format!("{error}\n"))?;
     for host in fabric.hosts.values() {

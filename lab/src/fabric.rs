@@ -1,8 +1,8 @@
 //! A running lab: brings a topology up in network namespaces and takes it down again, whatever happened in between.
 //!
 //! Its folder is `target/lab/<topology>/`: `files/` (a copy of what lies beside the topology file; nodes bind these,
-//! so they can be edited while the lab runs), one folder per node with logs and sockets, `state.json`, and `failure/`
-//! after something went wrong. Namespaces are `tl-<topology>-<node>`, those of pods `tl-<topology>-<node>-<pod>`.
+//! so they can be edited while the lab runs), one folder per node with logs and sockets, and `state.json`; after a
+//! failure the evidence is in `target/lab/failures/`. Namespaces are `tl-<topology>-<node>`, those of pods `tl-<topology>-<node>-<pod>`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -267,6 +267,12 @@ impl Fabric {
     /// The running copy of a file that lies beside the topology.
     pub(crate) fn file(&self, path: &str) -> PathBuf {
         self.folder.join("files").join(path)
+    }
+
+    /// Where the evidence of a failure goes; outside of the lab's own folder, which the next run empties.
+    pub(crate) fn failure_folder(&self) -> PathBuf {
+        let folder = |n: u32| self.place.state.join("failures").join(format!("{}-{n}", self.topology.name));
+        (1..).map(folder).find(|f| !f.exists()).unwrap_or_else(|| folder(0))
     }
 
     /// Runs `work`; if it fails, gathers logs and tables in one folder and says where.

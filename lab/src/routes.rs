@@ -1,7 +1,7 @@
 //! A route monitor: listens to a namespace's routing table and notes when each prefix appeared and vanished, to the
 //! microsecond and without asking anybody. This is how the lab knows that a ToR or a spine has a pod's route.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,7 @@ pub(crate) struct Change {
 struct Seen {
     /// The last change of each prefix and when it was read.
     last: HashMap<IpNet, (Instant, bool)>,
+    ever_removed: HashSet<IpNet>,
     added: u64,
     removed: u64,
     /// When the newest change was read.
@@ -141,16 +142,10 @@ impl RouteMonitor {
         }
     }
 
-    /// How many changes of unicast routes there were: (added, removed).
-    pub(crate) fn counts(&self) -> (u64, u64) {
+    /// Those of these prefixes that were removed at any time since the start, even if they came back.
+    pub(crate) fn removed(&self, prefixes: &[IpNet]) -> Vec<IpNet> {
         let seen = self.seen();
-        (seen.added, seen.removed)
-    }
-
-    /// Prefixes whose last change was a removal since `since`.
-    pub(crate) fn removed_since(&self, since: Instant) -> Vec<IpNet> {
-        let seen = self.seen();
-        seen.last.iter().filter(|(_, (at, added))| !added && *at >= since).map(|(p, _)| *p).collect()
+        prefixes.iter().filter(|p| seen.ever_removed.contains(*p)).copied().collect()
     }
 }
 
@@ -199,6 +194,7 @@ fn listen(socket: &Socket, shared: &(Mutex<Seen>, Condvar), stop: &AtomicBool) {
                     seen.added += 1;
                 } else {
                     seen.removed += 1;
+                    seen.ever_removed.insert(change.prefix);
                 }
             }
             drop(seen);

@@ -1,7 +1,13 @@
 //! `cargo lab test`: everything that must hold before a change goes in, from formatting to whole fabrics, as one list
 //! of named functions. A test passes, fails, or is skipped with its reason; nothing is skipped silently.
 
+mod attach;
+mod bed;
 mod checks;
+mod crash;
+mod fabrics;
+mod faults;
+mod manifests;
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +54,10 @@ pub(crate) struct Test {
 }
 
 fn all() -> Vec<&'static Test> {
-    [checks::TESTS].into_iter().flatten().collect()
+    [checks::TESTS, fabrics::TESTS, attach::TESTS, manifests::TESTS, faults::TESTS, crash::TESTS]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// `cargo lab test --list`.
@@ -122,7 +131,7 @@ fn first_line(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+mod unit {
     use std::collections::BTreeSet;
 
     #[test]

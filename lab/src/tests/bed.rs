@@ -1,0 +1,199 @@
+//! What lab tests stand on: a fabric for one test, its node's agent, manifests that can be edited, pods, and looks at
+//! what is there.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use ipnet::IpNet;
+use trunkline_api::control::{Peer, PodStatus};
+
+use super::{Context, Verdict};
+use crate::cni::{self, Attached, Sandbox};
+use crate::fabric::Fabric;
+use crate::host::Host;
+use crate::pinger::{Flow, Pinger};
+use crate::shell::{Seen, wait_for};
+use crate::topology::Image;
+use crate::{client, evidence, routers};
+
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const INTERVAL: Duration = Duration::from_millis(5);
+
+/// Brings a topology up for one test, waits until its agents answer, and takes it down afterwards. If the test fails,
+/// the error says where the evidence lies.
+pub(super) fn lab(
+    context: &Context,
+    topology: &str,
+    test: impl FnOnce(&Bed<'_>) -> Result<Verdict>,
+) -> Result<Verdict> {
+    let product = context.product()?;
+    let fabric = Fabric::up(&context.place, topology, &product)?;
+    fabric.watched(|fabric| {
+        evidence::capture(fabric)?;
+        for node in fabric.topology.with_image(Image::Node) {
+            client::wait_answering(fabric.host(node)?)?;
+        }
+        test(&Bed { fabric })
+    })
+}
+
+/// A fabric whose only Trunkline node is `node1`.
+pub(super) struct Bed<'a> {
+    pub fabric: &'a Fabric,
+}
+
+impl Bed<'_> {
+    pub(super) fn host(&self, name: &str) -> Result<&Host> {
+        self.fabric.host(name)
+    }
+
+    pub(super) fn node(&self) -> Result<&Host> {
+        self.fabric.host("node1")
+    }
+
+    pub(super) fn established(&self) -> Result<()> {
+        client::wait_established(self.node()?, PATIENCE)
+    }
+
+    /// A pod on node1.
+    pub(super) fn pod(&self, name: &str) -> Result<Sandbox> {
+        Sandbox::create(self.fabric, "node1", name)
+    }
+
+    /// A pod on node1 that is attached to a network.
+    pub(super) fn attached(&self, name: &str, network: &str) -> Result<(Sandbox, Attached)> {
+        let pod = self.pod(name)?;
+        let attached = cni::add(self.fabric, &cni::trunkline(Some(network)), &pod)?;
+        Ok((pod, attached))
+    }
+
+    /// A manifest of node1 that may be edited; the folder's name is the topology's.
+    pub(super) fn manifest(&self, file: &str) -> Manifest {
+        let path = self.fabric.file(&format!("{}/node1/manifests/{file}", self.fabric.topology.name));
+        Manifest { path }
+    }
+
+    /// The peer with this address, as the operator sees it.
+    pub(super) fn peer(&self, address: &str) -> Result<Peer> {
+        let address: IpAddr = address.parse()?;
+        let peers = client::peers(self.node()?)?;
+        peers.into_iter().find(|p| p.address == address).with_context(|| format!("no peer {address}"))
+    }
+
+    /// Waits until a peer's last error says one of these words, whatever their case; returns the error.
+    pub(super) fn wait_peer_error(&self, address: &str, words: &[&str]) -> Result<String> {
+        wait_for(&format!("{address}'s last error to say {words:?}"), PATIENCE, || {
+            let peer = self.peer(address)?;
+            let text = peer.last_error.map(|e| e.text).unwrap_or_default();
+            let says = words.iter().any(|w| text.to_lowercase().contains(&w.to_lowercase()));
+            Ok(if says { Seen::Yes(text) } else { Seen::NotYet(format!("{} {text:?}", peer.state)) })
+        })
+    }
+
+    pub(super) fn pods(&self) -> Result<Vec<PodStatus>> {
+        client::pods(self.node()?)
+    }
+
+    /// The host's ends of pods' links.
+    pub(super) fn links(&self) -> Result<Vec<String>> {
+        let text = self.node()?.run("ip", ["-o", "link", "show", "type", "veth"])?;
+        let name = |l: &str| Some(l.split(": ").nth(1)?.split('@').next()?.to_owned());
+        Ok(text.lines().filter_map(name).filter(|n| n.starts_with("tl")).collect())
+    }
+
+    /// Routes of the table of local pods.
+    pub(super) fn pod_routes(&self) -> Result<Vec<String>> {
+        // A table that was never used is an error to `ip`, not an empty one.
+        let text = self.node()?.sh(
+            "ip -4 route show table 39999 2>/dev/null || :; ip -6 route show table 39999 2>/dev/null || :",
+        )?;
+        Ok(text.lines().filter(|l| !l.trim().is_empty()).map(|l| l.trim().to_owned()).collect())
+    }
+
+    /// Fails unless nothing is left of any pod but `kept`: no record, link or route on the node, no route in the ToRs.
+    pub(super) fn nothing_but(&self, kept: &[&Sandbox], addresses: &[IpAddr]) -> Result<()> {
+        wait_for("nothing to be left of the pods that went", PATIENCE, || {
+            let pods = self.pods()?;
+            let strangers: Vec<&PodStatus> =
+                pods.iter().filter(|p| !kept.iter().any(|k| k.container_id == p.container_id)).collect();
+            let (links, routes) = (self.links()?, self.pod_routes()?);
+            let expected: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let stray = routes.iter().filter(|r| {
+                let destination = r.split_whitespace().next().unwrap_or_default();
+                !expected.iter().any(|e| e == destination)
+            });
+            let stray: Vec<&String> = stray.collect();
+            let good = strangers.is_empty()
+                && links.len() == kept.len()
+                && stray.is_empty()
+                && routes.len() == expected.len();
+            Ok(Seen::when(good, || format!("pods {strangers:?}, links {links:?}, routes {routes:?}")))
+        })?;
+        for tor in self.fabric.topology.with_role("tor") {
+            self.tor_has_only(tor, addresses)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a ToR's host routes are exactly these addresses'.
+    pub(super) fn tor_has_only(&self, tor: &str, addresses: &[IpAddr]) -> Result<()> {
+        let host = self.host(tor)?;
+        if self.fabric.topology.nodes[tor].image != Image::Frr {
+            return Ok(());
+        }
+        wait_for(&format!("{tor}'s host routes to be the pods'"), PATIENCE, || {
+            let table = routers::kernel_routes(host)?;
+            let full = |p: &&IpNet| p.prefix_len() == p.max_prefix_len();
+            let there: Vec<IpAddr> = table.iter().filter(full).map(IpNet::addr).collect();
+            let good = there.len() == addresses.len() && addresses.iter().all(|a| there.contains(a));
+            Ok(Seen::when(good, || format!("{there:?}, wanted {addresses:?}")))
+        })
+    }
+
+    /// Pings from a host outside to addresses of pods, until the value is finished.
+    pub(super) fn pings(&self, from: &str, to: &[IpAddr]) -> Result<Pinger> {
+        let ns = self.host(from)?.ns.clone();
+        let flow = |to: &IpAddr| Flow { name: format!("{from} to {to}"), from: ns.clone(), to: *to };
+        let pinger = Pinger::start(to.iter().map(flow).collect(), INTERVAL)?;
+        pinger.wait_answers(20, PATIENCE)?;
+        Ok(pinger)
+    }
+}
+
+/// Fails if a pinger lost anything.
+pub(super) fn lost_nothing(pinger: Pinger) -> Result<usize> {
+    pinger.wait_sent(20, PATIENCE)?;
+    let outcomes = pinger.finish()?;
+    for outcome in &outcomes {
+        ensure!(outcome.lost.is_empty(), "{}: {} of {} lost", outcome.name, outcome.lost.len(), outcome.sent);
+    }
+    Ok(outcomes.iter().map(|o| o.sent).sum())
+}
+
+/// A file of the running lab that a test edits; its first text can be put back.
+pub(super) struct Manifest {
+    path: PathBuf,
+}
+
+impl Manifest {
+    pub(super) fn read(&self) -> Result<String> {
+        std::fs::read_to_string(&self.path).with_context(|| self.path.display().to_string())
+    }
+
+    /// Replaces the file at once, as editors and `kubectl`-like tools do: nobody sees half of it.
+    pub(super) fn write(&self, text: &str) -> Result<()> {
+        // The name does not end in .yaml, so the half-written file is no manifest.
+        let next = self.path.with_extension("new");
+        std::fs::write(&next, text)?;
+        std::fs::rename(&next, &self.path).with_context(|| self.path.display().to_string())
+    }
+
+    /// Replaces a piece of the text that must be there.
+    pub(super) fn edit(&self, from: &str, to: &str) -> Result<()> {
+        let text = self.read()?;
+        ensure!(text.contains(from), "{} has no {from:?}", self.path.display());
+        self.write(&text.replacen(from, to, 1))
+    }
+}

@@ -1,0 +1,174 @@
+//! Peers that misbehave: each shows in `trunkline peers` with its last error in words, and none harms the good one.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::bed::{Bed, PATIENCE, lab};
+use super::{Context, Test, Verdict, passed};
+use crate::shell::{Seen, wait_for};
+use crate::{daemons, routers};
+
+pub(super) const TESTS: &[Test] = &[
+    Test { name: "faults/password", about: "a peer with another TCP-MD5 key shows as such", run: password },
+    Test { name: "faults/asn", about: "a peer with another AS number shows as such", run: asn },
+    Test {
+        name: "faults/garbage",
+        about: "a peer that sends garbage gets its NOTIFICATION and shows",
+        run: garbage,
+    },
+    Test {
+        name: "faults/prefix-limit",
+        about: "a peer with too many prefixes is cut off and shows",
+        run: prefix_limit,
+    },
+    Test {
+        name: "faults/hold-timer",
+        about: "a peer that falls silent is noticed in its hold time",
+        run: hold_timer,
+    },
+    Test { name: "faults/port-scan", about: "who is no peer gets no session", run: stranger },
+];
+
+const GOOD: &str = "10.1.0.1";
+
+/// The good peer's session is up, and stays the one session it was.
+fn good_is_well(bed: &Bed<'_>) -> Result<()> {
+    wait_for("the good peer's session", PATIENCE, || {
+        let peer = bed.peer(GOOD)?;
+        Ok(Seen::when(peer.state == "Established", || peer.state))
+    })?;
+    let peer = bed.peer(GOOD)?;
+    ensure!(peer.flaps == 0, "the good peer's session was lost {} times", peer.flaps);
+    let (_, attached) = bed.attached("after", "rack1")?;
+    ensure!(attached.addresses.len() == 1, "a pod got {:?}", attached.addresses);
+    Ok(())
+}
+
+fn password(context: &Context) -> Result<Verdict> {
+    lab(context, "faults", |bed| {
+        // A segment with a wrong key is dropped by the kernel: seen from here nobody answers.
+        let error = bed.wait_peer_error("10.2.0.1", &["password", "md5", "timed out"])?;
+        ensure!(bed.peer("10.2.0.1")?.state != "Established", "established with a wrong password");
+        ensure!(!error.contains("lab-secret"), "the password is in the error: {error}");
+        good_is_well(bed)?;
+        passed(error)
+    })
+}
+
+fn asn(context: &Context) -> Result<Verdict> {
+    lab(context, "faults", |bed| {
+        let error = bed.wait_peer_error("10.3.0.1", &["Bad Peer AS", "65003"])?;
+        ensure!(bed.peer("10.3.0.1")?.state != "Established", "established with a wrong AS");
+        good_is_well(bed)?;
+        passed(error)
+    })
+}
+
+/// Answers every connection with what is no BGP at all, and keeps what came back.
+fn garbage(context: &Context) -> Result<Verdict> {
+    lab(context, "faults", |bed| {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ns = bed.host("garbage")?.ns.clone();
+        let listener = ns.within(|| Ok(TcpListener::bind("10.4.0.1:179")?))?;
+        listener.set_nonblocking(true)?;
+        let stopped = Arc::clone(&stop);
+        let server = std::thread::spawn(move || {
+            let mut heard = Vec::new();
+            while !stopped.load(Ordering::SeqCst) {
+                let Ok((mut connection, _)) = listener.accept() else {
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                let told = connection
+                    .set_nonblocking(false)
+                    .and_then(|()| connection.set_read_timeout(Some(Duration::from_secs(2))))
+                    .and_then(|()| {
+                        connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\nthis is not the BGP you want")
+                    });
+                let mut all = Vec::new();
+                if told.is_ok() && connection.read_to_end(&mut all).is_ok() {
+                    heard.push(all);
+                }
+            }
+            heard
+        });
+        let error = bed.wait_peer_error("10.4.0.1", &["synchroni", "marker"]);
+        stop.store(true, Ordering::SeqCst);
+        let heard = server.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
+        let error = error?;
+        // The last message that we sent: NOTIFICATION (3), Message Header Error (1), Connection Not Synchronized (1).
+        let notified = |all: &Vec<u8>| all.windows(5).any(|w| w == [0, 21, 3, 1, 1]);
+        ensure!(heard.iter().any(notified), "no NOTIFICATION 1/1 among {} connections", heard.len());
+        good_is_well(bed)?;
+        passed(error)
+    })
+}
+
+fn prefix_limit(context: &Context) -> Result<Verdict> {
+    lab(context, "faults", |bed| {
+        let error = bed.wait_peer_error("10.5.0.1", &["prefix"])?;
+        // FRR hears it as Cease/Maximum Number of Prefixes Reached (RFC 4486).
+        let many = bed.host("many")?;
+        wait_for("the peer to hear why", PATIENCE, || {
+            let neighbour = routers::neighbour(many, "10.5.0.11")?;
+            let reason = neighbour["lastNotificationReason"].to_string();
+            Ok(Seen::when(reason.contains("Maximum Number of Prefixes"), || reason))
+        })?;
+        good_is_well(bed)?;
+        passed(error)
+    })
+}
+
+fn hold_timer(context: &Context) -> Result<Verdict> {
+    lab(context, "faults", |bed| {
+        let silent = bed.host("silent")?;
+        routers::wait_neighbour(silent, "10.6.0.11", true, PATIENCE)?;
+        let hold = bed.peer("10.6.0.1")?.session.map(|s| s.hold_seconds);
+        ensure!(hold == Some(3), "the hold time is {hold:?}, 3 s were configured");
+        silent.sh("nft add table inet cut; \
+             nft 'add chain inet cut in { type filter hook input priority 0; }'; \
+             nft 'add chain inet cut out { type filter hook output priority 0; }'; \
+             nft add rule inet cut in tcp dport 179 drop; nft add rule inet cut in tcp sport 179 drop; \
+             nft add rule inet cut out tcp dport 179 drop; nft add rule inet cut out tcp sport 179 drop")?;
+        let start = std::time::Instant::now();
+        let error = bed.wait_peer_error("10.6.0.1", &["hold timer"])?;
+        let took = start.elapsed();
+        ensure!(took < Duration::from_secs(6), "noticed after {:.1} s", took.as_secs_f64());
+        good_is_well(bed)?;
+        silent.sh("nft delete table inet cut")?;
+        routers::wait_neighbour(silent, "10.6.0.11", true, PATIENCE)?;
+        passed(format!("{error}; noticed in {:.1} s, and back", took.as_secs_f64()))
+    })
+}
+
+/// FRR at an address that is no peer's tries for a session; the agent closes and goes on.
+fn stranger(context: &Context) -> Result<Verdict> {
+    lab(context, "faults", |bed| {
+        let good = bed.host("good")?;
+        good.sh("ip addr add 10.1.0.66/24 dev eth1")?;
+        daemons::vtysh(
+            good,
+            &[
+                "configure terminal",
+                "router bgp 65001",
+                "no neighbor 10.1.0.11 password",
+                "neighbor 10.1.0.11 update-source 10.1.0.66",
+            ],
+        )?;
+        wait_for("the stranger to be turned away", PATIENCE, || {
+            let tried = routers::neighbour(good, "10.1.0.11")?;
+            let dropped = tried["connectionsDropped"].as_u64().unwrap_or_default();
+            let reset = tried["lastResetDueTo"].to_string();
+            Ok(Seen::when(tried["bgpState"] != "Established" && (dropped > 0 || reset != "null"), || {
+                tried["bgpState"].to_string()
+            }))
+        })?;
+        ensure!(bed.peer(GOOD)?.state != "Established", "the session is with an address that is no peer");
+        passed("")
+    })
+}

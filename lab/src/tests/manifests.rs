@@ -1,0 +1,280 @@
+//! Edits of the manifests while everything runs: a bad one is refused with file, field and fix and changes nothing; a
+//! good one applies without resetting what need not be reset.
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::bed::{Bed, Manifest, PATIENCE, lab, lost_nothing};
+use super::{Context, Test, Verdict, passed};
+use crate::shell::{Seen, wait_for};
+use crate::{client, routers};
+
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "manifests/refused",
+        about: "bad manifests are refused by file and field, what ran goes on",
+        run: refused,
+    },
+    Test {
+        name: "manifests/peer-edit",
+        about: "peers are edited, added and removed without resetting a session",
+        run: peer_edit,
+    },
+    Test {
+        name: "manifests/subnet-edit",
+        about: "a subnet is added and taken away while pods run",
+        run: subnet_edit,
+    },
+    Test {
+        name: "manifests/unsupported",
+        about: "what is not built yet is refused by name",
+        run: unsupported,
+    },
+];
+
+struct Bad {
+    what: &'static str,
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+    /// What the refusal must say, besides the file's name.
+    says: &'static [&'static str],
+}
+
+const BAD: &[Bad] = &[
+    Bad {
+        what: "an unknown field",
+        file: "networks.yaml",
+        from: "  type: Underlay",
+        to: "  colour: blue\n  type: Underlay",
+        says: &["colour"],
+    },
+    Bad {
+        what: "a CIDR that is none",
+        file: "subnets.yaml",
+        from: "10.201.0.0/16",
+        to: "10.201.0.0/33",
+        says: &["cidr", "10.201.0.0/33"],
+    },
+    Bad {
+        what: "a CIDR with host bits",
+        file: "subnets.yaml",
+        from: "10.201.0.0/16",
+        to: "10.201.0.1/16",
+        says: &["cidr", "10.201.0.0/16"],
+    },
+    Bad {
+        what: "overlapping subnets",
+        file: "subnets.yaml",
+        from: "10.200.0.0/16",
+        to: "10.201.128.0/17",
+        says: &["overlap", "global-v4", "rack1-v4"],
+    },
+    Bad {
+        what: "start after end",
+        file: "subnets.yaml",
+        from: "    cidr: 10.201.0.0/16",
+        to: "    cidr: 10.201.0.0/16\n    start: 10.201.0.20\n    end: 10.201.0.10",
+        says: &["start", "10.201.0.20"],
+    },
+    Bad {
+        what: "a gateway outside",
+        file: "subnets.yaml",
+        from: "    cidr: 10.201.0.0/16",
+        to: "    cidr: 10.201.0.0/16\n    gateway: 10.9.0.1",
+        says: &["gateway", "10.9.0.1"],
+    },
+    Bad { what: "ASN 0", file: "networks.yaml", from: "asn: 65001", to: "asn: 0", says: &["asn"] },
+    Bad {
+        what: "two networks with different local ASNs",
+        file: "networks.yaml",
+        from: "---\n",
+        to: "---\napiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata:\n  name: other\nspec:\n  type: Underlay\n  \
+             mode: BGP\n  netID: 65102\n  nodeSelector:\n    rack: \"1\"\n  config:\n    bgpPeers:\n      - asn: 65003\n        \
+             address: 10.3.0.1\n---\n",
+        says: &["other", "rack1"],
+    },
+    Bad {
+        what: "a password over 80 octets",
+        file: "networks.yaml",
+        from: "password: one-rack-lab-secret",
+        to: "password: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        says: &["password", "80"],
+    },
+    Bad {
+        what: "a peer that is not an address",
+        file: "networks.yaml",
+        from: "address: 10.1.0.1",
+        to: "address: tor1.example",
+        says: &["address", "tor1.example"],
+    },
+    Bad {
+        what: "text that is no YAML",
+        file: "subnets.yaml",
+        from: "kind: Subnet",
+        to: "kind: [Subnet",
+        says: &[],
+    },
+];
+
+fn refusals(bed: &Bed<'_>) -> Result<Vec<String>> {
+    Ok(client::status(bed.node()?)?.manifests.refused)
+}
+
+/// What must not change while bad manifests come and go: (flaps, messages of OPEN sent) of every peer.
+fn sessions(bed: &Bed<'_>) -> Result<Vec<(String, u64, u64)>> {
+    let peers = client::peers(bed.node()?)?;
+    Ok(peers.into_iter().map(|p| (p.address.to_string(), p.flaps, p.sent.open)).collect())
+}
+
+fn refused(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let (_pod, attached) = bed.attached("witness", "rack1")?;
+        let pings = bed.pings("tor1", &attached.addresses)?;
+        let before = sessions(bed)?;
+        for bad in BAD {
+            let manifest = bed.manifest(bad.file);
+            let good = manifest.read()?;
+            manifest.edit(bad.from, bad.to)?;
+            let refusal = wait_for(&format!("{} to be refused", bad.what), PATIENCE, || {
+                let refused = refusals(bed)?.join("\n");
+                Ok(if refused.is_empty() {
+                    Seen::NotYet("nothing is refused".into())
+                } else {
+                    Seen::Yes(refused)
+                })
+            })?;
+            for word in [bad.file].iter().chain(bad.says) {
+                ensure!(refusal.contains(word), "{}: the refusal does not say {word:?}: {refusal}", bad.what);
+            }
+            let secret = "aaaaaaaaaa";
+            ensure!(!refusal.contains(secret), "a password is in the refusal: {refusal}");
+            let status = client::status(bed.node()?)?;
+            ensure!(status.manifests.applied && status.networks.len() == 2, "{}: {status:?}", bad.what);
+            manifest.write(&good)?;
+            wait_for("the good manifests to be in force again", PATIENCE, || {
+                let refused = refusals(bed)?;
+                Ok(Seen::when(refused.is_empty(), || refused.join("\n")))
+            })?;
+        }
+        let after = sessions(bed)?;
+        ensure!(after == before, "sessions changed: {before:?} became {after:?}");
+        let pings = lost_nothing(pings)?;
+        passed(format!("{} bad manifests, {pings} pings, none lost", BAD.len()))
+    })
+}
+
+fn peer_edit(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let (_pod, attached) = bed.attached("witness", "rack1")?;
+        let pings = bed.pings("tor1", &attached.addresses)?;
+        let before = sessions(bed)?;
+        let manifest = bed.manifest("networks.yaml");
+        let original = manifest.read()?;
+        let edits = [
+            "connectRetrySeconds: 7",
+            "allowNotEstablished: true",
+            "maxPrefixes: 500",
+            "import: {default: reject}",
+            "import: {rules: [{prefixes: [{prefix: 0.0.0.0/0}], set: {localPreference: 200}, action: accept}]}",
+        ];
+        for (number, edit) in edits.iter().enumerate() {
+            let edited =
+                original.replacen("address: 10.1.0.1", &format!("address: 10.1.0.1\n        {edit}"), 1);
+            write_and_settle(bed, &manifest, &edited, number)?;
+            ensure!(
+                sessions(bed)? == before,
+                "{edit} reset a session: {before:?} became {:?}",
+                sessions(bed)?
+            );
+        }
+        write_and_settle(bed, &manifest, &original, edits.len())?;
+        // A peer is added and removed beside those that run.
+        let added = original.replacen(
+            "      - asn: 65002",
+            "      - {asn: 65077, address: 10.1.0.77, allowNotEstablished: true}\n      - asn: 65002",
+            1,
+        );
+        manifest.write(&added)?;
+        wait_for("the new peer", PATIENCE, || {
+            Ok(Seen::when(sessions(bed)?.len() == 3, || "it is not there".into()))
+        })?;
+        manifest.write(&original)?;
+        wait_for("its end", PATIENCE, || {
+            Ok(Seen::when(sessions(bed)?.len() == 2, || "it is still there".into()))
+        })?;
+        ensure!(sessions(bed)? == before, "sessions changed: {before:?} became {:?}", sessions(bed)?);
+        let tor = bed.host("tor1")?;
+        let dropped = routers::neighbour(tor, "10.1.0.11")?["connectionsDropped"].as_u64();
+        ensure!(dropped == Some(0), "the ToR saw {dropped:?} connections dropped");
+        let pings = lost_nothing(pings)?;
+        passed(format!("{} edits, a peer added and removed, {pings} pings, none lost", edits.len()))
+    })
+}
+
+/// Writes manifests together with a subnet of a name of its own, and waits until the agent has that subnet: then it has
+/// all of them.
+fn write_and_settle(bed: &Bed<'_>, manifest: &Manifest, text: &str, number: usize) -> Result<()> {
+    let marker = format!("marker{number}");
+    let subnet = format!(
+        "---\napiVersion: networking.alibaba.com/v1\nkind: Subnet\nmetadata:\n  name: {marker}\nspec:\n  network: rack1\n  \
+         range:\n    version: \"4\"\n    cidr: 10.{}.0.0/24\n",
+        210 + number
+    );
+    manifest.write(&format!("{text}{subnet}"))?;
+    wait_for(&format!("edit {number} to be in force"), PATIENCE, || {
+        let status = client::status(bed.node()?)?;
+        let there = status.networks.iter().flat_map(|n| &n.subnets).any(|s| s.name == marker);
+        Ok(Seen::when(there, || format!("refused: {:?}", status.manifests.refused)))
+    })
+}
+
+fn subnet_edit(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let (_pod, attached) = bed.attached("witness", "rack1")?;
+        let pings = bed.pings("tor2", &attached.addresses)?;
+        let before = sessions(bed)?;
+        let manifest = bed.manifest("subnets.yaml");
+        let original = manifest.read()?;
+        let more = "---\napiVersion: networking.alibaba.com/v1\nkind: Subnet\nmetadata:\n  name: rack1-more\nspec:\n  network: \
+                    rack1\n  range:\n    version: \"4\"\n    cidr: 10.210.0.0/24\n";
+        manifest.write(&format!("{original}{more}"))?;
+        let tor = bed.host("tor1")?;
+        let subnet = "10.210.0.0/24".parse()?;
+        let at_tor = |there: bool| {
+            wait_for("the subnet's route in the ToR", PATIENCE, || {
+                Ok(Seen::when(routers::kernel_routes(tor)?.contains(&subnet) == there, || {
+                    format!("there: {}", !there)
+                }))
+            })
+        };
+        at_tor(true)?;
+        manifest.write(&original)?;
+        at_tor(false)?;
+        ensure!(sessions(bed)? == before, "sessions changed: {before:?} became {:?}", sessions(bed)?);
+        let pings = lost_nothing(pings)?;
+        passed(format!("{pings} pings, none lost"))
+    })
+}
+
+fn unsupported(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let manifest = bed.manifest("networks.yaml");
+        let overlay = "---\napiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata:\n  name: overlay\nspec:\n  type: \
+                       Overlay\n  mode: VXLAN\n  netID: 100\n";
+        manifest.write(&format!("{}{overlay}", manifest.read()?))?;
+        let reason = wait_for("the overlay network to be refused by name", PATIENCE, || {
+            let status = client::status(bed.node()?)?;
+            let found = status.networks.iter().find(|n| n.name == "overlay").cloned();
+            let reason = found.and_then(|n| n.refused);
+            Ok(reason.map_or(Seen::NotYet(format!("{:?}", status.networks)), Seen::Yes))
+        })?;
+        ensure!(reason.contains("VXLAN"), "the reason does not name the mode: {reason}");
+        let (_, attached) = bed.attached("beside", "rack1").context("a pod of the supported network")?;
+        ensure!(attached.addresses.len() == 2, "{:?}", attached.addresses);
+        passed(reason)
+    })
+}
