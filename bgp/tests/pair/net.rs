@@ -1,7 +1,7 @@
 //! A network without a network: speakers, scripted ends and TCP between them, all on a virtual clock.
 //!
 //! Latency is the same each way. A *killed* node's connections end as a kernel ends them; a node that *lost power* says
-//! nothing, and what is sent to it is answered by a reset only when it runs again. A *cut* swallows everything,
+//! nothing; once it runs again, what is sent on a connection of its former life is answered by a reset. A *cut* swallows everything,
 //! on the connections that are there and on new ones. Each node has a FIB that outlives its process, kept the way an
 //! agent keeps it: changes applied, and what was not named swept when the family has converged.
 
@@ -35,7 +35,12 @@ pub(crate) fn net(prefix: &str) -> IpNet {
 /// One end of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    Speaker { host: u8, conn: ConnId },
+    /// `life`: of the node's process; each counts its connections from 0.
+    Speaker {
+        host: u8,
+        life: u32,
+        conn: ConnId,
+    },
     Script,
 }
 
@@ -57,7 +62,7 @@ struct Pipe {
 enum Delivery {
     Connect { pipe: usize },
     Connected { pipe: usize },
-    Refused { host: u8, conn: ConnId },
+    Refused { pipe: usize },
     Bytes { pipe: usize, to: usize, bytes: Vec<u8> },
     Fin { pipe: usize, to: usize },
 }
@@ -67,6 +72,7 @@ pub(crate) struct Node {
     pub(crate) peers: BTreeMap<IpAddr, PeerConfig>,
     pub(crate) originated: BTreeMap<IpNet, Origination>,
     pub(crate) speaker: Option<Speaker>,
+    life: u32,
     pub(crate) events: Vec<Event>,
     pub(crate) options: BTreeMap<ConnId, SocketOptions>,
     /// What its kernel would have.
@@ -125,6 +131,7 @@ impl Net {
             peers: BTreeMap::new(),
             originated: BTreeMap::new(),
             speaker: None,
+            life: 0,
             events: Vec::new(),
             options: BTreeMap::new(),
             fib: BTreeMap::new(),
@@ -161,6 +168,7 @@ impl Net {
         let node = self.nodes.get_mut(&host).unwrap();
         node.fresh.clear();
         node.events.clear();
+        node.life += 1;
         let mut speaker = Speaker::new(node.config.clone(), now).unwrap();
         for peer in node.peers.values() {
             speaker.add_peer(peer.clone(), now).unwrap();
@@ -198,16 +206,9 @@ impl Net {
         }
     }
 
-    /// Nobody says anything.
+    /// Nobody says anything, until something arrives for a connection that is not known any more.
     pub(crate) fn lose_power(&mut self, host: u8) {
         self.nodes.get_mut(&host).unwrap().speaker = None;
-        for pipe in self.pipes.iter_mut().filter(|pipe| pipe.hosts.contains(&host)) {
-            pipe.dead = true;
-            // The next life of the node counts its connections from 0 again.
-            pipe.ends.iter_mut().for_each(|end| {
-                *end = end.filter(|end| !matches!(end, End::Speaker { host: h, .. } if *h == host));
-            });
-        }
     }
 
     /// Cuts the cable, for good as far as the connections of now are concerned.
@@ -311,17 +312,18 @@ impl Net {
             Delivery::Connect { pipe } => self.deliver_connect(pipe),
             Delivery::Connected { pipe } => {
                 let [from, to] = self.pipes[pipe].hosts;
-                match self.pipes[pipe].ends[0] {
-                    Some(End::Speaker { host, conn }) if self.nodes[&host].speaker.is_some() => {
+                match self.live(self.pipes[pipe].ends[0]) {
+                    Some(End::Speaker { host, conn, .. }) => {
                         let (local, remote) =
                             (SocketAddr::new(ip(from), 40000), SocketAddr::new(ip(to), 179));
                         self.with(host, |speaker, now| speaker.handle_connected(conn, local, remote, now));
                     }
-                    _ => {}
+                    Some(End::Script) | None => {}
                 }
             }
-            Delivery::Refused { host, conn } => {
-                if self.nodes[&host].speaker.is_some() {
+            Delivery::Refused { pipe } => {
+                let end = self.pipes[pipe].ends[0].take();
+                if let Some(End::Speaker { host, conn, .. }) = self.live(end) {
                     let reason = "connection refused".to_owned();
                     self.with(host, |speaker, now| speaker.handle_connect_failed(conn, reason, now));
                 }
@@ -330,8 +332,8 @@ impl Net {
                 if self.pipes[pipe].dead {
                     return;
                 }
-                match self.pipes[pipe].ends[to] {
-                    Some(End::Speaker { host, conn }) if self.nodes[&host].speaker.is_some() => {
+                match self.live(self.pipes[pipe].ends[to]) {
+                    Some(End::Speaker { host, conn, .. }) => {
                         // Cut where nobody would cut it.
                         let (one, two) = bytes.split_at(bytes.len() / 3);
                         for part in [one, two] {
@@ -339,28 +341,45 @@ impl Net {
                         }
                     }
                     Some(End::Script) => self.pipes[pipe].got.extend(bytes),
-                    _ => {}
+                    // A kernel that knows nothing of the connection resets it; without power nobody does.
+                    None if self.runs(self.pipes[pipe].hosts[to]) => {
+                        self.send(Delivery::Fin { pipe, to: 1 - to })
+                    }
+                    None => {}
                 }
             }
             Delivery::Fin { pipe, to } => {
                 if self.pipes[pipe].dead {
                     return;
                 }
-                match self.pipes[pipe].ends[to].take() {
-                    Some(End::Speaker { host, conn }) if self.nodes[&host].speaker.is_some() => {
+                let end = self.pipes[pipe].ends[to].take();
+                match self.live(end) {
+                    Some(End::Speaker { host, conn, .. }) => {
                         let reason = "closed by the peer".to_owned();
                         self.with(host, |speaker, now| speaker.handle_closed(conn, reason, now));
                     }
                     Some(End::Script) => self.pipes[pipe].closed = true,
-                    _ => {}
+                    None => {}
                 }
             }
         }
     }
 
+    fn runs(&self, host: u8) -> bool {
+        self.nodes.get(&host).is_some_and(|node| node.speaker.is_some())
+    }
+
+    /// The end, if whoever held it still lives.
+    fn live(&self, end: Option<End>) -> Option<End> {
+        end.filter(|end| match end {
+            End::Speaker { host, life, .. } => self.runs(*host) && self.nodes[host].life == *life,
+            End::Script => true,
+        })
+    }
+
     fn deliver_connect(&mut self, pipe: usize) {
         let [from, to] = self.pipes[pipe].hosts;
-        if self.cut || self.pipes[pipe].dead {
+        if self.cut || self.pipes[pipe].dead || self.live(self.pipes[pipe].ends[0]).is_none() {
             return;
         }
         self.port += 1;
@@ -373,7 +392,8 @@ impl Net {
             let now = self.now;
             let speaker = self.nodes.get_mut(&to).unwrap().speaker.as_mut().unwrap();
             let accepted = speaker.handle_accepted(local, remote, now);
-            accepted.ok().map(|conn| End::Speaker { host: to, conn })
+            let life = self.nodes[&to].life;
+            accepted.ok().map(|conn| End::Speaker { host: to, life, conn })
         } else {
             None
         };
@@ -382,7 +402,7 @@ impl Net {
                 self.pipes[pipe].ends[1] = Some(end);
                 self.send(Delivery::Connected { pipe });
             }
-            (None, Some(End::Speaker { host, conn })) => self.send(Delivery::Refused { host, conn }),
+            (None, Some(End::Speaker { .. })) => self.send(Delivery::Refused { pipe }),
             (None, _) => self.pipes[pipe].closed = true,
         }
         if self.nodes.get(&to).is_some_and(|node| node.speaker.is_some()) {
@@ -442,7 +462,8 @@ impl Net {
             Action::Connect { conn, remote, options, .. } => {
                 let IpAddr::V4(to) = remote.ip() else { panic!("{remote}") };
                 self.nodes.get_mut(&host).unwrap().options.insert(conn, options);
-                let pipe = self.pipe([host, to.octets()[3]], End::Speaker { host, conn });
+                let life = self.nodes[&host].life;
+                let pipe = self.pipe([host, to.octets()[3]], End::Speaker { host, life, conn });
                 self.send(Delivery::Connect { pipe });
             }
             Action::Configure { conn, options } => {
@@ -486,7 +507,7 @@ impl Net {
     }
 
     fn find(&self, host: u8, conn: ConnId) -> Option<(usize, usize)> {
-        let end = Some(End::Speaker { host, conn });
+        let end = Some(End::Speaker { host, life: self.nodes[&host].life, conn });
         let side = |pipe: &Pipe| pipe.ends.iter().position(|it| *it == end);
         self.pipes.iter().enumerate().find_map(|(index, pipe)| Some((index, side(pipe)?)))
     }
