@@ -166,9 +166,11 @@ impl Speaker {
 
     /// The first intent is in place: every peer that should be there was added, every prefix originated. Before
     /// this no UPDATE and no End-of-RIB leaves, so that a restart is never told as the loss of what is not yet
-    /// put together again. Calls after the first do nothing.
+    /// put together again. From now on originations are told; what was learned, and End-of-RIB, after the deferral.
+    /// Calls after the first do nothing.
     pub fn originations_complete(&mut self, now: Instant) {
         self.deferral.originations_complete();
+        self.hub.rib.tell_originated();
         self.after(now);
     }
 

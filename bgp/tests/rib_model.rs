@@ -37,6 +37,7 @@ enum Step {
     Refresh { peer: u32 },
     Hold { v6: bool },
     Release { v6: bool },
+    TellOriginated,
     Write { peer: u32, budget: usize },
     Fib { max: usize },
 }
@@ -58,6 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => peer().prop_map(|peer| Step::Refresh { peer }),
         1 => any::<bool>().prop_map(|v6| Step::Hold { v6 }),
         2 => any::<bool>().prop_map(|v6| Step::Release { v6 }),
+        1 => Just(Step::TellOriginated),
         6 => (peer(), 1..200usize).prop_map(|(peer, budget)| Step::Write { peer, budget }),
         2 => (1..4usize).prop_map(|max| Step::Fib { max }),
     ]
@@ -319,6 +321,7 @@ fn run(steps: &[Step]) {
             }
             Step::Hold { v6 } => bench.rib.hold([family(v6)].into_iter().collect()),
             Step::Release { v6 } => bench.rib.release(family(v6)),
+            Step::TellOriginated => bench.rib.tell_originated(),
             Step::Write { peer, budget } => {
                 if model.up.contains(&peer) {
                     bench.write(peer, budget);

@@ -412,6 +412,42 @@ fn a_held_family_is_silent_and_then_complete() {
 }
 
 #[test]
+fn what_is_originated_is_told_during_a_hold_once_that_is_allowed() {
+    let mut bench = Bench::down(2, &[(1, true), (3, true)]);
+    bench.rib.hold(FamilySet::ALL);
+    bench.up(3);
+    bench.rib.originate(net("10.0.0.0/16"), &Origination::default());
+    assert!(bench.told(3).is_empty());
+    bench.rib.tell_originated();
+    assert_eq!(bench.told(3), ["10.0.0.0/16"]);
+
+    bench.up(1);
+    bench.announce(1, PREFIX, &path(&[65001, 7]));
+    bench.announce(1, "10.1.0.0/16", &path(&[65001, 7]));
+    bench.rib.originate(net("10.1.0.0/16"), &Origination::default());
+    bench.rib.originate(net("10.2.0.0/16"), &Origination::default());
+    assert_eq!(bench.told(3), ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"]);
+    assert_eq!(bench.told(1), ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"]);
+    assert_eq!(bench.rib.not_advertised(PeerId(3), &net(PREFIX)), Some(NotAdvertised::Held));
+    assert_eq!(bench.rib.not_advertised(PeerId(3), &net("10.0.0.0/16")), None);
+
+    // Taken back while the hold lasts: the learned path that is there waits all the same.
+    bench.rib.withdraw(net("10.1.0.0/16"));
+    bench.rib.withdraw(net("10.2.0.0/16"));
+    assert_eq!(bench.told(3), ["10.0.0.0/16"]);
+    assert!(bench.fib.is_empty() && bench.receivers[&3].end_of_rib.is_empty());
+    assert!(!bench.rib.pending(PeerId(3)) && bench.rib.poll_writable().is_none());
+
+    bench.rib.release(V4);
+    assert_eq!(bench.told(3), ["10.0.0.0/16", "10.1.0.0/16", PREFIX]);
+    assert_eq!(bench.receivers[&3].end_of_rib, [V4]);
+    assert_eq!(bench.fib.len(), 2);
+    bench.rib.release(V6);
+    assert_eq!(bench.told(3).len(), 3);
+    assert_eq!(bench.receivers[&3].end_of_rib, [V4, V6]);
+}
+
+#[test]
 fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
     let mut bench = Bench::new(1, &[(1, true)]);
     for number in 0..5000u32 {

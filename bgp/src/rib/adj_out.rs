@@ -80,9 +80,9 @@ impl AdjOut {
         self.initial.is_some_and(|bound| self.pending.peek().is_none_or(|row| row >= bound))
     }
 
-    /// The next row to look at; none while End-of-RIB comes first.
-    fn take(&mut self) -> Option<u32> {
-        if self.is_end_of_rib_due() { None } else { self.pending.take() }
+    /// The next row to look at; none while End-of-RIB comes first. That of a held family comes when the hold ends.
+    fn take(&mut self, held: bool) -> Option<u32> {
+        if !held && self.is_end_of_rib_due() { None } else { self.pending.take() }
     }
 
     pub(super) fn has_pending(&self) -> bool {
@@ -240,8 +240,10 @@ pub(super) fn write<F: AddressFamily>(
         return;
     }
     let (context, own) = (context(session), session.next_hop(F::FAMILY));
+    let held = shared.is_held(F::FAMILY);
     while out.len() < limit {
-        if let Some(adj) = adj_out::<F>(shared, peer)
+        if !held
+            && let Some(adj) = adj_out::<F>(shared, peer)
             && adj.is_end_of_rib_due()
         {
             adj.initial = None;
@@ -275,9 +277,10 @@ fn adj_out<F: AddressFamily>(shared: &mut Shared, peer: PeerId) -> Option<&mut A
 
 fn next_batch<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId, rows: usize) -> Batch {
     let mut batch = Batch::default();
+    let held = shared.is_held(F::FAMILY);
     while batch.looked_at < BATCH.min(rows)
         && let Some(adj) = adj_out::<F>(shared, peer)
-        && let Some(row) = adj.take()
+        && let Some(row) = adj.take(held)
     {
         batch.looked_at += 1;
         let again = adj.again.remove(row);

@@ -112,7 +112,7 @@ impl Rib {
         if !session.is_some_and(|session| session.families.contains(family)) {
             return Some(NotAdvertised::NoSession);
         }
-        if self.is_held(family) {
+        if self.shared.is_silent(family) {
             return Some(NotAdvertised::Held);
         }
         let shared = &mut self.shared;
@@ -121,7 +121,10 @@ impl Rib {
             IpNet::V6(prefix) => adj_out::explain(&self.v6, shared, peer, self.v6.find(&prefix)),
         };
         self.shared.attributes.collect();
-        outcome
+        match outcome {
+            Some(NotAdvertised::NoPath) if self.is_held(family) => Some(NotAdvertised::Held),
+            outcome => outcome,
+        }
     }
 
     fn entries(&self, family: Family) -> Box<dyn Iterator<Item = PathEntry<'_>> + '_> {

@@ -264,9 +264,24 @@ impl Rib {
         self.shared.signal(peer);
     }
 
-    /// Nothing is decided, told or reported in these families until [`Self::release`] (RFC 4724 §4.1).
+    /// Nothing is decided, told or reported in these families until [`Self::release`] (RFC 4724 §4.1), or
+    /// [`Self::tell_originated`] for what this speaker originates.
     pub fn hold(&mut self, families: FamilySet) {
         self.shared.hold(families);
+    }
+
+    /// What this speaker originates is told in the held families from now on: it is chosen whatever the peers say,
+    /// so it need not wait for them. Learned paths and End-of-RIB still wait for [`Self::release`].
+    pub fn tell_originated(&mut self) {
+        for family in Family::ALL {
+            if self.shared.tell_originated(family) {
+                in_family!(self, family, |table, shared| table.decide_originated(shared));
+            }
+        }
+        for peer in self.shared.peers_up().to_vec() {
+            self.shared.signal(peer);
+        }
+        self.shared.attributes.collect();
     }
 
     /// Ends a hold: every prefix is decided, and each peer's initial table goes out, with End-of-RIB after it.
@@ -314,7 +329,7 @@ impl Rib {
         let limit = out.len().saturating_add(budget);
         let mut rows = ROWS_PER_WRITE;
         for family in self.shared.family_turn(peer) {
-            if !self.shared.is_held(family) {
+            if !self.shared.is_silent(family) {
                 in_family!(self, family, |table, shared| {
                     adj_out::write(table, shared, peer, out, limit, &mut rows)
                 });

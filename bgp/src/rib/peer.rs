@@ -49,6 +49,8 @@ pub(super) struct Shared {
     up: Vec<PeerId>,
     writable: VecDeque<PeerId>,
     held: FamilySet,
+    /// Of those held, the families whose originated paths are decided and told all the same.
+    originated_told: FamilySet,
     pub(super) watched: FxHashSet<IpNet>,
     pub(super) written: VecDeque<(IpNet, PeerId)>,
 }
@@ -63,6 +65,7 @@ impl Shared {
             up: Vec::new(),
             writable: VecDeque::new(),
             held: FamilySet::EMPTY,
+            originated_told: FamilySet::EMPTY,
             watched: FxHashSet::default(),
             written: VecDeque::new(),
         }
@@ -166,8 +169,27 @@ impl Shared {
         self.held = self.held.union(families);
     }
 
+    /// Whether nothing at all may be told in the family.
+    pub(super) fn is_silent(&self, family: Family) -> bool {
+        self.silent().contains(family)
+    }
+
+    fn silent(&self) -> FamilySet {
+        self.held.difference(self.originated_told)
+    }
+
+    /// Originated paths of a held family are told from now on; whether that is new.
+    pub(super) fn tell_originated(&mut self, family: Family) -> bool {
+        let new = self.is_silent(family);
+        if new {
+            self.originated_told.insert(family);
+        }
+        new
+    }
+
     pub(super) fn release_hold(&mut self, family: Family) {
         self.held.remove(family);
+        self.originated_told.remove(family);
         for id in self.up.clone() {
             self.signal(id);
         }
@@ -242,10 +264,10 @@ impl Shared {
 
     /// Puts a peer among those that have something to be written.
     pub(super) fn signal(&mut self, id: PeerId) {
-        let held = self.held;
+        let (held, silent) = (self.held, self.silent());
         if let Some(peer) = self.peer_mut(id)
             && !peer.signalled
-            && peer.has_pending(held)
+            && peer.has_pending(held, silent)
         {
             peer.signalled = true;
             self.writable.push_back(id);
@@ -253,7 +275,7 @@ impl Shared {
     }
 
     pub(super) fn has_pending(&self, id: PeerId) -> bool {
-        self.peer(id).is_some_and(|peer| peer.has_pending(self.held))
+        self.peer(id).is_some_and(|peer| peer.has_pending(self.held, self.silent()))
     }
 
     /// The order in which families are written this time.
@@ -292,9 +314,13 @@ impl Peer {
         }
     }
 
-    fn has_pending(&self, held: FamilySet) -> bool {
+    fn has_pending(&self, held: FamilySet, silent: FamilySet) -> bool {
         self.session.as_ref().is_some_and(|session| {
-            session.families.difference(held).iter().any(|family| self.out[family.index()].has_pending())
+            session.families.difference(silent).iter().any(|family| {
+                let out = &self.out[family.index()];
+                // End-of-RIB of a held family waits.
+                if held.contains(family) { !out.pending.is_empty() } else { out.has_pending() }
+            })
         })
     }
 }

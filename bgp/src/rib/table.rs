@@ -10,7 +10,9 @@
 //! the FIB. A path that is refused (policy, loop) is kept with the reason, so that a change of policy finds it.
 //!
 //! While a family is held (RFC 4724 §4.1) lists change and nothing is decided; rows whose used paths changed
-//! meanwhile are flagged, because what they were compared with is gone when the hold ends.
+//! meanwhile are flagged, because what they were compared with is gone when the hold ends. Originated paths are let
+//! through before that: they win against every learned path, so deciding them early decides nothing that a peer
+//! could still change.
 //!
 //! A row stays while it has paths, while some peer has been told of it (the number of such peers is kept), and
 //! while the FIB has it and does not know yet that it is gone.
@@ -411,6 +413,9 @@ impl<F: AddressFamily> Table<F> {
     fn decide(&mut self, shared: &mut Shared, row: u32, before: &InUse) {
         if shared.is_held(F::FAMILY) {
             self.rows[row as usize].set(Row::<F>::CHANGED, true);
+            if !shared.is_silent(F::FAMILY) {
+                self.decide_held(shared, row, before);
+            }
             return;
         }
         let mut candidates = Candidates::new();
@@ -430,6 +435,36 @@ impl<F: AddressFamily> Table<F> {
         }
         if unknown || !same_next_hops(shared, before, &after) {
             self.dirty.insert(row);
+        }
+    }
+
+    /// Decides the originated paths of a held family.
+    pub(super) fn decide_originated(&mut self, shared: &mut Shared) {
+        for row in 0..self.row_bound() {
+            if self.row(row).is_some() {
+                let before = self.in_use(row);
+                self.decide_held(shared, row, &before);
+            }
+        }
+    }
+
+    /// An originated path is used at once, and out of use at once; what is learned waits for the end of the hold.
+    fn decide_held(&mut self, shared: &mut Shared, row: u32, before: &InUse) {
+        let is_local = |peer: PeerId| peer == PeerId::LOCAL;
+        let local = self.path_of(row, PeerId::LOCAL);
+        if local.is_none() && !before.first().is_some_and(|(peer, _)| is_local(*peer)) {
+            return;
+        }
+        let mut candidates = Candidates::new();
+        if let Some(path) = local
+            && let Some(used) = self.paths[path as usize].used()
+        {
+            candidates.push(candidate(shared, path, PeerId::LOCAL, used));
+        }
+        self.relink(row, &candidates);
+        let after = self.in_use(row);
+        if before.first() != after.first() {
+            shared.best_changed(F::FAMILY, row, after.first().map(|(peer, _)| *peer));
         }
     }
 

@@ -4,6 +4,11 @@
 //! restart, End-of-RIB of every peer that had a part in the restart, for the Selection_Deferral_Timer at most. A
 //! peer that has no graceful restart, was restarted itself or does not carry the family is not waited for; one that is
 //! not back yet is, because it is still forwarding by what this speaker said before.
+//!
+//! What this speaker originates waits for the owner's word alone: no peer's path is preferred to it, so there is no
+//! selection to defer. It matters twice. A peer removes what is still stale when the session is lost a second time (RFC
+//! 4724 §4.2), so the time from Established to the UPDATEs is the time in which a second crash loses routes; and
+//! a peer that doesn't come back must not keep new prefixes from those that did.
 
 use std::time::Instant;
 
