@@ -91,11 +91,9 @@ fn check(runtime: &Runtime, node: &Node, netns: &OwnedFd, spec: &DeviceSpec) -> 
 fn a_pod_reaches_the_host_and_the_host_the_pod() {
     isolated("a_pod_reaches_the_host_and_the_host_the_pod", |runtime| {
         let node = node(runtime);
-        for (container, addresses) in [
-            ("four", &["10.1.0.4"][..]),
-            ("six", &["2001:db8::6"]),
-            ("dual", &["10.1.0.46", "2001:db8::46"]),
-        ] {
+        for (container, addresses) in
+            [("four", &["10.1.0.4"][..]), ("six", &["2001:db8::6"]), ("dual", &["10.1.0.46", "2001:db8::46"])]
+        {
             let netns = namespace();
             let spec = spec(container, addresses);
             let device = attach(runtime, &node, &netns, &spec);
@@ -134,7 +132,8 @@ fn check_names_everything_that_is_missing() {
             ip("addr del 10.1.0.4/32 dev eth0");
         });
         let error = check(runtime, &node, &netns, &spec).unwrap_err();
-        for part in ["eth0 has no 10.1.0.4", "neighbour entry for 169.254.1.1", "no default route by fe80::"] {
+        for part in ["eth0 has no 10.1.0.4", "neighbour entry for 169.254.1.1", "no default route by fe80::"]
+        {
             assert!(error.contains(part), "{part} in {error}");
         }
         // A second ADD mends the pod's side.
@@ -303,7 +302,10 @@ fn a_pod_costs_the_same_among_many() {
         let pods: u32 = std::env::var("TRUNKLINE_TEST_PODS").map_or(200, |pods| pods.parse().unwrap());
         measure(100, pods);
         let many = measure(60_000, 60);
-        println!("attach, dual stack: p50 {:?} p99 {:?}; with {pods} more pods: p50 {:?} p99 {:?}", few.0, few.1, many.0, many.1);
+        println!(
+            "attach, dual stack: p50 {:?} p99 {:?}; with {pods} more pods: p50 {:?} p99 {:?}",
+            few.0, few.1, many.0, many.1
+        );
         assert!(many.0 < few.0 * 2, "{few:?} {many:?}");
         let address: IpAddr = "10.1.234.96".parse().unwrap();
         assert!(ping(&address.to_string()), "60000 is 234.96");

@@ -7,8 +7,8 @@
 //! What has to happen *after* all changes up to now are installed is a [`Turn`]. To know when that is, the pump puts a
 //! fence behind its request for changes: when the fence is answered and the request is not, there were none left.
 //!
-//! On its way the pump notes which next hop each peer announces in each family: that is where the default route of a
-//! family leads whose session runs over the other one.
+//! On its way the pump notes which next hop each peer announces in each family ([`Tiding::Announced`]): that is where
+//! the default route of a family leads whose session runs over the other one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,21 +26,26 @@ const BATCH: usize = 4096;
 /// What is done once all changes up to now are installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The family has converged: what the last run left may go.
-    Release(Family),
+    /// Say so: [`Tiding::Drained`].
+    Drain(Family),
     /// The kernel wants every route again.
     Relearn,
 }
 
-/// A peer announces another next hop in a family.
+/// What the pump tells, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Announced {
-    /// The peer.
-    pub peer: IpAddr,
-    /// The family of the prefixes.
-    pub family: Family,
-    /// The next hop.
-    pub next_hop: NextHop,
+pub enum Tiding {
+    /// A peer announces another next hop in a family.
+    Announced {
+        /// The peer.
+        peer: IpAddr,
+        /// The family of the prefixes.
+        family: Family,
+        /// The next hop.
+        next_hop: NextHop,
+    },
+    /// Every change from before [`Turn::Drain`] is installed, and every next hop in it was told.
+    Drained(Family),
 }
 
 /// Moves routes until the speaker stops.
@@ -49,7 +54,7 @@ pub async fn run(
     mut changes: RouteChanges,
     kernel: KernelHandle,
     mut turns: mpsc::UnboundedReceiver<Turn>,
-    announced: mpsc::UnboundedSender<Announced>,
+    tidings: mpsc::UnboundedSender<Tiding>,
 ) {
     let mut seen = BTreeMap::new();
     let mut due: Vec<Turn> = Vec::new();
@@ -80,23 +85,25 @@ pub async fn run(
                         return;
                     }
                     for turn in due.drain(..) {
-                        take(turn, &speaker, &kernel).await;
+                        take(turn, &speaker, &kernel, &tidings).await;
                     }
                     continue;
                 }
             }
         };
-        note(&batch, &mut seen, &announced);
+        note(&batch, &mut seen, &tidings);
         report(kernel.learned(batch).await);
     }
 }
 
-async fn take(turn: Turn, speaker: &SpeakerHandle, kernel: &KernelHandle) {
+async fn take(
+    turn: Turn,
+    speaker: &SpeakerHandle,
+    kernel: &KernelHandle,
+    tidings: &mpsc::UnboundedSender<Tiding>,
+) {
     match turn {
-        Turn::Release(family) => {
-            tracing::info!(%family, "converged: what the last run left in the kernel is swept");
-            report(kernel.release(family).await);
-        }
+        Turn::Drain(family) => drop(tidings.send(Tiding::Drained(family))),
         Turn::Relearn => {
             let Ok(routes) = speaker.routes().await else { return };
             let mut learned: BTreeMap<_, Vec<FibPath>> = BTreeMap::new();
@@ -123,13 +130,13 @@ fn report(outcome: Result<(), KernelError>) {
 fn note(
     batch: &[RouteChange],
     seen: &mut BTreeMap<(IpAddr, Family), NextHop>,
-    announced: &mpsc::UnboundedSender<Announced>,
+    tidings: &mpsc::UnboundedSender<Tiding>,
 ) {
     for change in batch {
         let family = Family::of(&change.prefix);
         for path in &change.paths {
             if seen.insert((path.peer, family), path.next_hop) != Some(path.next_hop) {
-                let _ = announced.send(Announced { peer: path.peer, family, next_hop: path.next_hop });
+                let _ = tidings.send(Tiding::Announced { peer: path.peer, family, next_hop: path.next_hop });
             }
         }
     }

@@ -5,13 +5,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::{Events, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop};
 
 use super::bgp::{Prefixes, Told};
-use super::pump::{self, Announced, Turn};
+use super::pump::{self, Tiding, Turn};
 use super::{BgpView, Gate, Mtus, PodError, Reconcile, Request, Unrecorded, View};
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
@@ -50,6 +51,10 @@ pub struct Start {
 struct Known {
     up: bool,
     local: Option<IpAddr>,
+    /// What the session agreed on.
+    families: FamilySet,
+    /// Its initial table is here.
+    complete: FamilySet,
     /// Families in which the peer restarts and still forwards (RFC 4724 §4.2).
     retained: FamilySet,
     next_hops: BTreeMap<Family, NextHop>,
@@ -60,7 +65,7 @@ struct Running {
     told: Told,
     events: Events,
     turns: mpsc::UnboundedSender<Turn>,
-    announced: mpsc::UnboundedReceiver<Announced>,
+    tidings: mpsc::UnboundedReceiver<Tiding>,
 }
 
 struct Task {
@@ -79,6 +84,9 @@ struct Task {
     running: Option<Running>,
     sessions: BTreeMap<IpAddr, Known>,
     converged: FamilySet,
+    /// Converged, and the kernel still holds what the last run left; until when at most.
+    held: FamilySet,
+    held_until: Option<Instant>,
     refused: Vec<String>,
     speaker_fault: Option<String>,
     kernel_faults: Vec<String>,
@@ -108,6 +116,8 @@ pub fn spawn(start: Start) -> Reconcile {
         running: None,
         sessions: BTreeMap::new(),
         converged: FamilySet::EMPTY,
+        held: FamilySet::EMPTY,
+        held_until: None,
         refused: Vec::new(),
         speaker_fault: None,
         kernel_faults: Vec::new(),
@@ -122,13 +132,20 @@ async fn heard(running: &mut Option<Running>) -> Heard {
     let Some(running) = running else { return std::future::pending().await };
     tokio::select! {
         event = running.events.next() => event.map_or(Heard::Ended, Heard::Event),
-        Some(announced) = running.announced.recv() => Heard::Announced(announced),
+        Some(tiding) = running.tidings.recv() => Heard::Tiding(tiding),
+    }
+}
+
+async fn overdue(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }
 
 enum Heard {
     Event(Event),
-    Announced(Announced),
+    Tiding(Tiding),
     Ended,
 }
 
@@ -154,12 +171,18 @@ impl Task {
                         return self.stop_speaker(Stop::Silent).await;
                     }
                 },
+                () = overdue(self.held_until) => {
+                    self.drain();
+                    // The turn is under way; should the pump have ended, nobody is left to wait for.
+                    self.held_until = None;
+                }
                 heard = heard(&mut self.running) => match heard {
                     Heard::Event(event) => self.hear(event).await,
-                    Heard::Announced(Announced { peer, family, next_hop }) => {
+                    Heard::Tiding(Tiding::Announced { peer, family, next_hop }) => {
                         self.sessions.entry(peer).or_default().next_hops.insert(family, next_hop);
                         self.replan().await;
                     }
+                    Heard::Tiding(Tiding::Drained(family)) => self.release(family).await,
                     Heard::Ended => {
                         self.running = None;
                         self.speaker_fault = Some("the BGP speaker has ended unexpectedly".to_owned());
@@ -463,9 +486,9 @@ impl Task {
             let restarting = std::mem::replace(&mut self.speaker.restarting, false);
             tracing::info!(local_as = %bgp.local_as, router_id = %bgp.router_id, restarting, "the BGP speaker runs");
             let (turns, turn_queue) = mpsc::unbounded_channel();
-            let (announce, announced) = mpsc::unbounded_channel();
-            tokio::spawn(pump::run(handle.clone(), changes, self.kernel.clone(), turn_queue, announce));
-            self.running = Some(Running { told: Told::new(handle, &bgp), events, turns, announced });
+            let (tell, tidings) = mpsc::unbounded_channel();
+            tokio::spawn(pump::run(handle.clone(), changes, self.kernel.clone(), turn_queue, tell));
+            self.running = Some(Running { told: Told::new(handle, &bgp), events, turns, tidings });
         }
         let wanted = self.prefixes(&bgp.originate);
         let Some(running) = &mut self.running else { return };
@@ -498,10 +521,16 @@ impl Task {
     async fn hear(&mut self, event: Event) {
         match event {
             Event::PeerUp { address, remote_as, local, families, .. } => {
-                let families: Vec<String> = families.iter().map(|family| family.to_string()).collect();
-                tracing::info!(peer = %address, %remote_as, families = families.join(","), "session established");
+                let names: Vec<String> = families.iter().map(|family| family.to_string()).collect();
+                tracing::info!(peer = %address, %remote_as, families = names.join(","), "session established");
                 let known = self.sessions.entry(address).or_default();
-                (known.up, known.local, known.retained) = (true, Some(local.ip()), FamilySet::EMPTY);
+                *known = Known {
+                    up: true,
+                    local: Some(local.ip()),
+                    families,
+                    next_hops: std::mem::take(&mut known.next_hops),
+                    ..Known::default()
+                };
                 self.replan().await;
             }
             Event::PeerDown { address, reason, retained, .. } => {
@@ -509,6 +538,7 @@ impl Task {
                 let known = self.sessions.entry(address).or_default();
                 (known.up, known.retained) = (false, retained);
                 self.replan().await;
+                self.drain();
             }
             Event::StaleSwept { address, family, paths, .. } => {
                 tracing::info!(peer = %address, %family, paths, "stale paths removed");
@@ -524,13 +554,44 @@ impl Task {
             }
             Event::EndOfRib { address, family, .. } => {
                 tracing::debug!(peer = %address, %family, "End-of-RIB");
+                self.sessions.entry(address).or_default().complete.insert(family);
+                self.drain();
             }
             Event::Advertised { .. } => {}
             Event::Converged { family } => {
+                tracing::info!(%family, "converged");
                 self.converged.insert(family);
-                if let Some(running) = &self.running {
-                    let _ = running.turns.send(Turn::Release(family));
-                }
+                self.held.insert(family);
+                self.held_until = Some(Instant::now() + self.speaker.selection_deferral);
+                self.drain();
+            }
+        }
+    }
+
+    /// Lets go of what the last run left in the kernel, in families where every established peer has told all it has.
+    /// The speaker may converge earlier: it does not wait for peers that restart themselves (RFC 4724 §4.1), but a
+    /// default route leads where a peer's first path says.
+    fn drain(&mut self) {
+        let Some(running) = &self.running else { return };
+        let overdue = self.held_until.is_some_and(|until| until <= Instant::now());
+        for family in self.held.iter() {
+            let waits = |known: &Known| {
+                known.up && known.families.contains(family) && !known.complete.contains(family)
+            };
+            if overdue || !self.sessions.values().any(waits) {
+                let _ = running.turns.send(Turn::Drain(family));
+            }
+        }
+    }
+
+    async fn release(&mut self, family: Family) {
+        if self.held.contains(family) {
+            self.held.remove(family);
+            if self.held.is_empty() {
+                self.held_until = None;
+            }
+            if let Err(error) = self.kernel.release(family).await {
+                tracing::error!(%family, %error, "what the last run left in the kernel could not be swept");
             }
         }
     }

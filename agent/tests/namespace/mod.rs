@@ -1,5 +1,8 @@
 //! Network namespaces without names: each lives as long as somebody holds its descriptor, so that nothing is left behind.
-#![allow(unsafe_code, reason = "unshare is unsafe: it could unshare file descriptors, which is not asked for here")]
+#![allow(
+    unsafe_code,
+    reason = "unshare is unsafe: it could unshare file descriptors, which is not asked for here"
+)]
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -58,11 +61,7 @@ pub(crate) fn inside<T: Send>(namespace: &OwnedFd, what: impl FnOnce() -> T + Se
 /// Runs `ip` in this thread's namespace; it must succeed.
 pub(crate) fn ip(arguments: &str) -> String {
     let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
-    assert!(
-        output.status.success(),
-        "ip {arguments}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -74,12 +73,7 @@ pub(crate) fn ip_json(arguments: &str) -> Vec<Value> {
 
 /// One ping, answered within a second.
 pub(crate) fn ping(address: &str) -> bool {
-    Command::new("ping")
-        .args(["-c", "1", "-W", "1", address])
-        .output()
-        .unwrap()
-        .status
-        .success()
+    Command::new("ping").args(["-c", "1", "-W", "1", address]).output().unwrap().status.success()
 }
 
 /// Waits until something holds, at most five seconds.

@@ -124,7 +124,8 @@ impl Owner {
         state.info = info;
         let is_usable = state.is_usable();
         if own {
-            if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false) {
+            if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false)
+            {
                 tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
                 self.repairs += 1;
                 self.mend_device(index);
