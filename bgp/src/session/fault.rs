@@ -1,8 +1,8 @@
 //! Why a connection ends, what the peer is told of it, and when the next one is tried.
 //!
 //! Every end of a connection, quiet or not, is a [`Fault`]. Its three consequences stand side by side here: the
-//! NOTIFICATION ([`Fault::notification`]), whether the peer's paths may outlive the session
-//! ([`Fault::retains`], RFC 4724 §4.2), and the wait ([`Fault::retry`]).
+//! NOTIFICATION (`Fault::notification`), whether the peer's paths may outlive the session
+//! (`Fault::retains`, RFC 4724 §4.2), and the wait (`Fault::retry`).
 
 use crate::wire::{Cease, MessageKind, Notification, WireError};
 

@@ -1,6 +1,6 @@
 //! One configured peer: the state machine of RFC 4271 §8, its connections and its timers.
 //!
-//! A [`Peer`] has at most two [`Connection`](connection::Connection)s, one that it opened and one that the peer
+//! A [`Peer`] has at most two connections, one that it opened and one that the peer
 //! opened, each with its own OpenSent, OpenConfirm or Established; the RFC's state of the peer is that of the more
 //! advanced one. The peer itself is stopped (Idle until an operator acts), held (Idle until the IdleHoldTimer
 //! expires) or running (Connect, Active and further). Where both connections get as far as OpenConfirm, §6.8 says

@@ -1,6 +1,6 @@
 //! What two OPENs agree on: capabilities both sides have, the shorter Hold Time, graceful restart.
 //!
-//! [`offer`] is this side's OPEN, [`Negotiated::new`] the meeting of both. A capability counts only if both sides
+//! `offer` is this side's OPEN, `Negotiated::new` the meeting of both. A capability counts only if both sides
 //! sent it (RFC 5492 §3); a peer that sends no multiprotocol capability at all speaks IPv4 unicast (RFC 4760 §8).
 
 use std::net::Ipv4Addr;

@@ -1,5 +1,5 @@
 //! The peer's own part of the state machine: operator's verbs, connections made and lost, timers.
-//! What comes over a connection is in [`messages`], what an operator sees in [`status`].
+//! What comes over a connection is in `messages`, what an operator sees in `status`.
 
 mod messages;
 mod status;

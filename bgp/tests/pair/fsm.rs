@@ -267,6 +267,14 @@ fn a_session_that_lasted_makes_the_next_waits_short_again() {
         assert!(all.status(1, 2).next_attempt.unwrap() <= secs(1));
     }
     assert_eq!(all.status(1, 2).flaps, 6);
+    for _ in 0..6 {
+        let pipe = all.script_accept();
+        all.script_send(pipe, &encoded(&open()));
+        all.script_send(pipe, &keepalive());
+        all.run(secs(60));
+        all.script_close(pipe);
+        assert!(all.status(1, 2).next_attempt.unwrap() <= secs(1));
+    }
 }
 
 #[test]
