@@ -188,6 +188,13 @@ fn what_others_break_at_a_pod_comes_back() {
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!(node.kernel.status().repairs, repairs);
 
+        // Neighbours are not listened to (a host's are too many); a scan mends them, and sweeps own routes that nobody asked for.
+        ip(&format!("neigh del 10.1.0.4 dev {host}"));
+        ip("route add 10.1.0.99 dev lo table 39999 proto 116");
+        assert_eq!(runtime.block_on(node.kernel.resync()).unwrap(), 1);
+        assert!(whole(runtime, &node));
+        assert!(!ip("route show table 39999").contains("10.1.0.99"));
+
         // A link cannot be brought back without its pod: that is said.
         ip(&format!("link del {host}"));
         let event = runtime.block_on(async {

@@ -19,7 +19,10 @@ pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
     let wanted = (!rules.sources.is_empty()).then(|| render(rules));
     let script = match (&there, &wanted) {
         (None, None) => return Ok(false),
-        (Some(there), Some(wanted)) if there == wanted => return Ok(false),
+        // Where lines break is nft's matter.
+        (Some(there), Some(wanted)) if there.split_whitespace().eq(wanted.split_whitespace()) => {
+            return Ok(false);
+        }
         // `add` before `delete`, so that it is no error where the table is not there.
         (_, Some(wanted)) => format!("add table {TABLE}\ndelete table {TABLE}\n{wanted}"),
         (Some(_), None) => format!("delete table {TABLE}\n"),
@@ -28,7 +31,8 @@ pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The table as `nft list` writes it, so that it can be compared with that.
+/// The table as `nft list` writes it (but for line breaks), so that it can be compared with that. A version of nft that writes it
+/// otherwise costs a replacement at each start, and nothing else.
 fn render(rules: &NatRules) -> String {
     let mut text = format!("table {TABLE} {{\n");
     for (name, kind, v4) in [("inside4", "ipv4_addr", true), ("inside6", "ipv6_addr", false)] {
@@ -55,9 +59,7 @@ fn set<'a>(text: &mut String, name: &str, kind: &str, prefixes: impl Iterator<It
             .iter()
             .map(|prefix| if host(prefix) { prefix.addr().to_string() } else { prefix.to_string() })
             .collect();
-        // nft puts two on a line, and lines up the next.
-        let lines: Vec<String> = words.chunks(2).map(|pair| pair.join(", ")).collect();
-        let _ = writeln!(text, "\t\telements = {{ {} }}", lines.join(",\n\t\t\t     "));
+        let _ = writeln!(text, "\t\telements = {{ {} }}", words.join(", "));
     }
     text.push_str("\t}\n\n");
 }
@@ -65,7 +67,7 @@ fn set<'a>(text: &mut String, name: &str, kind: &str, prefixes: impl Iterator<It
 /// The table as it is; none if it is not there.
 fn list() -> Result<Option<String>, String> {
     let output = Command::new("nft")
-        .args(["-n", "list", "table", "inet", "trunkline"])
+        .args(["list", "table", "inet", "trunkline"])
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("nft: {error}: install nftables, autoNatOutgoing needs it"))?;

@@ -1,1 +1,334 @@
+//! Tables: an intent and a host on the left, what comes of it on the right.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use trunkline_api::resources::{Network, Subnet};
+use trunkline_bgp::types::{Asn, Community, Family, NextHop};
+
+use super::*;
+
+fn network(name: &str, kind: &str, spec: serde_json::Value) -> Network {
+    let mut whole = serde_json::json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": name}, "spec": spec,
+    });
+    let (kind, mode) = kind.split_once('/').unwrap();
+    whole["spec"]["type"] = kind.into();
+    whole["spec"]["mode"] = mode.into();
+    if kind == "Underlay" {
+        whole["spec"]["nodeSelector"] = serde_json::json!({"rack": "1"});
+    }
+    serde_json::from_value(whole).unwrap()
+}
+
+fn bgp(name: &str, asn: u32, peers: serde_json::Value) -> Network {
+    network(name, "Underlay/BGP", serde_json::json!({"netID": asn, "config": {"bgpPeers": peers}}))
+}
+
+fn subnet(name: &str, network: &str, cidr: &str, config: serde_json::Value) -> Subnet {
+    let version = if cidr.contains(':') { "6" } else { "4" };
+    serde_json::from_value(serde_json::json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": "Subnet", "metadata": {"name": name},
+        "spec": {"network": network, "range": {"version": version, "cidr": cidr}, "config": config},
+    }))
+    .unwrap()
+}
+
+fn two_tors() -> serde_json::Value {
+    serde_json::json!([{"asn": 65001, "address": "192.0.2.1"}, {"asn": 65001, "address": "192.0.2.3"}])
+}
+
+fn intent(networks: Vec<Network>, subnets: Vec<Subnet>) -> Intent {
+    let labels = [("rack".to_owned(), "1".to_owned())].into();
+    Intent { node: NodeIdentity { name: "node1".to_owned(), labels }, networks, subnets, router_id: None }
+}
+
+fn usual() -> Intent {
+    intent(
+        vec![bgp("rack", 65100, two_tors())],
+        vec![
+            subnet("v4", "rack", "10.1.0.0/16", serde_json::json!({})),
+            subnet("v6", "rack", "2001:db8:1::/64", serde_json::json!({})),
+        ],
+    )
+}
+
+fn link(index: u32, name: &str, addresses: &[&str]) -> Link {
+    Link {
+        index,
+        name: name.to_owned(),
+        mac: None,
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        up: true,
+        mtu: 1500 + index,
+    }
+}
+
+fn session(peer: &str, established: bool, v6: Option<&str>) -> Session {
+    let next_hop = v6.map(|address| (Family::Ipv6Unicast, NextHop::V6(address.parse().unwrap())));
+    Session {
+        peer: peer.parse().unwrap(),
+        local: None,
+        established,
+        next_hops: next_hop.into_iter().collect(),
+    }
+}
+
+fn host(sessions: Vec<Session>) -> Host {
+    Host {
+        links: vec![
+            link(1, "lo", &["127.0.0.1/8", "::1/128"]),
+            link(2, "up1", &["192.0.2.0/31", "fe80::2/64", "2001:db8:0:1::1/64"]),
+            link(3, "up2", &["192.0.2.2/31", "2001:db8:0:2::1/64"]),
+            link(4, "mgmt", &["10.255.0.9/24"]),
+        ],
+        sessions,
+        ..Host::default()
+    }
+}
+
+fn key(table: u32, prefix: &str) -> RouteKey {
+    RouteKey { table, prefix: prefix.parse().unwrap() }
+}
+
+fn gateways(plan: &Plan, prefix: &str) -> Vec<String> {
+    match plan.kernel.routes.get(&key(10_000, prefix)) {
+        Some(RouteTarget::Via(hops)) => hops.iter().map(|hop| hop.gateway.unwrap().to_string()).collect(),
+        Some(RouteTarget::Blackhole) => vec!["blackhole".to_owned()],
+        None => Vec::new(),
+    }
+}
+
+#[test]
+fn rules_lead_local_pods_the_fabric_and_subnets_to_their_tables() {
+    let plan = plan(&usual(), &host(Vec::new())).unwrap();
+    let rules: Vec<String> = plan
+        .kernel
+        .rules
+        .iter()
+        .filter(|rule| rule.family == Family::Ipv4Unicast)
+        .map(|rule| format!("{} {:?} {:?} {}", rule.priority, rule.from, rule.iif, rule.table))
+        .collect();
+    assert_eq!(
+        rules,
+        [
+            "1000 None None 39999",
+            "1030 None Some(\"up1\") 39998",
+            "1030 None Some(\"up2\") 39998",
+            "1100 Some(10.1.0.0/16) None 10000",
+        ]
+    );
+    assert_eq!(plan.kernel.rules.len(), 8, "the same for IPv6");
+    let blackholes: Vec<&RouteKey> = plan
+        .kernel
+        .routes
+        .iter()
+        .filter(|(_, target)| **target == RouteTarget::Blackhole)
+        .map(|(key, _)| key)
+        .collect();
+    assert_eq!(blackholes, [&key(39_998, "10.1.0.0/16"), &key(39_998, "2001:db8:1::/64")]);
+    let network = &plan.networks["rack"];
+    assert_eq!((network.table, network.mtu, network.refused.as_deref()), (Some(10_000), Some(1502), None));
+    let sysctls: Vec<&str> = plan.kernel.sysctls.keys().map(String::as_str).collect();
+    assert_eq!(
+        sysctls,
+        [
+            "net/ipv4/conf/up1/rp_filter",
+            "net/ipv4/conf/up2/rp_filter",
+            "net/ipv4/ip_forward",
+            "net/ipv6/conf/all/forwarding"
+        ]
+    );
+}
+
+#[test]
+fn the_default_route_follows_the_sessions() {
+    let v6 = Some("2001:db8:0:1::2");
+    for (sessions, v4_hops, v6_hops) in [
+        (vec![], &[][..], &[][..]),
+        (vec![session("192.0.2.1", false, v6)], &[], &[]),
+        (vec![session("192.0.2.1", true, None)], &["192.0.2.1"], &[]),
+        (
+            vec![session("192.0.2.1", true, v6), session("192.0.2.3", true, Some("2001:db8:0:2::2"))],
+            &["192.0.2.1", "192.0.2.3"],
+            &["2001:db8:0:1::2", "2001:db8:0:2::2"],
+        ),
+        (vec![session("192.0.2.3", true, Some("fe80::9"))], &["192.0.2.3"], &["fe80::9"]),
+    ] {
+        let plan = plan(&usual(), &host(sessions.clone())).unwrap();
+        assert_eq!(gateways(&plan, "0.0.0.0/0"), v4_hops, "{sessions:?}");
+        assert_eq!(gateways(&plan, "::/0"), v6_hops, "{sessions:?}");
+    }
+    let plan = plan(&usual(), &host(vec![session("192.0.2.3", true, Some("fe80::9"))])).unwrap();
+    let RouteTarget::Via(hops) = &plan.kernel.routes[&key(10_000, "::/0")] else { panic!("no hops") };
+    assert_eq!(hops[0].ifindex, Some(3), "a link-local router is on the session's link");
+}
+
+#[test]
+fn peers_that_import_or_do_not_route_get_no_default_route() {
+    let peers = serde_json::json!([
+        {"asn": 65001, "address": "192.0.2.1", "import": {}},
+        {"asn": 65001, "address": "192.0.2.3"},
+        {"asn": 65001, "address": "10.255.0.1", "doesNotRouteTraffic": true, "allowNotEstablished": true},
+    ]);
+    let intent = intent(vec![bgp("rack", 65100, peers)], Vec::new());
+    let sessions = ["192.0.2.1", "192.0.2.3", "10.255.0.1"].map(|peer| session(peer, true, None));
+    let plan = plan(&intent, &host(sessions.to_vec())).unwrap();
+    assert_eq!(gateways(&plan, "0.0.0.0/0"), ["192.0.2.3"]);
+    let learned = plan.kernel.learned.unwrap();
+    assert_eq!(learned.peers, [("192.0.2.1".parse().unwrap(), Some(2))].into());
+    let bgp = plan.bgp.unwrap();
+    let local_pref = |peer: &str| {
+        let address: IpAddr = peer.parse().unwrap();
+        bgp.peers[&address].import.rules.first().and_then(|rule| rule.set.local_pref)
+    };
+    assert_eq!((local_pref("192.0.2.1"), local_pref("192.0.2.3")), (None, Some(0)));
+    assert_eq!(bgp.optional_peers, ["10.255.0.1".parse().unwrap()].into());
+}
+
+#[test]
+fn a_network_keeps_its_table_and_takes_nobody_elses() {
+    let subnet: IpNet = "10.1.0.0/16".parse().unwrap();
+    for (tables, used, expected) in [
+        (vec![], vec![], 10_000),
+        (vec![], vec![10_000, 10_001], 10_002),
+        (vec![(subnet, 10_007)], vec![10_000], 10_007),
+        (vec![("10.99.0.0/16".parse().unwrap(), 10_000)], vec![], 10_001),
+        (vec![(subnet, 254)], vec![], 10_000),
+    ] {
+        let host = Host {
+            tables: tables.iter().copied().collect(),
+            used_tables: used.iter().copied().collect(),
+            ..host(Vec::new())
+        };
+        let plan = plan(&usual(), &host).unwrap();
+        assert_eq!(plan.networks["rack"].table, Some(expected), "{tables:?} {used:?}");
+    }
+}
+
+#[test]
+fn the_speaker_is_planned_from_the_network_and_the_links() {
+    let peers = serde_json::json!([
+        {"asn": 4_200_000_000_u32, "address": "192.0.2.1", "password": "s3cret", "holdTimeSeconds": 9,
+         "gracefulRestartSeconds": 0, "port": 1179, "ttlSecurity": 1},
+        {"asn": 65001, "address": "2001:db8:0:2::2", "passive": true, "gracefulRestartSeconds": 60},
+        {"asn": 65001, "address": "fe80::1%up1"},
+    ]);
+    let mut intent = usual();
+    intent.networks = vec![bgp("rack", 4_200_000_100, peers)];
+    let bgp = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
+    assert_eq!((bgp.local_as, bgp.router_id), (Asn(4_200_000_100), "192.0.2.0".parse().unwrap()));
+    let peer = |address: &str| &bgp.peers[&address.parse::<IpAddr>().unwrap()];
+    let first = peer("192.0.2.1");
+    assert_eq!((first.remote_as, first.port, first.ttl_security), (Asn(4_200_000_000), 1179, Some(1)));
+    assert_eq!((first.hold_time.as_secs(), first.graceful_restart), (9, Some(300)));
+    assert_eq!(first.password.as_ref().unwrap().expose(), b"s3cret");
+    assert_eq!(first.next_hop_v6, Some("2001:db8:0:1::1".parse().unwrap()), "global before link-local");
+    assert_eq!(first.export.rules[0].originated, Some(true));
+    let second = peer("2001:db8:0:2::2");
+    assert_eq!((second.passive, second.graceful_restart), (true, Some(60)));
+    assert_eq!(second.next_hop_v4, Some("192.0.2.2".parse().unwrap()));
+    assert_eq!(peer("fe80::1").interface.as_deref(), Some("up1"));
+    let originated: BTreeMap<String, usize> = bgp
+        .originate
+        .iter()
+        .map(|(prefix, origination)| (prefix.to_string(), origination.communities.len()))
+        .collect();
+    assert_eq!(originated, [("10.1.0.0/16".to_owned(), 0), ("2001:db8:1::/64".to_owned(), 0)].into());
+
+    intent.router_id = Some("203.0.113.7".parse().unwrap());
+    assert_eq!(plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap().router_id.to_string(), "203.0.113.7");
+    intent.router_id = None;
+    let bare = plan(&intent, &Host::default()).unwrap().bgp.unwrap();
+    assert!(!bare.router_id.is_unspecified(), "a host without IPv4 has an identifier too");
+}
+
+#[test]
+fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
+    let mut intent = usual();
+    intent.networks.push(network("global", "GlobalBGP/GlobalBGP", serde_json::json!({})));
+    intent.subnets.push(subnet("any", "global", "10.7.0.0/16", serde_json::json!({})));
+    let plan = plan(&intent, &host(Vec::new())).unwrap();
+    assert_eq!(plan.networks["global"].table, Some(10_000), "the underlay's");
+    assert!(!plan.bgp.as_ref().unwrap().originate.contains_key(&"10.7.0.0/16".parse::<IpNet>().unwrap()));
+    let pod = |network: &str, address: &str| Pod {
+        network: network.to_owned(),
+        addresses: vec![address.parse().unwrap(), "2001:db8:1::5".parse().unwrap()],
+        host_ifname: "tl0123456789ab".to_owned(),
+        host_ifindex: 7,
+        mac: [2, 0, 0, 0, 0, 1],
+    };
+    for (network, address, communities) in
+        [("rack", "10.1.0.5", vec![Community::NO_EXPORT]), ("global", "10.7.0.5", vec![])]
+    {
+        let planned = plan_pod(&plan, &pod(network, address)).unwrap();
+        let prefix: IpNet = format!("{address}/32").parse().unwrap();
+        let on_link = RouteTarget::Via(vec![Hop { gateway: None, ifindex: Some(7) }]);
+        assert_eq!(planned.routes[&RouteKey { table: 39_999, prefix }], on_link);
+        assert_eq!(planned.originate[&prefix].communities, communities);
+        assert_eq!((planned.routes.len(), planned.neighbours.len(), planned.originate.len()), (2, 2, 2));
+    }
+    assert!(matches!(plan_pod(&plan, &pod("none", "10.1.0.5")), Err(PlanError::NoNetwork { .. })));
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_by_name() {
+    let vlan = network("vlan", "Underlay/VLAN", serde_json::json!({"netID": 7}));
+    let global = network("global", "GlobalBGP/GlobalBGP", serde_json::json!({}));
+    let elsewhere = {
+        let mut network = bgp("elsewhere", 65100, two_tors());
+        network.spec.node_selector = [("rack".to_owned(), "2".to_owned())].into();
+        network
+    };
+    let planned = plan(&intent(vec![vlan, global, elsewhere], Vec::new()), &host(Vec::new())).unwrap();
+    assert!(planned.bgp.is_none() && planned.kernel == KernelPlan::default(), "nothing is done for them");
+    assert!(planned.networks["vlan"].refused.as_ref().unwrap().contains("VLAN is not supported"));
+    assert!(planned.networks["global"].refused.as_ref().unwrap().contains("needs an Underlay network"));
+    assert!(!planned.networks.contains_key("elsewhere"));
+
+    let mut odd = usual();
+    odd.subnets.push(subnet("odd", "rack", "10.2.0.0/16", serde_json::json!({"gatewayType": "x"})));
+    let planned = plan(&odd, &host(Vec::new())).unwrap();
+    assert!(planned.networks["rack"].refused_subnets["odd"].contains("gatewayType"));
+    assert!(!planned.networks["rack"].subnets.contains_key("odd"));
+
+    for (second, text) in
+        [(65200, "different local AS numbers (65100 and 65200)"), (65100, "keep them apart")]
+    {
+        let networks = vec![bgp("a", 65100, two_tors()), bgp("b", second, two_tors())];
+        let errors = plan(&intent(networks, Vec::new()), &host(Vec::new())).unwrap_err();
+        assert!(errors[0].to_string().contains(text), "{}", errors[0]);
+    }
+    let peers = serde_json::json!([{"asn": 1, "address": "tor1"}]);
+    let errors = plan(&intent(vec![bgp("a", 1, peers)], Vec::new()), &host(Vec::new())).unwrap_err();
+    assert!(errors[0].to_string().contains("bgpPeers[0].address"), "{}", errors[0]);
+}
+
+#[test]
+fn only_subnets_that_ask_are_masqueraded_and_only_towards_the_outside() {
+    let mut intent = usual();
+    intent.subnets.push(subnet("out", "rack", "10.3.0.0/16", serde_json::json!({"autoNatOutgoing": true})));
+    intent.subnets.push(subnet(
+        "else",
+        "another",
+        "10.4.0.0/16",
+        serde_json::json!({"autoNatOutgoing": true}),
+    ));
+    let nat = plan(&intent, &host(Vec::new())).unwrap().kernel.nat;
+    let texts = |prefixes: &BTreeSet<IpNet>| {
+        prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(texts(&nat.sources), "10.3.0.0/16", "the other network is not on this node");
+    assert_eq!(texts(&nat.inside), "10.1.0.0/16 10.3.0.0/16 10.4.0.0/16 2001:db8:1::/64");
+}
+
+#[test]
+fn equal_inputs_give_equal_plans_in_any_order() {
+    let mut other = usual();
+    other.subnets.reverse();
+    let sessions = [session("192.0.2.1", true, None), session("192.0.2.3", true, None)];
+    let mut turned = sessions.clone();
+    turned.reverse();
+    assert_eq!(plan(&usual(), &host(sessions.to_vec())), plan(&other, &host(turned.to_vec())));
+}

@@ -1,0 +1,429 @@
+//! Rules, routes, learned tables and NAT in a real kernel: restarts, repairs, large tables, and what is not ours.
+#![allow(clippy::disallowed_methods, reason = "tests measure")]
+
+mod namespace;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
+use tokio::runtime::Runtime;
+use trunkline_agent::kernel::{Applied, KernelConfig, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_agent::plan::{Hop, KernelPlan, Learned, Link, NatRules, RouteKey, RouteTarget, Rule};
+use trunkline_bgp::rib::{FibPath, RouteChange};
+use trunkline_bgp::types::{Family, FamilySet, NextHop};
+
+const TABLE: u32 = 10_000;
+
+/// Two uplinks, up1 and up2, to two routers: 192.0.2.0/31 and .2/31, 2001:db8:0:1::/64 and 2::/64; the host is the lower address.
+fn uplinks() -> OwnedFd {
+    use std::os::fd::AsRawFd;
+    let routers = namespace();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), routers.as_raw_fd());
+    for number in 1..=2 {
+        ip(&format!("link add up{number} type veth peer name r{number}"));
+        ip(&format!("link set r{number} netns {path}"));
+        ip(&format!("addr add 192.0.2.{}/31 dev up{number}", (number - 1) * 2));
+        ip(&format!("addr add 2001:db8:0:{number}::1/64 dev up{number} nodad"));
+        ip(&format!("link set up{number} up"));
+        inside(&routers, || {
+            ip(&format!("addr add 192.0.2.{}/31 dev r{number}", (number - 1) * 2 + 1));
+            ip(&format!("addr add 2001:db8:0:{number}::2/64 dev r{number} nodad"));
+            ip(&format!("link set r{number} up"));
+        });
+    }
+    eventually("carrier", || ip("link").matches("LOWER_UP").count() >= 3);
+    routers
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn via(gateways: &[&str]) -> RouteTarget {
+    RouteTarget::via(
+        gateways.iter().map(|gateway| Hop { gateway: Some(address(gateway)), ifindex: None }).collect(),
+    )
+}
+
+fn route(table: u32, prefix: &str) -> RouteKey {
+    RouteKey { table, prefix: prefix.parse().unwrap() }
+}
+
+/// What a node with two routers and a subnet of each family has.
+fn plan() -> KernelPlan {
+    let mut plan = KernelPlan::default();
+    for (family, subnet) in [(Family::Ipv4Unicast, "10.1.0.0/16"), (Family::Ipv6Unicast, "2001:db8:1::/64")] {
+        let rule = |priority, from: Option<IpNet>, iif: Option<&str>, table| Rule {
+            family,
+            priority,
+            from,
+            iif: iif.map(str::to_owned),
+            table,
+        };
+        plan.rules.insert(rule(1000, None, None, 39_999));
+        plan.rules.insert(rule(1030, None, Some("up1"), 39_998));
+        plan.rules.insert(rule(1030, None, Some("up2"), 39_998));
+        plan.rules.insert(rule(1100, Some(subnet.parse().unwrap()), None, TABLE));
+        plan.routes.insert(route(39_998, subnet), RouteTarget::Blackhole);
+    }
+    plan.routes.insert(route(TABLE, "0.0.0.0/0"), via(&["192.0.2.1", "192.0.2.3"]));
+    plan.routes.insert(route(TABLE, "::/0"), via(&["2001:db8:0:1::2", "2001:db8:0:2::2"]));
+    plan
+}
+
+fn importing() -> KernelPlan {
+    let peers = [(address("192.0.2.1"), None), (address("192.0.2.3"), None)];
+    KernelPlan { learned: Some(Learned { table: TABLE, peers: peers.into() }), ..plan() }
+}
+
+fn spawn(hold: FamilySet) -> (KernelHandle, KernelEvents) {
+    KernelHandle::spawn(KernelConfig { hold }).unwrap()
+}
+
+fn set(runtime: &Runtime, kernel: &KernelHandle, plan: KernelPlan) -> Applied {
+    let applied = runtime.block_on(kernel.set_plan(plan)).unwrap();
+    assert_eq!(applied.faults, [""; 0]);
+    applied
+}
+
+fn change(prefix: IpNet, paths: &[(&str, &str)]) -> RouteChange {
+    let paths = paths.iter().map(|(next_hop, peer)| FibPath {
+        next_hop: match address(next_hop) {
+            IpAddr::V4(address) => NextHop::V4(address),
+            IpAddr::V6(address) => NextHop::V6(address),
+        },
+        peer: address(peer),
+    });
+    RouteChange { prefix, paths: paths.collect() }
+}
+
+/// `ip route show` of a table, one route a line, own and others'.
+fn table(family: u8, table: u32) -> Vec<String> {
+    let output = Command::new("ip")
+        .args([&format!("-{family}"), "route", "show", "table", &table.to_string()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match line.trim().strip_prefix("nexthop") {
+            Some(_) if !lines.is_empty() => lines.last_mut().unwrap().push_str(line.trim()),
+            _ => lines.push(line.trim().to_owned()),
+        }
+    }
+    lines
+}
+
+#[test]
+fn a_plan_is_installed_and_a_restart_changes_nothing() {
+    isolated("a_plan_is_installed_and_a_restart_changes_nothing", |runtime| {
+        let _routers = uplinks();
+        let learned = |kernel: &KernelHandle| {
+            let changes = vec![
+                change("198.51.100.0/24".parse().unwrap(), &[("192.0.2.1", "192.0.2.1")]),
+                change("2001:db8:f::/48".parse().unwrap(), &[("2001:db8:0:1::2", "192.0.2.1")]),
+            ];
+            runtime.block_on(kernel.learned(changes)).unwrap();
+        };
+        {
+            let (kernel, _events) = spawn(FamilySet::EMPTY);
+            assert!(set(runtime, &kernel, importing()).relearn);
+            learned(&kernel);
+        }
+        let state = || [table(4, TABLE), table(6, TABLE), table(4, 39_998), table(6, 39_998)].concat();
+        let before = state();
+        assert_eq!(before.len(), 6, "{before:#?}");
+        assert!(
+            before.iter().any(|line| line.starts_with("default")
+                && line.contains("192.0.2.1")
+                && line.contains("192.0.2.3")),
+            "{before:#?}"
+        );
+        let rules = ip("rule") + &ip("-6 rule");
+
+        // The whole life of a second agent, watched.
+        let mut monitor = Command::new("ip").args(["monitor", "all"]).stdout(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let (kernel, _events) = spawn(FamilySet::ALL);
+        let host = runtime.block_on(kernel.host()).unwrap();
+        assert_eq!(host.tables.get(&"10.1.0.0/16".parse::<IpNet>().unwrap()), Some(&TABLE));
+        assert!(!host.used_tables.contains(&TABLE), "own tables are not somebody else's");
+        // No session yet: the plan has no default routes, and the old ones stay.
+        let mut without = importing();
+        without.routes.retain(|key, _| key.prefix.prefix_len() != 0);
+        assert_eq!(set(runtime, &kernel, without).changed, 0);
+        assert!(runtime.block_on(kernel.set_pods(Vec::new())).unwrap().is_empty());
+        assert_eq!(kernel.status().stale_routes, 4, "two defaults, two learned");
+        assert_eq!(set(runtime, &kernel, importing()).changed, 0);
+        learned(&kernel);
+        for family in Family::ALL {
+            runtime.block_on(kernel.release(family)).unwrap();
+        }
+        assert_eq!(runtime.block_on(kernel.resync()).unwrap(), 0);
+        assert_eq!(state(), before);
+        assert_eq!(ip("rule") + &ip("-6 rule"), rules);
+        std::thread::sleep(Duration::from_millis(100));
+        monitor.kill().unwrap();
+        let heard = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
+        assert_eq!(heard, "", "the restart was seen");
+    });
+}
+
+#[test]
+fn stale_routes_go_by_family_and_only_own_ones() {
+    isolated("stale_routes_go_by_family_and_only_own_ones", |runtime| {
+        let _routers = uplinks();
+        {
+            let (kernel, _events) = spawn(FamilySet::EMPTY);
+            set(runtime, &kernel, plan());
+        }
+        for foreign in [
+            "route add 203.0.113.0/24 via 192.0.2.1 table 10000",
+            "route add 203.0.113.0/24 via 192.0.2.1 proto 117",
+            "-6 route add 2001:db8:aaaa::/48 via 2001:db8:0:1::2 table 10000",
+            "rule add from 10.9.0.0/16 lookup 12345 pref 1100",
+            "route add 203.0.113.0/24 via 192.0.2.1 table 39998",
+        ] {
+            ip(foreign);
+        }
+        let (kernel, _events) = spawn(FamilySet::ALL);
+        let host = runtime.block_on(kernel.host()).unwrap();
+        assert!(host.used_tables.contains(&12_345));
+        let names: Vec<&str> = host.links.iter().map(|link: &Link| link.name.as_str()).collect();
+        assert_eq!(names, ["lo", "up1", "up2"]);
+
+        set(runtime, &kernel, KernelPlan::default());
+        assert!(table(4, 39_998) == ["203.0.113.0/24 via 192.0.2.1 dev up1"], "{:?}", table(4, 39_998));
+        assert!(table(4, TABLE).concat().contains("default"), "held");
+        runtime.block_on(kernel.release(Family::Ipv4Unicast)).unwrap();
+        assert_eq!(table(4, TABLE), ["203.0.113.0/24 via 192.0.2.1 dev up1"]);
+        assert!(!ip("rule").contains("lookup 10000"));
+        assert!(table(6, TABLE).concat().contains("default"), "the other family is still held");
+        assert!(ip("-6 rule").contains("lookup 10000"));
+        runtime.block_on(kernel.release(Family::Ipv6Unicast)).unwrap();
+        assert_eq!(table(6, TABLE).len(), 1);
+        assert!(table(6, TABLE)[0].starts_with("2001:db8:aaaa::/48"));
+        assert!(ip("rule").contains("from 10.9.0.0/16 lookup 12345"));
+        assert!(ip("route").contains("203.0.113.0/24"));
+        assert_eq!(kernel.status().stale_routes, 0);
+    });
+}
+
+#[test]
+fn deleted_routes_and_rules_come_back_without_a_scan() {
+    isolated("deleted_routes_and_rules_come_back_without_a_scan", |runtime| {
+        let _routers = uplinks();
+        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        set(runtime, &kernel, plan());
+        // Rules of one preference stand in the order in which they were made.
+        let rules =
+            |family: &str| ip(&format!("{family} rule")).lines().map(str::to_owned).collect::<BTreeSet<_>>();
+        let state = || {
+            let routes = [table(4, TABLE), table(6, TABLE), table(4, 39_998), table(6, 39_998)].concat();
+            (routes, rules("-4"), rules("-6"))
+        };
+        let before = state();
+        for (number, command) in [
+            "route del default table 10000",
+            "-6 route del default table 10000",
+            "-6 route del default via 2001:db8:0:1::2 table 10000",
+            "route del blackhole 10.1.0.0/16 table 39998",
+            "route flush table 10000",
+            "route replace default via 192.0.2.1 table 10000",
+            "rule del pref 1100",
+            "-6 rule del iif up1 pref 1030",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            ip(command);
+            eventually(command, || state() == before && kernel.status().repairs > number as u64);
+        }
+        let repairs = kernel.status().repairs;
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(kernel.status().repairs, repairs, "repairs do not cause repairs");
+        assert_eq!(kernel.status().rescans, 0);
+        assert_eq!(kernel.status().last_error, None);
+    });
+}
+
+#[test]
+fn a_lost_link_is_left_out_at_once_and_taken_in_again() {
+    isolated("a_lost_link_is_left_out_at_once_and_taken_in_again", |runtime| {
+        let routers = uplinks();
+        let (kernel, mut events) = spawn(FamilySet::EMPTY);
+        set(runtime, &kernel, plan());
+        let before = [table(4, TABLE), table(6, TABLE)].concat();
+        let only_two = || {
+            let now = [table(4, TABLE), table(6, TABLE)].concat();
+            now.len() == 2 && now.iter().all(|line| line.contains("dev up2") && !line.contains("up1"))
+        };
+        // The other side of the cable goes.
+        inside(&routers, || ip("link set r1 down"));
+        eventually("no carrier", only_two);
+        inside(&routers, || ip("link set r1 up"));
+        eventually("carrier again", || [table(4, TABLE), table(6, TABLE)].concat() == before);
+        // This side is set down; the kernel flushes IPv6 addresses, who owns them puts them back.
+        ip("link set up1 down");
+        eventually("down", only_two);
+        let event = runtime
+            .block_on(async { tokio::time::timeout(Duration::from_secs(5), events.next()).await.unwrap() });
+        assert_eq!(event, Some(KernelEvent::HostChanged));
+        ip("link set up1 up");
+        ip("addr replace 2001:db8:0:1::1/64 dev up1 nodad");
+        eventually("up again", || [table(4, TABLE), table(6, TABLE)].concat() == before);
+        // Both ways gone: no default at all rather than one into the void.
+        ip("addr del 192.0.2.0/31 dev up1");
+        ip("addr del 192.0.2.2/31 dev up2");
+        eventually("no way", || table(4, TABLE).is_empty());
+        ip("addr add 192.0.2.2/31 dev up2");
+        eventually("one way", || table(4, TABLE).concat().contains("192.0.2.3 dev up2"));
+        assert_eq!(kernel.status().rescans, 0);
+    });
+}
+
+#[test]
+fn a_next_hop_behind_a_router_is_reached_by_that_router() {
+    isolated("a_next_hop_behind_a_router_is_reached_by_that_router", |runtime| {
+        let _routers = uplinks();
+        ip("route add 198.51.100.0/24 via 192.0.2.3");
+        ip("-6 route add 2001:db8:f::/48 via 2001:db8:0:2::2");
+        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let mut plan = plan();
+        plan.routes.insert(route(TABLE, "0.0.0.0/0"), via(&["198.51.100.1"]));
+        plan.routes.insert(route(TABLE, "::/0"), via(&["2001:db8:f::1"]));
+        set(runtime, &kernel, plan);
+        assert!(table(4, TABLE)[0].contains("default via 192.0.2.3 dev up2"), "{:?}", table(4, TABLE));
+        assert!(table(6, TABLE)[0].contains("default via 2001:db8:0:2::2 dev up2"), "{:?}", table(6, TABLE));
+    });
+}
+
+#[test]
+fn learned_routes_are_those_of_imported_peers() {
+    isolated("learned_routes_are_those_of_imported_peers", |runtime| {
+        let _routers = uplinks();
+        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let prefix: IpNet = "198.51.100.0/24".parse().unwrap();
+        let both = [("192.0.2.1", "192.0.2.1"), ("192.0.2.3", "192.0.2.3")];
+        let learn = |change: RouteChange| runtime.block_on(kernel.learned(vec![change])).unwrap();
+        learn(change(prefix, &both));
+        assert!(table(4, TABLE).is_empty(), "no plan imports");
+
+        let mut plan = importing();
+        plan.routes.retain(|key, _| key.prefix.prefix_len() != 0);
+        set(runtime, &kernel, plan.clone());
+        learn(change(prefix, &both));
+        assert_eq!(table(4, TABLE).concat().matches("192.0.2.").count(), 2);
+        // RFC 8950: an IPv4 prefix by an IPv6 router.
+        learn(change(prefix, &[("2001:db8:0:1::2", "192.0.2.1")]));
+        assert!(table(4, TABLE)[0].contains("via inet6 2001:db8:0:1::2 dev up1"), "{:?}", table(4, TABLE));
+        learn(change(prefix, &[("192.0.2.9", "192.0.2.9")]));
+        assert!(table(4, TABLE).is_empty(), "not imported from that peer");
+        learn(change(prefix, &both));
+
+        plan.learned = None;
+        set(runtime, &kernel, plan);
+        assert!(table(4, TABLE).is_empty(), "import was switched off");
+    });
+}
+
+#[test]
+fn a_large_table_takes_no_longer_than_ip_does() {
+    isolated("a_large_table_takes_no_longer_than_ip_does", |runtime| {
+        let _routers = uplinks();
+        let count: u32 =
+            std::env::var("TRUNKLINE_TEST_ROUTES").map_or(20_000, |count| count.parse().unwrap());
+        let prefix = |number: u32| -> IpNet {
+            let [_, high, middle, low] = number.to_be_bytes();
+            format!("{}.{middle}.{low}.0/24", 20 + high).parse().unwrap()
+        };
+
+        let mut script = tempfile::NamedTempFile::new().unwrap();
+        for number in 0..count {
+            writeln!(script, "route add {} via 192.0.2.1 dev up1 table 20000 proto 117", prefix(number))
+                .unwrap();
+        }
+        script.flush().unwrap();
+        let started = Instant::now();
+        ip(&format!("-batch {}", script.path().display()));
+        let by_ip = started.elapsed();
+
+        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        set(runtime, &kernel, importing());
+        let changes: Vec<RouteChange> =
+            (0..count).map(|number| change(prefix(number), &[("192.0.2.1", "192.0.2.1")])).collect();
+        let started = Instant::now();
+        runtime.block_on(kernel.learned(changes)).unwrap();
+        let by_agent = started.elapsed();
+        assert_eq!(table(4, TABLE).len(), count as usize + 1);
+        println!(
+            "{count} routes: {by_agent:?}, ip -batch {by_ip:?}, ratio {:.2}",
+            by_agent.as_secs_f64() / by_ip.as_secs_f64()
+        );
+
+        // One of many that is deleted comes back, and nothing is listed for it.
+        ip(&format!("route del {} table {TABLE}", prefix(7)));
+        eventually("one of many", || {
+            ip(&format!("route show {} table {TABLE}", prefix(7))).contains("192.0.2.1")
+        });
+        assert_eq!(kernel.status().rescans, 0);
+
+        let started = Instant::now();
+        assert_eq!(runtime.block_on(kernel.resync()).unwrap(), 0);
+        println!("resync with {count} routes: {:?}", started.elapsed());
+        let gone = (0..count).map(|number| change(prefix(number), &[])).collect();
+        runtime.block_on(kernel.learned(gone)).unwrap();
+        assert_eq!(table(4, TABLE).len(), 1);
+        assert!(by_agent < by_ip * 2, "{by_agent:?} {by_ip:?}");
+    });
+}
+
+#[test]
+fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
+    isolated("nat_is_replaced_as_a_whole_and_left_alone_when_right", |runtime| {
+        if Command::new("nft").arg("--version").output().is_err() {
+            println!("skipped, nft is not installed");
+            return;
+        }
+        let rules = || {
+            let output = Command::new("nft").args(["list", "ruleset"]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let prefixes = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let nat = |sources: &[&str]| KernelPlan {
+            nat: NatRules {
+                sources: prefixes(sources),
+                inside: prefixes(&[
+                    "10.1.0.0/16",
+                    "10.2.0.0/24",
+                    "10.3.0.0/25",
+                    "10.9.9.9/32",
+                    "2001:db8:1::/64",
+                ]),
+            },
+            ..KernelPlan::default()
+        };
+        let generation = || {
+            let output = Command::new("nft").args(["-j", "list", "ruleset"]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap() // handles are in it: they change with every replacement
+        };
+        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        set(runtime, &kernel, nat(&["10.1.0.0/16", "2001:db8:1::/64"]));
+        assert!(rules().contains("ip saddr @sources4 ip daddr != @inside4 masquerade"), "{}", rules());
+        let before = generation();
+        let (second, _events) = spawn(FamilySet::EMPTY);
+        assert_eq!(set(runtime, &second, nat(&["10.1.0.0/16", "2001:db8:1::/64"])).changed, 0);
+        assert_eq!(generation(), before);
+        set(runtime, &second, nat(&["10.2.0.0/24"]));
+        assert!(rules().contains("10.2.0.0/24"));
+        set(runtime, &second, nat(&[]));
+        assert!(!rules().contains("trunkline"));
+        assert!(ip_json("rule").len() == 3, "nothing else was touched");
+    });
+}
