@@ -31,7 +31,7 @@ pub struct Config {
     pub http_address: SocketAddr,
     /// Addresses and port that BGP sessions are accepted on. Empty: none, every session is opened from here.
     pub listen: Vec<SocketAddr>,
-    /// The BGP identifier; unless said, the lowest IPv4 address of the session interfaces or of the host.
+    /// The BGP identifier; unless said, the lowest IPv4 address of the links to the peers, else of the host.
     #[serde(rename = "routerID")]
     pub router_id: Option<Ipv4Addr>,
     /// How long after a restart of the agent the first route selection waits for the peers' End-of-RIB, in seconds

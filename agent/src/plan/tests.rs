@@ -316,9 +316,8 @@ fn only_subnets_that_ask_are_masqueraded_and_only_towards_the_outside() {
         serde_json::json!({"autoNatOutgoing": true}),
     ));
     let nat = plan(&intent, &host(Vec::new())).unwrap().kernel.nat;
-    let texts = |prefixes: &BTreeSet<IpNet>| {
-        prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-    };
+    let texts =
+        |prefixes: &BTreeSet<IpNet>| prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     assert_eq!(texts(&nat.sources), "10.3.0.0/16", "the other network is not on this node");
     assert_eq!(texts(&nat.inside), "10.1.0.0/16 10.3.0.0/16 10.4.0.0/16 2001:db8:1::/64");
 }

@@ -274,16 +274,17 @@ impl Task {
         };
         let plan = plan(&intent, &host)
             .map_err(|errors| Refused { faults: errors.iter().map(ToString::to_string).collect() })?;
-        let mut homeless: BTreeMap<String, usize> = BTreeMap::new();
+        let mut homeless: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pod in self.pods.values() {
-            if let Err(fault) = home(&plan, pod) {
-                *homeless.entry(fault).or_default() += 1;
+            if let Err((fault, address)) = home(&plan, pod) {
+                homeless.entry(fault).or_default().push(address.to_string());
             }
         }
         if !homeless.is_empty() {
-            let told = |(fault, pods): (String, usize)| {
+            let told = |(fault, addresses): (String, Vec<String>)| {
+                let (first, number) = (addresses.first().cloned().unwrap_or_default(), addresses.len());
                 format!(
-                    "{fault}: {pods} attached pods have addresses there, delete them first (`trunkline pods`)"
+                    "{fault}: {number} attached pods, such as {first}, are there: delete them first, or put it back"
                 )
             };
             return Err(Refused { faults: homeless.into_iter().map(told).collect() });
@@ -621,16 +622,28 @@ fn cease(communication: &str) -> Stop {
     Stop::Cease { communication: communication.to_owned() }
 }
 
-/// Whether the plan has a place for the pod: its network, and for each of its addresses a subnet.
-fn home(plan: &Plan, pod: &Pod) -> Result<(), String> {
-    plan_pod(plan, pod).map_err(|error| error.to_string())?;
-    let Some(network) = plan.networks.get(&pod.network) else { return Ok(()) };
-    for address in &pod.addresses {
-        if !network.subnets.values().any(|prefix| prefix.contains(address)) {
-            return Err(format!("Network {}: no Subnet has {address} any more", pod.network));
+/// Whether the plan has a place for the pod: its network, and for each of its addresses a subnet. If not, why, and which
+/// of its addresses is homeless.
+fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
+    let subnets = match plan_pod(plan, pod) {
+        Ok(_) => plan.networks.get(&pod.network).map(|network| &network.subnets),
+        Err(error) => {
+            return Err((
+                error.to_string(),
+                pod.addresses.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            ));
+        }
+    };
+    let holds = |address: &IpAddr| {
+        subnets.is_some_and(|subnets| subnets.values().any(|prefix| prefix.contains(address)))
+    };
+    match pod.addresses.iter().find(|address| !holds(address)) {
+        None => Ok(()),
+        Some(address) => {
+            let version = if address.is_ipv4() { 4 } else { 6 };
+            Err((format!("Network {}: an IPv{version} Subnet is gone", pod.network), *address))
         }
     }
-    Ok(())
 }
 
 /// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.

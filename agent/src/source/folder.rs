@@ -270,6 +270,23 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_manifests_are_good() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/manifests");
+        let (mut networks, mut subnets) = (Vec::new(), Vec::new());
+        for file in manifests(&folder).unwrap() {
+            for resource in manifest::parse(&fs::read_to_string(file).unwrap()).unwrap() {
+                match resource {
+                    Resource::Network(network) => networks.push(*network),
+                    Resource::Subnet(subnet) => subnets.push(*subnet),
+                }
+            }
+        }
+        assert!(networks.len() >= 2);
+        validate::validate(&networks, &subnets).unwrap();
+        assert!(networks.iter().all(|network| validate::unsupported_network(network).is_none()));
+    }
+
+    #[test]
     fn all_faults_are_told_at_once() {
         let folder = Folder::new(&[("a.yaml", "kind: ["), ("b.yaml", "kind: Pod\napiVersion: v1\n")]);
         assert_eq!(read(folder.0.path(), &Context::default()).unwrap_err().faults.len(), 2);
