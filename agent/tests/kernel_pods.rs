@@ -1,5 +1,6 @@
 //! Pods in a real kernel: attachment, its check, its repair, and what is left of half-done work.
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod namespace;
 
@@ -164,7 +165,7 @@ fn what_others_break_at_a_pod_comes_back() {
             "-6 route del 2001:db8::4 table 39999".to_owned(),
             "rule del pref 1000".to_owned(),
             "-6 rule del pref 1000".to_owned(),
-            format!("addr del fe80::ecee:eeff:feee:eeee/64 dev {host}"),
+            format!("addr del fe80::ecee:eeff:feee:eeee/128 dev {host}"),
             format!("link set {host} down"),
             "route replace blackhole 10.1.0.4 table 39999".to_owned(),
         ]
@@ -313,7 +314,8 @@ fn a_pod_costs_the_same_among_many() {
             "attach, dual stack: p50 {:?} p99 {:?}; with {pods} more pods: p50 {:?} p99 {:?}",
             few.0, few.1, many.0, many.1
         );
-        assert!(many.0 < few.0 * 2, "{few:?} {many:?}");
+        // Loose, because the machine is shared; a list that is walked in the agent would be far beyond it.
+        assert!(many.0 < few.0 * 4, "{few:?} {many:?}");
         let address: IpAddr = "10.1.234.96".parse().unwrap();
         assert!(ping(&address.to_string()), "60000 is 234.96");
     });

@@ -1,8 +1,7 @@
 //! Network namespaces without names: each lives as long as somebody holds its descriptor, so that nothing is left behind.
-#![allow(
-    unsafe_code,
-    reason = "unshare is unsafe: it could unshare file descriptors, which is not asked for here"
-)]
+#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(unsafe_code, reason = "unshare could unshare file descriptors; that is not asked for here")]
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

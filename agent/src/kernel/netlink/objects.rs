@@ -156,13 +156,10 @@ impl Batch {
         self.end();
     }
 
-    /// Makes the host end of a pod's pair ready: its alias, proxy ARP, no automatic link-local address, up.
-    ///
-    /// The kernel brings the link up before it looks at the settings; that is no race, because without the
-    /// other end up there is no carrier, and without carrier no automatic address.
+    /// Settings of the host end of a pod's pair, while it is down: its alias, proxy ARP, no automatic link-local address.
     pub fn set_host_end(&mut self, name: &str, alias: &str) {
         self.begin(libc::RTM_SETLINK, 0);
-        self.link_header(0, libc::IFF_UP as u32, libc::IFF_UP as u32);
+        self.link_header(0, 0, 0);
         self.attribute_text(libc::IFLA_IFNAME, name);
         self.attribute(libc::IFLA_IFALIAS, alias.as_bytes());
         let families = self.open(libc::IFLA_AF_SPEC);
@@ -175,6 +172,14 @@ impl Batch {
         self.attribute(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
         self.close(v6);
         self.close(families);
+        self.end();
+    }
+
+    /// Brings a link up by its name.
+    pub fn set_up_by_name(&mut self, name: &str) {
+        self.begin(libc::RTM_SETLINK, 0);
+        self.link_header(0, libc::IFF_UP as u32, libc::IFF_UP as u32);
+        self.attribute_text(libc::IFLA_IFNAME, name);
         self.end();
     }
 
@@ -229,7 +234,9 @@ impl Batch {
         self.attribute_address(libc::IFA_LOCAL, prefix.addr());
         self.attribute_address(libc::IFA_ADDRESS, prefix.addr());
         if prefix.addr().is_ipv6() {
-            self.attribute_u32(libc::IFA_FLAGS, libc::IFA_F_NODAD);
+            // A host address connects nobody else: no route for its prefix.
+            let alone = if prefix.prefix_len() == 128 { libc::IFA_F_NOPREFIXROUTE } else { 0 };
+            self.attribute_u32(libc::IFA_FLAGS, libc::IFA_F_NODAD | alone);
         }
         self.end();
     }

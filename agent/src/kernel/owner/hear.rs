@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::super::events::Events;
 use super::super::netlink::Batch;
 use super::super::netlink::objects::{self, PROTOCOL};
-use super::super::topology::{LinkState, is_own};
+use super::super::topology::is_own;
 use super::{KernelError, Owner, Request, link_local, wants_link_local};
 use crate::plan::{RouteKey, RouteTarget};
 
@@ -118,7 +118,7 @@ impl Owner {
         let index = info.index;
         let own = is_own(&info);
         let before = self.topology.link(index);
-        let state = self.topology.links.entry(index).or_insert_with(LinkState::default);
+        let state = self.topology.links.entry(index).or_default();
         let (was_up, was_usable) = (state.info.is_up(), state.is_usable());
         let is_up = info.is_up();
         state.info = info;
