@@ -1,5 +1,6 @@
 //! Network namespaces without names: each lives as long as somebody holds its descriptor, so that nothing is left behind.
 #![allow(dead_code, reason = "each test uses some of it")]
+#![allow(clippy::disallowed_methods, reason = "tests wait")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(unsafe_code, reason = "unshare could unshare file descriptors; that is not asked for here")]
 
