@@ -115,7 +115,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         "the agent starts"
     );
     let labels = node.labels.clone();
-    let reconcile = reconcile::spawn(reconcile::Start {
+    let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
         node: node.clone(),
         router_id: config.router_id,
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
@@ -164,12 +164,13 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let requests = TaskTracker::new();
     let server = tokio::spawn(Server { pods, observer }.serve(lock.bind()?, requests.clone()));
 
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        // Both serve for ever; what ends them is a fault of the agent.
-        _ = source => tracing::error!("the manifests are not followed any more: the agent stops, start it again"),
-    }
+    // What else ends is a fault: better to be started again than to be half an agent.
+    let fault = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        _ = source => Some("the manifests are not followed any more"),
+        _ = reconciling => Some("kernel and speaker are not kept in step any more"),
+    };
     tracing::info!("the agent stops; pods, routes and rules stay");
     server.abort();
     requests.close();
@@ -177,7 +178,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     reconcile.stop().await;
     let _ = timeout(FAREWELL, requests.wait()).await;
     drop(lock);
-    Ok(())
+    match fault {
+        None => Ok(()),
+        Some(fault) => anyhow::bail!("{fault}: see the log above, and start the agent again"),
+    }
 }
 
 /// Cleans what a kill left, before anything new can come in its way.

@@ -1,5 +1,6 @@
 //! The agent as a process: killed, started again over what it left, given bad input. Each test has a network
 //! namespace of its own; there is no router, so the only peer is one that pods need not wait for, unless said.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod namespace;

@@ -297,7 +297,7 @@ pub struct Route {
     pub peer: Option<IpAddr>,
     /// Next hop; none if it is originated here.
     pub next_hop: Option<IpAddr>,
-    /// `IGP`, `EGP` or `INCOMPLETE`.
+    /// `igp`, `egp` or `incomplete`.
     pub origin: String,
     /// AS_PATH, sets in braces.
     pub as_path: String,

@@ -246,8 +246,8 @@ pub fn routes(routes: &[Route]) -> String {
 /// ORIGIN as routers abbreviate it.
 fn origin(name: &str) -> &'static str {
     match name {
-        "IGP" => "i",
-        "EGP" => "e",
+        "igp" => "i",
+        "egp" => "e",
         _ => "?",
     }
 }

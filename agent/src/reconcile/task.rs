@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::{Events, ShellConfig};
@@ -91,10 +92,12 @@ struct Task {
     speaker_fault: Option<String>,
     kernel_faults: Vec<String>,
     mtus: watch::Sender<Option<Mtus>>,
+    /// Links or sessions have changed since the plan was made.
+    stale: bool,
 }
 
-/// Starts the task.
-pub fn spawn(start: Start) -> Reconcile {
+/// Starts the task. It ends after [`Reconcile::stop`], or when it cannot do its work any more.
+pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
     let (requests, inbox) = mpsc::channel(256);
     let (mtus, mtu_reader) = watch::channel(None);
     let Start { node, router_id, shell, speaker, kernel, kernel_events, ipam, pods, unrecorded, broken } =
@@ -122,9 +125,10 @@ pub fn spawn(start: Start) -> Reconcile {
         speaker_fault: None,
         kernel_faults: Vec::new(),
         mtus,
+        stale: false,
     };
-    tokio::spawn(task.run(inbox, kernel_events));
-    Reconcile { requests, mtus: mtu_reader }
+    let handle = tokio::spawn(task.run(inbox, kernel_events));
+    (Reconcile { requests, mtus: mtu_reader }, handle)
 }
 
 /// The next thing that the speaker tells; never, if there is none.
@@ -154,6 +158,7 @@ impl Task {
         self.announce_unrecorded();
         loop {
             tokio::select! {
+                biased;
                 request = inbox.recv() => match request {
                     Some(Request::Stop(done)) => {
                         self.stop_speaker(Stop::Silent).await;
@@ -164,10 +169,10 @@ impl Task {
                     None => return self.stop_speaker(Stop::Silent).await,
                 },
                 event = kernel_events.next() => match event {
-                    Some(KernelEvent::HostChanged) => self.replan().await,
+                    Some(KernelEvent::HostChanged) => self.stale = true,
                     Some(KernelEvent::DeviceGone { host_ifname }) => self.device_gone(&host_ifname).await,
                     None => {
-                        tracing::error!("the kernel thread has ended: the agent stops, start it again");
+                        tracing::error!("the kernel thread has ended");
                         return self.stop_speaker(Stop::Silent).await;
                     }
                 },
@@ -180,9 +185,13 @@ impl Task {
                     Heard::Event(event) => self.hear(event).await,
                     Heard::Tiding(Tiding::Announced { peer, family, next_hop }) => {
                         self.sessions.entry(peer).or_default().next_hops.insert(family, next_hop);
-                        self.replan().await;
+                        self.stale = true;
                     }
-                    Heard::Tiding(Tiding::Drained(family)) => self.release(family).await,
+                    Heard::Tiding(Tiding::Drained(family)) => {
+                        // What the pump told before may be where a default route leads.
+                        self.replan().await;
+                        self.release(family).await;
+                    }
                     Heard::Ended => {
                         self.running = None;
                         self.speaker_fault = Some("the BGP speaker has ended unexpectedly".to_owned());
@@ -190,6 +199,9 @@ impl Task {
                         self.drive_speaker().await;
                     }
                 },
+                // Last, and after everybody else had a turn: stale paths swept and the session up again are two events
+                // of one moment, and a plan between them would take a route away and put it back.
+                () = tokio::task::yield_now(), if self.stale => self.replan().await,
             }
         }
     }
@@ -242,6 +254,7 @@ impl Task {
 
     /// The same intent, another host or other sessions.
     async fn replan(&mut self) {
+        self.stale = false;
         let Some(snapshot) = self.snapshot.clone() else { return };
         match self.make_plan(&snapshot).await {
             Ok(plan) if self.plan.as_ref() == Some(&plan) && self.running.is_some() == plan.bgp.is_some() => {
@@ -532,20 +545,20 @@ impl Task {
                     next_hops: std::mem::take(&mut known.next_hops),
                     ..Known::default()
                 };
-                self.replan().await;
+                self.stale = true;
             }
             Event::PeerDown { address, reason, retained, .. } => {
                 tracing::warn!(peer = %address, %reason, "session down");
                 let known = self.sessions.entry(address).or_default();
                 (known.up, known.retained) = (false, retained);
-                self.replan().await;
+                self.stale = true;
                 self.drain();
             }
             Event::StaleSwept { address, family, paths, .. } => {
                 tracing::info!(peer = %address, %family, paths, "stale paths removed");
                 let known = self.sessions.entry(address).or_default();
                 known.retained.remove(family);
-                self.replan().await;
+                self.stale = true;
             }
             Event::PeerError { address, error, .. } => {
                 tracing::warn!(peer = %address, %error, "no session");
