@@ -10,6 +10,7 @@ use trunkline_api::control::{AgentStatus, Peer, PodStatus, Route};
 
 use crate::daemons;
 use crate::host::Host;
+use crate::netns::has_ended;
 use crate::shell::{Seen, wait_for};
 
 fn ask<T: DeserializeOwned>(host: &Host, args: &[&str]) -> Result<T> {
@@ -64,9 +65,14 @@ pub(crate) fn agent(host: &Host) -> Result<Pid> {
 pub(crate) fn end_agent(host: &Host, signal: Signal) -> Result<()> {
     let pid = agent(host)?;
     kill_process(pid, signal).with_context(|| format!("{}: signal to the agent", host.name))?;
+    wait_ended(host, pid)
+}
+
+/// Waits until a process has gone with all its threads: only then are its locks free, as they are for a supervisor
+/// that restarts it.
+pub(crate) fn wait_ended(host: &Host, pid: Pid) -> Result<()> {
     wait_for(&format!("the agent on {} to end", host.name), Duration::from_secs(20), || {
-        let left = agents(host);
-        Ok(Seen::when(left.is_empty(), || format!("{left:?} still running")))
+        Ok(Seen::when(has_ended(pid.as_raw_nonzero().get()), || format!("{pid:?} still running")))
     })
 }
 

@@ -342,8 +342,8 @@ impl<'a> Tour<'a> {
         let sessions: Vec<(&str, String)> = self.tors_of(node)?;
         ensure!(sessions.len() == own.len(), "{node} has {} peers and {} ToRs", own.len(), sessions.len());
         let is_first = |p: &Pod| p.sandbox.name.ends_with("pod1") && p.sandbox.node != node;
-        let pinger = Pinger::start(self.flows(|p| p.sandbox.node == node, is_first), INTERVAL)?;
-        pinger.wait_answers(40, PATIENCE)?;
+        let mut pinger = Pinger::start(self.flows(|p| p.sandbox.node == node, is_first), INTERVAL)?;
+        pinger.settle(PATIENCE)?;
         let routers = self.fabric.topology.with_role("tor").chain(self.fabric.topology.with_role("spine"));
         let monitors =
             routers.map(|r| RouteMonitor::start(&self.fabric.host(r)?.ns)).collect::<Result<Vec<_>>>()?;
@@ -373,8 +373,9 @@ impl<'a> Tour<'a> {
         let rack = |p: &Pod| self.rack(&p.sandbox.node) == self.rack(tor);
         let few = |p: &Pod| !p.sandbox.name.ends_with("pod3");
         let work = || {
-            let pinger = Pinger::start(self.flows(|p| few(p) && rack(p), |p| few(p) && !rack(p)), INTERVAL)?;
-            pinger.wait_answers(40, PATIENCE)?;
+            let mut pinger =
+                Pinger::start(self.flows(|p| few(p) && rack(p), |p| few(p) && !rack(p)), INTERVAL)?;
+            pinger.settle(PATIENCE)?;
             let cut = Instant::now();
             host.ns.ip(["link", "set", "eth1", "down"])?;
             pinger.wait_answers(200, PATIENCE)?;

@@ -82,7 +82,7 @@ impl Namespace {
             .filter(|pid| {
                 let Ok(meta) = std::fs::metadata(format!("/proc/{pid}/ns/net")) else { return false };
                 // A zombie still shows its namespace for a moment, and no signal ends it.
-                (meta.dev(), meta.ino()) == (own.dev(), own.ino()) && !is_zombie(*pid)
+                (meta.dev(), meta.ino()) == (own.dev(), own.ino()) && !has_ended(*pid)
             })
             .filter_map(Pid::from_raw)
             .collect()
@@ -110,10 +110,13 @@ impl Namespace {
     }
 }
 
-fn is_zombie(pid: i32) -> bool {
+/// Whether a process has gone with all its threads, and with them its files and locks. The first thread alone may be a
+/// zombie while others are still on their way out.
+pub(crate) fn has_ended(pid: i32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     // "pid (comm) state …"; comm may hold parentheses itself.
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+    let zombie = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']));
+    zombie && std::fs::read_dir(format!("/proc/{pid}/task")).map_or(true, |tasks| tasks.count() <= 1)
 }
 
 /// Moves the calling thread into the mount namespace of a process, for good.

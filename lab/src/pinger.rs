@@ -60,6 +60,8 @@ pub(crate) struct Pinger {
     logs: Vec<Arc<Mutex<Log>>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
+    /// Requests sent before are not counted.
+    counted_from: Instant,
 }
 
 /// What became of one flow's requests.
@@ -96,7 +98,15 @@ impl Pinger {
                 })
             })
             .collect();
-        Ok(Self { flows, logs, stop, threads })
+        Ok(Self { flows, logs, stop, threads, counted_from: Instant::now() })
+    }
+
+    /// Waits until every flow is answered steadily, and counts from then on: what a route needs to reach a router is not
+    /// what is looked for.
+    pub(crate) fn settle(&mut self, deadline: Duration) -> Result<()> {
+        self.wait_answers(40, deadline)?;
+        self.counted_from = Instant::now();
+        Ok(())
     }
 
     /// Waits until every flow has had this many answers in a row to requests sent from now on.
@@ -132,7 +142,8 @@ impl Pinger {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         let outcome = |(flow, log): (&Flow, &Arc<Mutex<Log>>)| {
-            let log = lock(log);
+            let mut log = lock(log).clone();
+            log.sent.retain(|(sent, _)| *sent >= self.counted_from);
             let took =
                 log.sent.iter().filter_map(|(sent, answer)| Some(answer.as_ref()?.duration_since(*sent)));
             Outcome {

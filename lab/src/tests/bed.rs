@@ -53,8 +53,15 @@ impl Bed<'_> {
         self.fabric.host("node1")
     }
 
+    /// Waits until node1's sessions are up and each peer has told all it knows: only then has a pod its ways out.
     pub(super) fn established(&self) -> Result<()> {
-        client::wait_established(self.node()?, PATIENCE)
+        client::wait_established(self.node()?, PATIENCE)?;
+        wait_for("End-of-RIB of every peer", PATIENCE, || {
+            let peers = client::peers(self.node()?)?;
+            let open = |p: &&Peer| p.families.iter().any(|f| f.negotiated && !f.end_of_rib_received);
+            let missing: Vec<String> = peers.iter().filter(open).map(|p| p.address.to_string()).collect();
+            Ok(Seen::when(missing.is_empty(), || format!("not from {missing:?}")))
+        })
     }
 
     /// A pod on node1.
@@ -156,8 +163,8 @@ impl Bed<'_> {
     pub(super) fn pings(&self, from: &str, to: &[IpAddr]) -> Result<Pinger> {
         let ns = self.host(from)?.ns.clone();
         let flow = |to: &IpAddr| Flow { name: format!("{from} to {to}"), from: ns.clone(), to: *to };
-        let pinger = Pinger::start(to.iter().map(flow).collect(), INTERVAL)?;
-        pinger.wait_answers(20, PATIENCE)?;
+        let mut pinger = Pinger::start(to.iter().map(flow).collect(), INTERVAL)?;
+        pinger.settle(PATIENCE)?;
         Ok(pinger)
     }
 }

@@ -130,7 +130,7 @@ fn refused(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         bed.established()?;
         let (_pod, attached) = bed.attached("witness", "rack1")?;
-        let pings = bed.pings("tor1", &attached.addresses)?;
+        let pings = bed.pings("outside", &attached.addresses)?;
         let before = sessions(bed)?;
         for bad in BAD {
             let manifest = bed.manifest(bad.file);
@@ -168,7 +168,7 @@ fn peer_edit(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         bed.established()?;
         let (_pod, attached) = bed.attached("witness", "rack1")?;
-        let pings = bed.pings("tor1", &attached.addresses)?;
+        let pings = bed.pings("outside", &attached.addresses)?;
         let before = sessions(bed)?;
         let manifest = bed.manifest("networks.yaml");
         let original = manifest.read()?;
@@ -234,7 +234,7 @@ fn subnet_edit(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         bed.established()?;
         let (_pod, attached) = bed.attached("witness", "rack1")?;
-        let pings = bed.pings("tor2", &attached.addresses)?;
+        let pings = bed.pings("outside", &attached.addresses)?;
         let before = sessions(bed)?;
         let manifest = bed.manifest("subnets.yaml");
         let original = manifest.read()?;
