@@ -112,7 +112,7 @@ impl Batch {
         self.buffer[start..start + 2].copy_from_slice(&length.to_ne_bytes());
     }
 
-    fn pad(&mut self) {
+    pub(super) fn pad(&mut self) {
         self.buffer.resize(self.buffer.len().next_multiple_of(4), 0);
     }
 }

@@ -312,6 +312,8 @@ impl Batch {
                 hops => {
                     let multipath = self.open(libc::RTA_MULTIPATH);
                     for hop in hops {
+                        // An IPv6 gateway of an IPv4 route has an odd length: the next hop starts aligned all the same.
+                        self.pad();
                         let start = self.buffer.len();
                         self.raw(&[0; 4]);
                         self.raw(&hop.ifindex.unwrap_or(0).to_ne_bytes());
