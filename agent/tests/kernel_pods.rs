@@ -165,7 +165,6 @@ fn what_others_break_at_a_pod_comes_back() {
             "-6 route del 2001:db8::4 table 39999".to_owned(),
             "rule del pref 1000".to_owned(),
             "-6 rule del pref 1000".to_owned(),
-            format!("addr del fe80::ecee:eeff:feee:eeee/128 dev {host}"),
             format!("link set {host} down"),
             "route replace blackhole 10.1.0.4 table 39999".to_owned(),
         ]
@@ -233,10 +232,25 @@ fn del_succeeds_on_what_is_gone_and_spares_what_is_not_ours() {
         eventually("the kernel took the pair away", || !ip("link").contains(&name));
         assert!(!delete().unwrap(), "the namespace is gone");
 
-        ip(&format!("link add {name} type bridge"));
-        let error = delete().unwrap_err();
-        assert!(matches!(error, DeviceError::Foreign { .. }), "{error}");
-        assert!(ip("link").contains(&name));
+        // Also a veth, also one without an alias; and nothing on it is touched, by DEL and by ADD.
+        for (kind, alias) in [("bridge", ""), ("veth", ""), ("veth", "theirs")] {
+            ip(&format!("link add {name} type {kind}"));
+            if !alias.is_empty() {
+                ip(&format!("link set {name} alias {alias}"));
+            }
+            let before = ip(&format!("-d link show {name}"));
+            let error = delete().unwrap_err();
+            assert!(matches!(error, DeviceError::Foreign { .. }), "{error}");
+            let netns = namespace();
+            let error =
+                runtime.block_on(node.workers.attach(netns.try_clone().unwrap(), spec.clone())).unwrap_err();
+            assert!(matches!(error, DeviceError::Foreign { .. }), "{error}");
+            assert_eq!(ip(&format!("-d link show {name}")), before);
+            let proxy = format!("/proc/sys/net/ipv4/conf/{name}/proxy_arp");
+            assert_eq!(std::fs::read_to_string(proxy).unwrap().trim(), "0");
+            assert!(!inside(&netns, || ip("link").contains("eth0")));
+            ip(&format!("link del {name}"));
+        }
     });
 }
 

@@ -421,8 +421,27 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
         let (second, _events) = spawn(FamilySet::EMPTY);
         assert_eq!(set(runtime, &second, nat(&["10.1.0.0/16", "2001:db8:1::/64"])).changed, 0);
         assert_eq!(generation(), before);
+        drop(kernel);
         set(runtime, &second, nat(&["10.2.0.0/24"]));
         assert!(rules().contains("10.2.0.0/24"));
+        // Who else touches it undoes it, and one repair each is enough.
+        let before = rules();
+        for (number, command) in
+            ["delete table inet trunkline", "flush ruleset", "flush set inet trunkline inside4"]
+                .into_iter()
+                .enumerate()
+        {
+            let done = Command::new("nft").args(command.split(' ')).status().unwrap();
+            assert!(done.success(), "{command}");
+            eventually(command, || rules() == before && second.status().repairs == number as u64 + 1);
+        }
+        // Another table is none of ours.
+        assert!(Command::new("nft").args(["add", "table", "inet", "theirs"]).status().unwrap().success());
+        let (handles, repairs) = (generation(), second.status().repairs);
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!((generation(), second.status().repairs), (handles, repairs));
+        assert!(Command::new("nft").args(["delete", "table", "inet", "theirs"]).status().unwrap().success());
+        assert_eq!(second.status().last_error, None);
         set(runtime, &second, nat(&[]));
         assert!(!rules().contains("trunkline"));
         assert!(ip_json("rule").len() == 3, "nothing else was touched");

@@ -1,4 +1,4 @@
-//! Notifications: what somebody else did to links, addresses, routes and rules.
+//! Notifications: what somebody else did to links, addresses, routes and rules, and to nftables.
 //!
 //! They are hints. Each names one object, and the owner looks after that one; when the kernel had to drop some (ENOBUFS) the owner scans.
 //! Two filters keep a busy host from waking the agent, both as a socket filter in the kernel, so that what is not wanted does not even fill the
@@ -8,7 +8,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use netlink_sys::{Socket, SocketAddr};
 use socket2::{SockFilter, SockRef};
 use tokio::io::unix::AsyncFd;
 
@@ -31,6 +32,9 @@ pub(super) enum Heard {
     Lost,
 }
 
+/// `NFNLGRP_NFTABLES`: every change of the nftables rule set.
+const NFTABLES: u32 = 7;
+
 const GROUPS: [u32; 7] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_IPV4_IFADDR,
@@ -44,12 +48,21 @@ const GROUPS: [u32; 7] = [
 impl Events {
     /// Listens in the calling thread's network namespace; what `own_port` asked for is left out.
     pub(super) fn open(own_port: u32) -> io::Result<Events> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        let socket = Socket::new(NETLINK_ROUTE)?;
+        SockRef::from(&socket).attach_filter(&filter(own_port))?;
+        Events::listen(socket, &GROUPS)
+    }
+
+    /// Listens for changes of the nftables rule set.
+    pub(super) fn open_nftables() -> io::Result<Events> {
+        Events::listen(Socket::new(NETLINK_NETFILTER)?, &[NFTABLES])
+    }
+
+    fn listen(mut socket: Socket, groups: &[u32]) -> io::Result<Events> {
         socket.bind(&SocketAddr::new(0, 0))?;
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20);
-        SockRef::from(&socket).attach_filter(&filter(own_port))?;
-        for group in GROUPS {
-            socket.add_membership(group)?;
+        for group in groups {
+            socket.add_membership(*group)?;
         }
         socket.set_non_blocking(true)?;
         Ok(Events { socket, buffer: Vec::with_capacity(64 << 10) })

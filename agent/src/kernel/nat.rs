@@ -2,6 +2,10 @@
 //!
 //! `nft` does it atomically: between the old rules and the new ones no packet sees none. NAT looks only at a connection's first packet, so
 //! replacing the table leaves connections alone. The table's listing is compared first, and nothing is done where it is as it should be.
+//!
+//! Firewalls like to start with `nft flush ruleset`, which takes this table along. So while there are rules the owner listens
+//! ([`super::events::Events::open_nftables`]), and when somebody touched the table it is compared again. The agent's own
+//! replacement is heard too, and found right.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -9,9 +13,11 @@ use std::process::{Command, Stdio};
 
 use ipnet::IpNet;
 
+use super::netlink::message::{self, Message};
 use crate::plan::NatRules;
 
 const TABLE: &str = "inet trunkline";
+const NAME: &[u8] = b"trunkline";
 
 /// Brings the table to the rules. Whether it had to be changed.
 pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
@@ -29,6 +35,14 @@ pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
     };
     run(&script)?;
     Ok(true)
+}
+
+/// Whether a notification of nftables is about the table: `nfgenmsg`, whose first octet is the family, and then always the table's name first.
+pub(super) fn concerns(message: &Message<'_>) -> bool {
+    let family = message.body.first().copied().map(i32::from);
+    let name = message.body.get(4..).and_then(|attributes| message::attributes(attributes).next());
+    family == Some(libc::NFPROTO_INET)
+        && name.is_some_and(|(kind, value)| kind == 1 && value.strip_suffix(&[0]) == Some(NAME))
 }
 
 /// The table as `nft list` writes it (but for line breaks), so that it can be compared with that. A version of nft that writes it

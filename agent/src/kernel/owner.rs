@@ -11,10 +11,12 @@
 //! forgotten, and settled again when the link or its address is back.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyMutGuard};
 use tokio::sync::{mpsc, watch};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, FamilySet, NextHop};
@@ -27,7 +29,6 @@ use super::topology::{self, Topology};
 use super::{
     Applied, Command, KernelConfig, KernelError, KernelStatus, OwnDevice, PodFault, Urgent, nat, sysctl,
 };
-use crate::attach::device::link_local;
 use crate::plan::{
     DROP_TABLE, Hop, Host, KernelPlan, Neighbour, POD_TABLE, PodPlan, RouteKey, RouteTarget, Rule,
 };
@@ -66,6 +67,8 @@ enum Request {
 pub(super) struct Owner {
     connection: Connection,
     events: Option<Events>,
+    /// A new listener for nftables, until [`Owner::run`] takes it.
+    nftables: Option<Events>,
     outlets: Outlets,
     topology: Topology,
     used_tables: BTreeSet<u32>,
@@ -113,6 +116,7 @@ impl Owner {
         Ok(Owner {
             connection,
             events: Some(events),
+            nftables: None,
             outlets,
             topology,
             used_tables,
@@ -159,7 +163,13 @@ impl Owner {
                 Some(Err(error)) => return tracing::error!(%error, "the kernel's notifications cannot be read"),
                 None => return,
             };
+            let (mut nftables, mut nat_touched) = (None, false);
             loop {
+                if self.plan.nat.sources.is_empty() {
+                    nftables = None;
+                } else if let Some(fresh) = self.nftables.take() {
+                    nftables = fresh.register().map_err(|error| self.fault(format!("nftables: {error}"))).ok();
+                }
                 tokio::select! {
                     biased;
                     command = urgent.recv() => match command {
@@ -181,6 +191,28 @@ impl Owner {
                             }
                         },
                         Err(error) => return tracing::error!(%error, "the kernel's notifications cannot be read"),
+                    },
+                    Some(ready) = readable(&mut nftables) => match ready {
+                        Ok(mut ready) => match ready.get_inner_mut().read() {
+                            Ok(Heard::Some) => {
+                                nat_touched |= ready.get_inner().messages().any(|message| nat::concerns(&message));
+                            }
+                            Ok(Heard::Lost) => nat_touched = true,
+                            Ok(Heard::Nothing) => {
+                                ready.clear_ready();
+                                if std::mem::take(&mut nat_touched) {
+                                    self.mend_nat();
+                                }
+                            }
+                            Err(error) => {
+                                self.fault(format!("nftables' notifications: {error}"));
+                                nftables = None;
+                            }
+                        },
+                        Err(error) => {
+                            self.fault(format!("nftables' notifications: {error}"));
+                            nftables = None;
+                        }
                     },
                     command = commands.recv() => match command {
                         Some(command) => self.handle_command(command, &mut urgent),
@@ -289,6 +321,15 @@ impl Owner {
         }
         // NAT is not looked at again while it stays the same: asking `nft` costs a process.
         if !self.planned || plan.nat != self.plan.nat {
+            if self.plan.nat.sources.is_empty() && !plan.nat.sources.is_empty() {
+                // Before the table is made, so that nothing falls between.
+                match Events::open_nftables() {
+                    Ok(events) => self.nftables = Some(events),
+                    Err(error) => self.fault(format!(
+                        "nftables: {error}: if somebody deletes the table, it stays away until the agent's restart"
+                    )),
+                }
+            }
             match nat::apply(&plan.nat) {
                 Ok(changed) => self.changed += usize::from(changed),
                 Err(error) => self.fault(error),
@@ -675,6 +716,16 @@ impl Owner {
     }
 }
 
+/// The listener, once it has something; never if there is none.
+async fn readable(
+    events: &mut Option<AsyncFd<Events>>,
+) -> Option<io::Result<AsyncFdReadyMutGuard<'_, Events>>> {
+    match events {
+        Some(events) => Some(events.readable_mut().await),
+        None => std::future::pending().await,
+    }
+}
+
 /// The hop that the kernel's tables lead to a gateway by.
 fn look_up(connection: &mut Connection, gateway: IpAddr) -> Option<Hop> {
     let mut batch = Batch::new();
@@ -688,9 +739,4 @@ fn look_up(connection: &mut Connection, gateway: IpAddr) -> Option<Hop> {
         }
         RouteTarget::Blackhole => None,
     }
-}
-
-/// The pods' gateway address must be on the device of a pod that has IPv6.
-fn wants_link_local(pod: &PodPlan) -> bool {
-    pod.neighbours.iter().any(|neighbour| neighbour.address.is_ipv6())
 }

@@ -7,7 +7,7 @@ use trunkline_bgp::types::Family;
 
 use super::{
     ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, belongs, first_link, gateways,
-    host_ifname, link_local, pod_end,
+    host_ifname, pod_end,
 };
 use crate::kernel::netlink::objects::{self, LinkInfo};
 use crate::kernel::netlink::{Batch, Connection};
@@ -93,9 +93,6 @@ fn check_host(
     spec: &DeviceSpec,
     faults: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
-    if spec.addresses.iter().any(IpAddr::is_ipv6) && !addresses(host, link.index)?.contains(&link_local()) {
-        faults.push(format!("{} has no {}", link.name, link_local().addr()));
-    }
     let wanted = RouteTarget::via(vec![Hop { gateway: None, ifindex: Some(link.index) }]);
     for address in &spec.addresses {
         if let Some(mac) = mac

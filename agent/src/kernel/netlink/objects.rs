@@ -157,10 +157,9 @@ impl Batch {
     }
 
     /// Settings of the host end of a pod's pair, while it is down: its alias, proxy ARP, no automatic link-local address.
-    pub fn set_host_end(&mut self, name: &str, alias: &str) {
+    pub fn set_host_end(&mut self, index: u32, alias: &str) {
         self.begin(libc::RTM_SETLINK, 0);
-        self.link_header(0, 0, 0);
-        self.attribute_text(libc::IFLA_IFNAME, name);
+        self.link_header(index, 0, 0);
         self.attribute(libc::IFLA_IFALIAS, alias.as_bytes());
         let families = self.open(libc::IFLA_AF_SPEC);
         let v4 = self.open(libc::AF_INET as u16);
@@ -172,14 +171,6 @@ impl Batch {
         self.attribute(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
         self.close(v6);
         self.close(families);
-        self.end();
-    }
-
-    /// Brings a link up by its name.
-    pub fn set_up_by_name(&mut self, name: &str) {
-        self.begin(libc::RTM_SETLINK, 0);
-        self.link_header(0, libc::IFF_UP as u32, libc::IFF_UP as u32);
-        self.attribute_text(libc::IFLA_IFNAME, name);
         self.end();
     }
 

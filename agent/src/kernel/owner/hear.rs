@@ -5,10 +5,11 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::super::events::Events;
+use super::super::nat;
 use super::super::netlink::Batch;
 use super::super::netlink::objects::{self, PROTOCOL};
 use super::super::topology::is_own;
-use super::{KernelError, Owner, Request, link_local, wants_link_local};
+use super::{KernelError, Owner, Request};
 use crate::plan::{RouteKey, RouteTarget};
 
 /// One notification, taken out of the buffer.
@@ -62,6 +63,18 @@ impl Owner {
             if let Err(error) = result.and_then(|()| self.flush().map(|_| ())) {
                 self.fault(error.to_string());
             }
+        }
+    }
+
+    /// Somebody touched the NAT table, or this thread did.
+    pub(super) fn mend_nat(&mut self) {
+        match nat::apply(&self.plan.nat) {
+            Ok(true) => {
+                tracing::info!("the NAT table was changed by others: back");
+                self.repairs += 1;
+            }
+            Ok(false) => {}
+            Err(error) => self.fault(error),
         }
     }
 
@@ -174,12 +187,7 @@ impl Owner {
             link.addresses.retain(|known| *known != address);
         }
         if is_own(&link.info) {
-            // On a link that is down it would come too early; `hear_link` puts it when the link is up again.
-            if !there && self.is_up_now(index) == Some(true) && self.mend_device(index) {
-                tracing::info!(ifindex = index, "a pod's gateway address was deleted by others: back");
-                self.repairs += 1;
-            }
-            return Ok(());
+            return Ok(()); // Trunkline puts none there, and needs none
         }
         self.host_changed();
         self.farther.clear();
@@ -187,29 +195,20 @@ impl Owner {
         self.settle_all()
     }
 
-    /// Puts into the batch what a pod's device lacks at the host's end. Whether it lacked anything.
-    pub(super) fn mend_device(&mut self, index: u32) -> bool {
-        let Some(pod) = self.pod_names.get(&index).and_then(|name| self.pods.get(name)) else { return false };
-        let Some(link) = self.topology.links.get_mut(&index) else { return false };
-        let down = !link.info.is_up();
-        if down {
-            self.batch.set_up(index);
-            self.requests.push(Request::Link(index));
-            // Own requests are not heard, so what they do is noted here. Down, the kernel dropped IPv6 addresses and all neighbours.
-            link.info.flags |= libc::IFF_UP as u32;
-            link.addresses.clear();
-            for neighbour in &pod.neighbours {
-                self.batch.put_neighbour(neighbour);
-                self.requests.push(Request::Neighbour(*neighbour));
-            }
+    /// Puts into the batch what it takes to have a pod's device up at the host's end.
+    pub(super) fn mend_device(&mut self, index: u32) {
+        let Some(pod) = self.pod_names.get(&index).and_then(|name| self.pods.get(name)) else { return };
+        let Some(link) = self.topology.links.get_mut(&index).filter(|link| !link.info.is_up()) else {
+            return;
+        };
+        self.batch.set_up(index);
+        self.requests.push(Request::Link(index));
+        // Own requests are not heard, so what they do is noted here. Down, the kernel dropped all neighbours.
+        link.info.flags |= libc::IFF_UP as u32;
+        for neighbour in &pod.neighbours {
+            self.batch.put_neighbour(neighbour);
+            self.requests.push(Request::Neighbour(*neighbour));
         }
-        let lacks_address = wants_link_local(pod) && !link.addresses.contains(&link_local());
-        if lacks_address {
-            self.batch.put_address(index, link_local());
-            self.requests.push(Request::Link(index));
-            link.addresses.push(link_local());
-        }
-        down || lacks_address
     }
 
     /// A pod's device is gone, and with it its routes.
