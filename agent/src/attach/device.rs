@@ -312,6 +312,11 @@ fn attach_device(
     batch.set_up(index);
     for address in &spec.addresses {
         batch.put_address(index, IpNet::from(*address));
+        // An IPv6 address gets its own local route only when a worker of the kernel has its turn; until then the pod would drop what
+        // is sent to it.
+        if let IpAddr::V6(address) = address {
+            batch.put_local_route(*address, index);
+        }
     }
     for gateway in gateways(&spec.addresses) {
         batch.put_neighbour(&Neighbour { ifindex: index, address: gateway, mac: HOST_MAC });

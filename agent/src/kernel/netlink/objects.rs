@@ -331,6 +331,17 @@ impl Batch {
         self.end();
     }
 
+    /// Puts in place that packets to `address` are for this namespace. (For IPv4 the kernel does it with the address.)
+    pub fn put_local_route(&mut self, address: Ipv6Addr, ifindex: u32) {
+        self.begin(libc::RTM_NEWROUTE, CREATE | REPLACE);
+        self.raw(&[libc::AF_INET6 as u8, 128, 0, 0]);
+        self.raw(&[libc::RT_TABLE_LOCAL, libc::RTPROT_STATIC, libc::RT_SCOPE_UNIVERSE, libc::RTN_LOCAL]);
+        self.raw(&[0; 4]);
+        self.attribute_address(libc::RTA_DST, address.into());
+        self.attribute_u32(libc::RTA_OIF, ifindex);
+        self.end();
+    }
+
     /// Deletes an own route, whatever it leads to.
     pub fn delete_route(&mut self, key: &RouteKey, metric: u32) {
         self.begin(libc::RTM_DELROUTE, 0);
