@@ -197,8 +197,8 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
     let octets = counters("trunkline_bgp_peer_octets_total", "Octets of messages.", &["peer", "direction"])?;
     let error = gauges(
         "trunkline_bgp_peer_last_error_age_seconds",
-        "Since the last error, which is kept when the session comes back.",
-        &["peer", "error"],
+        "Since the last error, which is kept when the session comes back; `trunkline peers` has it in words.",
+        &["peer"],
     )?;
     for peer in peers {
         let name = peer.address.to_string();
@@ -226,7 +226,7 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
             octets.with_label_values(&[name, direction]).inc_by(counts.octets);
         }
         if let Some(last) = &peer.last_error {
-            error.with_label_values(&[name, &last.text]).set(signed(last.seconds_ago));
+            error.with_label_values(&[name]).set(signed(last.seconds_ago));
         }
     }
     Ok(registry)
@@ -355,7 +355,7 @@ mod tests {
             "trunkline_bgp_peer_flaps_total{peer=\"10.0.0.1\"} 2",
             "trunkline_bgp_peer_prefixes{family=\"ipv4-unicast\",kind=\"accepted\",peer=\"10.0.0.1\"} 9",
             "trunkline_bgp_peer_messages_total{direction=\"sent\",kind=\"update\",peer=\"10.0.0.1\"} 7",
-            "trunkline_bgp_peer_last_error_age_seconds{error=\"Hold Timer Expired\",peer=\"10.0.0.1\"} 61",
+            "trunkline_bgp_peer_last_error_age_seconds{peer=\"10.0.0.1\"} 61",
             "trunkline_bgp_refused_connections_total 4",
             "trunkline_kernel_repairs_total 2",
             "trunkline_request_duration_seconds_bucket{command=\"attach\",outcome=\"ok\",le=\"0.004\"} 1",

@@ -129,14 +129,15 @@ impl Pods {
         let mtu = self.reconcile.mtu(&record.network);
         let device = self.devices.attach(netns, spec(record, mtu)).await.map_err(device_failure)?;
         let gate = self.reconcile.add_pod(pod(record, &device)).await.map_err(pod_failure)?;
-        // The record's second commit and the fabric's answer take their time side by side.
-        let saved = self.ipam.attached(record.key.clone(), device.mtu);
-        let (told, saved) = tokio::join!(self.told(gate, deadline, abandoned), saved);
-        if let Err(error) = saved {
-            // The next start sees a complete device and takes the record for attached.
-            tracing::warn!(attachment = %record.key, %error, "the record stays at \"attaching\"");
-        }
-        told?;
+        self.told(gate, deadline, abandoned).await?;
+        // Nobody waits for the record's second commit: without it the next start sees a complete device and takes the
+        // record for attached.
+        let (key, saved) = (record.key.clone(), self.ipam.attached(record.key.clone(), device.mtu));
+        tokio::spawn(async move {
+            if let Err(error) = saved.await {
+                tracing::warn!(attachment = %key, %error, "the record stays at \"attaching\"");
+            }
+        });
         Ok(device)
     }
 

@@ -101,9 +101,17 @@ impl Ipam {
         self.ask(|answer| Request::Reserve(Box::new(reservation), answer)).await.ok_or(IpamError::Stopped)?
     }
 
-    /// The device is complete, with this MTU.
-    pub async fn attached(&self, key: AttachmentKey, mtu: u32) -> Result<(), IpamError> {
-        self.ask(|answer| Request::Attached(key, mtu, answer)).await.ok_or(IpamError::Stopped)?
+    /// The device is complete, with this MTU. Asked when this is called, in front of every later request, whenever the
+    /// outcome is awaited.
+    pub fn attached(
+        &self,
+        key: AttachmentKey,
+        mtu: u32,
+    ) -> impl Future<Output = Result<(), IpamError>> + Send + use<> {
+        let (answer, outcome) = oneshot::channel();
+        // Should nobody take it, the answer is dropped with it, and the outcome says so.
+        let _ = self.requests.send(Request::Attached(key, mtu, answer));
+        async { outcome.await.map_err(|_| IpamError::Stopped)? }
     }
 
     /// The device is complete after all: the record is of an ADD whose process was killed after its last step.
