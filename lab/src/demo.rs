@@ -375,7 +375,10 @@ impl<'a> Tour<'a> {
         let work = || {
             let mut pinger =
                 Pinger::start(self.flows(|p| few(p) && rack(p), |p| few(p) && !rack(p)), INTERVAL)?;
+            let before = packets(host, "eth1")?;
             pinger.settle(PATIENCE)?;
+            let carried = packets(host, "eth1")? - before;
+            ensure!(carried > 100, "the link that is to be cut carries nothing ({carried} packets)");
             let cut = Instant::now();
             host.ns.ip(["link", "set", "eth1", "down"])?;
             pinger.wait_answers(200, PATIENCE)?;
@@ -454,6 +457,14 @@ impl<'a> Tour<'a> {
         }
         Ok(found)
     }
+}
+
+/// Packets that an interface has sent and received.
+fn packets(host: &crate::host::Host, interface: &str) -> Result<u64> {
+    let text = host.run("ip", ["-j", "-s", "link", "show", interface])?;
+    let links: Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+    let count = |direction: &str| links[0]["stats64"][direction]["packets"].as_u64();
+    count("rx").zip(count("tx")).map(|(rx, tx)| rx + tx).with_context(|| format!("no counters in {text}"))
 }
 
 fn count(outcomes: &[Outcome]) -> (usize, usize) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
-use super::{Bound, report};
+use super::{Bound, report, warn_if_busy};
 use crate::demo::ms;
 use crate::fabric::{Fabric, Place};
 use crate::host::Host;
@@ -40,6 +40,7 @@ pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench fib")?;
     packages::need(packages::ALWAYS.into_iter().chain(["bird2"]))?;
     let product = product::build(place)?;
+    warn_if_busy();
     let fabric = step("bringing fib up", || Fabric::up(place, "fib", &product))?;
     let figures = fabric.watched(measure)?;
     let words = format!(

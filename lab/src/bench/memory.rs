@@ -8,7 +8,7 @@ use rustix::process::Pid;
 use serde::Serialize;
 
 use super::attach::sandboxes;
-use super::{Bound, report};
+use super::{Bound, report, warn_if_busy};
 use crate::fabric::{Fabric, Place};
 use crate::progress::step;
 use crate::stats::round;
@@ -39,6 +39,7 @@ pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench memory")?;
     packages::need(packages::ALWAYS.into_iter().chain(["frr"]))?;
     let product = product::build(place)?;
+    warn_if_busy();
     let fabric = step("bringing one-rack up", || Fabric::up(place, "one-rack", &product))?;
     let figures = fabric.watched(measure)?;
     let words = format!(

@@ -26,6 +26,18 @@ impl Bound {
     }
 }
 
+/// Says so if the machine has other work: what waits for a processor most often suffers most, and no ratio undoes that.
+pub(crate) fn warn_if_busy() {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: f64 = load.split_whitespace().next().and_then(|l| l.parse().ok()).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if load > cores as f64 * 0.5 {
+        say(&format!(
+            "  note: this machine is busy (load {load} on {cores} cores); figures of a quiet one will differ"
+        ));
+    }
+}
+
 /// Prints a benchmark's object or its words, and whether its bounds were met.
 pub(crate) fn report<T: Serialize>(json: bool, result: &T, words: &str, bounds: &[Bound]) -> Result<bool> {
     if json {
