@@ -278,8 +278,8 @@ impl Fabric {
     /// Runs `work`; if it fails, gathers logs and tables in one folder and says where.
     pub(crate) fn watched<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         work(self).map_err(|e| match evidence::gather(self, &format!("{e:#}")) {
-            Ok(folder) => e.context(format!("logs, captures and routing tables: {}", folder.display())),
-            Err(gathering) => e.context(format!("and the evidence could not be gathered: {gathering:#}")),
+            Ok(folder) => anyhow::anyhow!("{e:#}\n  logs, captures and routing tables: {}", folder.display()),
+            Err(gathering) => anyhow::anyhow!("{e:#}\n  the evidence could not be gathered: {gathering:#}"),
         })
     }
 }

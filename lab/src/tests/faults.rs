@@ -31,7 +31,7 @@ pub(super) const TESTS: &[Test] = &[
         about: "a peer that falls silent is noticed in its hold time",
         run: hold_timer,
     },
-    Test { name: "faults/port-scan", about: "who is no peer gets no session", run: stranger },
+    Test { name: "faults/stranger", about: "who is no peer gets no session", run: stranger },
 ];
 
 const GOOD: &str = "10.1.0.1";
