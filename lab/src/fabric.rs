@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
 use crate::interrupt::{self, Registered};
-use crate::netns::Namespace;
+use crate::netns::{Namespace, has_ended};
 use crate::progress::say;
 use crate::shell::{cmd, run};
 use crate::topology::{Link, Topology};
@@ -92,6 +92,28 @@ impl Place {
 struct State {
     nodes: BTreeMap<String, u32>,
     product: PathBuf,
+    /// The process that will take the lab down; none once it was left running.
+    owner: Option<u32>,
+}
+
+impl State {
+    fn read(file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file)?;
+        serde_json::from_str(&text).with_context(|| file.display().to_string())
+    }
+
+    fn write(&self, file: &Path) -> Result<()> {
+        std::fs::write(file, serde_json::to_string_pretty(self)?).with_context(|| file.display().to_string())
+    }
+
+    /// The process that owned the lab was killed before it could take it down.
+    fn is_orphaned(&self) -> bool {
+        self.owner.is_some_and(|pid| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            // The number may have been given to another program since.
+            name.trim() != "lab" || i32::try_from(pid).map_or(true, has_ended)
+        })
+    }
 }
 
 /// A lab that is up.
@@ -112,7 +134,8 @@ impl Fabric {
     pub(crate) fn up(place: &Place, name: &str, product: &Path) -> Result<Self> {
         let topology = Topology::load(&place.topology_file(name)?)?;
         let folder = place.folder(name);
-        if let Ok(running) = Self::open(place, name) {
+        let orphaned = State::read(&folder.join("state.json")).is_ok_and(|state| state.is_orphaned());
+        if let Some(running) = Self::open(place, name).ok().filter(|_| !orphaned) {
             bail!(
                 "{name} is up already (since {} in {}); `cargo lab down {name}` takes it down",
                 since(&running.folder.join("state.json")),
@@ -168,8 +191,9 @@ impl Fabric {
         let state = State {
             nodes: self.hosts.values().map(|h| (h.name.clone(), h.pause)).collect(),
             product: product.to_owned(),
+            owner: Some(std::process::id()),
         };
-        std::fs::write(self.folder.join("state.json"), serde_json::to_string_pretty(&state)?)?;
+        state.write(&self.state_file())?;
         daemons::start_all(self)
     }
 
@@ -190,8 +214,7 @@ impl Fabric {
         let folder = place.folder(name);
         let file = folder.join("state.json");
         let not_up = || format!("{name} is not up; `cargo lab up {name}` brings it up");
-        let text = std::fs::read_to_string(&file).with_context(not_up)?;
-        let state: State = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
+        let state = State::read(&file).with_context(not_up)?;
         let mut hosts = BTreeMap::new();
         for (node, pause) in state.nodes {
             let host = Host {
@@ -210,8 +233,15 @@ impl Fabric {
     }
 
     /// From here on the lab outlives this process.
-    pub(crate) fn leave_running(mut self) {
+    pub(crate) fn leave_running(mut self) -> Result<()> {
+        let state = State { owner: None, ..State::read(&self.state_file())? };
+        state.write(&self.state_file())?;
         self.guard = None;
+        Ok(())
+    }
+
+    fn state_file(&self) -> PathBuf {
+        self.folder.join("state.json")
     }
 
     /// Takes a lab down by its names, whoever brought it up.
@@ -288,7 +318,7 @@ impl Drop for Fabric {
     fn drop(&mut self) {
         if self.guard.take().is_some() {
             Self::remove(&self.place, &self.topology);
-            let _absent = std::fs::remove_file(self.folder.join("state.json"));
+            let _absent = std::fs::remove_file(self.state_file());
         }
     }
 }

@@ -184,8 +184,7 @@ fn up(place: &Place, name: &str) -> Result<()> {
         }
     }
     say(&format!("  cargo lab down {name}"));
-    fabric.leave_running();
-    Ok(())
+    fabric.leave_running()
 }
 
 fn exec(place: &Place, topology: &str, node: &str, command: &[String]) -> Result<ExitCode> {

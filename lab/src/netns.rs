@@ -5,13 +5,13 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-use crate::shell::{Seen, cmd, run, wait_for};
+use crate::shell::{cmd, run};
 
 const FOLDER: &str = "/run/netns";
 
@@ -58,14 +58,22 @@ impl Namespace {
         if !self.exists() {
             return Ok(());
         }
-        wait_for(&format!("the end of the processes in {}", self.name), Duration::from_secs(10), || {
+        // Not `wait_for`: that ends at once when the process is told to stop, which is when this is needed most.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
             let pids = self.pids();
+            if pids.is_empty() {
+                break;
+            }
+            if Instant::now() > deadline {
+                bail!("processes {pids:?} do not end");
+            }
             for pid in &pids {
                 // It may have ended by itself between the look and the signal.
                 let _gone = kill_process(*pid, Signal::KILL);
             }
-            Ok(Seen::when(pids.is_empty(), || format!("{pids:?}")))
-        })?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
         run(&mut cmd("ip", ["netns", "del", &self.name]))?;
         Ok(())
     }
