@@ -2,7 +2,6 @@
 //! namespace of its own; there is no router, so the only peer is one that pods need not wait for, unless said.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[allow(dead_code, reason = "each test binary uses a part of it")]
 mod namespace;
 
 use std::fs;

@@ -1,8 +1,8 @@
 //! The folder, looked at again whenever something in it changed.
 //!
 //! inotify says that something happened; what it was is not relied on, the whole folder is read. An editor or `cp` of
-//! several files makes many events within milliseconds, so a look waits until nothing happened for [`SETTLE`], at
-//! most [`PATIENCE`] after the first event. Folders of password files are watched too, so that a new key applies.
+//! several files makes many events within milliseconds, so a look waits until nothing happened for `SETTLE`, at
+//! most `PATIENCE` after the first event. Folders of password files are watched too, so that a new key applies.
 //!
 //! If the folder cannot be watched (it does not exist yet) the nearest parent that does is watched instead.
 
