@@ -9,7 +9,7 @@ use super::meta::{ObjectMeta, null_default};
 use super::network::NetworkMode;
 use super::value::{ValueError, parse_address};
 
-/// A range of addresses of a [`Network`]: cluster-scoped.
+/// A range of addresses of a Network: cluster-scoped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Subnet {

@@ -12,7 +12,7 @@
 //! accepting, connecting, reading, and writing to a socket that is full.
 //!
 //! What bounds memory: commands and inputs come through bounded channels; a reader has two buffers that the owner
-//! gives back ([`connection`]); octets are encoded only when a socket takes them; events that nobody fetches are
+//! gives back (`connection`); octets are encoded only when a socket takes them; events that nobody fetches are
 //! replaced by newer ones of the same peer ([`Events`]); changed routes stay in the engine, one entry a prefix,
 //! until [`RouteChanges::next`] asks. So each of the three ways out (a slow peer, a slow FIB, a slow listener
 //! to events) holds back only itself.
