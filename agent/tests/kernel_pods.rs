@@ -105,6 +105,15 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
             }
             assert_eq!(check(runtime, &node, &netns, &spec).as_ref(), Ok(&device));
             assert_eq!(device.mtu, 1400);
+            let link = ip(&format!("-d link show {}", device.host_ifname));
+            for part in
+                ["ee:ee:ee:ee:ee:ee", "addrgenmode none", &format!("alias trunkline:{container}:eth0")]
+            {
+                assert!(link.contains(part), "{part} in {link}");
+            }
+            // What a pod that lost its neighbour entry falls back on.
+            let proxy = format!("/proc/sys/net/ipv4/conf/{}/proxy_arp", device.host_ifname);
+            assert_eq!(std::fs::read_to_string(proxy).unwrap().trim(), "1");
             // The same ADD again: the same device, and it still works.
             assert_eq!(attach(runtime, &node, &netns, &spec), device);
             assert!(ping(addresses[0]), "{container} after the second ADD");

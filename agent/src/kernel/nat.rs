@@ -12,12 +12,13 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use ipnet::IpNet;
+use netlink_packet_core::parse_string;
 
 use super::netlink::message::{self, Message};
 use crate::plan::NatRules;
 
 const TABLE: &str = "inet trunkline";
-const NAME: &[u8] = b"trunkline";
+const NAME: &str = "trunkline";
 
 /// Brings the table to the rules. Whether it had to be changed.
 pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
@@ -40,9 +41,10 @@ pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
 /// Whether a notification of nftables is about the table: `nfgenmsg`, whose first octet is the family, and then always the table's name first.
 pub(super) fn concerns(message: &Message<'_>) -> bool {
     let family = message.body.first().copied().map(i32::from);
-    let name = message.body.get(4..).and_then(|attributes| message::attributes(attributes).next());
-    family == Some(libc::NFPROTO_INET)
-        && name.is_some_and(|(kind, value)| kind == 1 && value.strip_suffix(&[0]) == Some(NAME))
+    let name = message.body.get(4..).and_then(|attributes| {
+        message::attributes(attributes, |nla| Ok((nla.kind(), parse_string(nla.value())?))).next()
+    });
+    family == Some(libc::NFPROTO_INET) && name.is_some_and(|(kind, name)| kind == 1 && name == NAME)
 }
 
 /// The table as `nft list` writes it (but for line breaks), so that it can be compared with that. A version of nft that writes it

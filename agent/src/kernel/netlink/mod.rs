@@ -1,8 +1,9 @@
 //! Rtnetlink, as much of it as Trunkline needs: blocking requests, dumps, and batches that are pipelined.
 //!
-//! Why our own few hundred lines and not `rtnetlink`: an ADD is a handful of messages per namespace, and the fast way is to put all of
-//! them into one `send` and to read the answers afterwards, which a request-per-future connection task does not do. A table of
-//! 100,000 routes is written from one reused buffer. Only the messages used here exist, each by a typed function in [`objects`].
+//! The messages are those of `netlink-packet-route`, which `rtnetlink` uses too. `rtnetlink` itself is not here because an ADD is a handful of
+//! messages per namespace, and the fast way is to put all of them into one `send` and to read the answers afterwards, which its
+//! connection task, one request and one future at a time, does not do. A table of 100,000 routes is written from one reused buffer. Each
+//! request is a typed function in [`objects`].
 //!
 //! **How a batch is answered.** Only its last message asks for an acknowledgement; the others are answered only when they fail.
 //! The kernel handles them in order, so the last one's acknowledgement ends the batch. A reply buffer that overflows (ENOBUFS) would
@@ -11,6 +12,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use netlink_packet_core::{
+    Emitable, ErrorBuffer, NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NetlinkHeader,
+    parse_string,
+};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 pub mod message;
@@ -107,11 +112,11 @@ impl Connection {
         let first_sequence = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(batch.starts.len() as u32);
         for (index, start) in batch.starts.iter().enumerate() {
-            let header = &mut batch.buffer[*start..start + message::HEADER];
-            header[8..12].copy_from_slice(&first_sequence.wrapping_add(index as u32).to_ne_bytes());
+            let mut header = NetlinkBuffer::new(&mut batch.buffer[*start..]);
+            header.set_sequence_number(first_sequence.wrapping_add(index as u32));
             if index == last {
-                let flags = u16::from_ne_bytes([header[6], header[7]]) | libc::NLM_F_ACK as u16;
-                header[6..8].copy_from_slice(&flags.to_ne_bytes());
+                let flags = header.flags() | NLM_F_ACK;
+                header.set_flags(flags);
             }
         }
         retry(|| self.socket.send(&batch.buffer, 0))?;
@@ -122,7 +127,7 @@ impl Connection {
                 if index > last {
                     continue; // an answer of an earlier batch that was given up
                 }
-                if i32::from(message.kind) != libc::NLMSG_ERROR {
+                if message.kind != NLMSG_ERROR {
                     outcome.replies.push((index, message.kind, message.body.to_vec()));
                     continue;
                 }
@@ -148,7 +153,7 @@ impl Connection {
             restart();
             let mut interrupted = false;
             self.sequence = self.sequence.wrapping_add(1);
-            batch.buffer[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
+            NetlinkBuffer::new(&mut batch.buffer[..]).set_sequence_number(self.sequence);
             retry(|| self.socket.send(&batch.buffer, 0))?;
             loop {
                 self.receive()?;
@@ -156,11 +161,11 @@ impl Connection {
                     if message.sequence != self.sequence {
                         continue;
                     }
-                    interrupted |= message.flags & libc::NLM_F_DUMP_INTR as u16 != 0;
-                    match i32::from(message.kind) {
-                        libc::NLMSG_DONE if interrupted => continue 'tries,
-                        libc::NLMSG_DONE => return Ok(()),
-                        libc::NLMSG_ERROR => {
+                    interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
+                    match message.kind {
+                        NLMSG_DONE if interrupted => continue 'tries,
+                        NLMSG_DONE => return Ok(()),
+                        NLMSG_ERROR => {
                             return match refusal(0, &message) {
                                 // A table that has no route yet does not exist for a filtered dump.
                                 Some(refusal) if refusal.errno == libc::ENOENT => Ok(()),
@@ -194,13 +199,12 @@ impl AsFd for Connection {
 
 /// The error in an NLMSG_ERROR; none in an acknowledgement.
 fn refusal(index: usize, message: &Message<'_>) -> Option<Refusal> {
-    let errno = -(message::u32_at(message.body, 0)? as i32);
-    if errno == 0 {
-        return None;
-    }
+    let answer = ErrorBuffer::new_checked(message.body).ok()?;
+    let errno = answer.code()?.get().wrapping_neg();
     // The request's header follows (capped), then attributes; 1 is NLMSGERR_ATTR_MSG.
-    let notes = message.body.get(4 + message::HEADER..).unwrap_or_default();
-    let note = message::attributes(notes).find(|(kind, _)| *kind == 1).map(|(_, value)| message::text(value));
+    let notes = answer.payload().get(NetlinkHeader::default().buffer_len()..).unwrap_or_default();
+    let note = message::attributes(notes, |nla| Ok((nla.kind(), parse_string(nla.value())?)))
+        .find_map(|(kind, note)| (kind == 1).then_some(note));
     Some(Refusal { index, errno, note })
 }
 

@@ -1,39 +1,41 @@
 //! The rtnetlink objects: links, addresses, neighbours, routes and rules, each with its request and its reading.
 //!
-//! Layouts are the kernel's (`if_link.h`, `if_addr.h`, `neighbour.h`, `rtnetlink.h`, `fib_rules.h`). What is made here carries
-//! [`PROTOCOL`], and deletions name it too, so that the kernel itself refuses to delete what is not ours.
+//! Layouts are `netlink-packet-route`'s affair; here stands which of its messages Trunkline sends and what it takes from those it gets. What is
+//! made carries [`PROTOCOL`], and deletions name it too, so that the kernel itself refuses to delete what is not ours.
+//!
+//! Messages are read attribute by attribute ([`attributes`]) and not by the crate's own whole-message functions: those give up the
+//! message for one attribute that they do not understand, and a link that is not seen is a router that cannot be reached.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use ipnet::IpNet;
+use netlink_packet_core::{
+    Emitable, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Parseable, ParseableParametrized,
+};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeader, AddressMessage, AddressScope,
+};
+use netlink_packet_route::link::{
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InetDevConf, InfoData, InfoKind, InfoVeth,
+    InfoVrf, LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkInfo as Info, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourHeader, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteLwEnCapType, RouteMessage, RouteNextHop,
+    RouteProtocol, RouteScope, RouteType, RouteVia,
+};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleHeader, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use trunkline_bgp::types::Family;
 
-use super::message::{Batch, address, attributes, text, u16_at, u32_at};
+use super::message::{Batch, attributes};
 use crate::plan::{Hop, Neighbour, RouteKey, RouteTarget, Rule};
 
 /// The routing protocol number (RTPROT) of everything that Trunkline installs.
 pub const PROTOCOL: u8 = 116;
-
-const CREATE: u16 = (libc::NLM_F_CREATE) as u16;
-const EXCLUSIVE: u16 = (libc::NLM_F_EXCL) as u16;
-const REPLACE: u16 = (libc::NLM_F_REPLACE) as u16;
-const DUMP: u16 = (libc::NLM_F_DUMP) as u16;
-
-// Not in libc: fib_rules.h, veth.h, if_link.h, neighbour.h.
-const FRA_SRC: u16 = 2;
-const FRA_IIFNAME: u16 = 3;
-const FRA_PRIORITY: u16 = 6;
-const FRA_TABLE: u16 = 15;
-const FRA_PROTOCOL: u16 = 21;
-const FR_ACT_TO_TBL: u8 = 1;
-const VETH_INFO_PEER: u16 = 1;
-const RTNH_F_ONLINK: u32 = 4;
-const IFLA_INET_CONF: u16 = 1;
-const IPV4_DEVCONF_PROXY_ARP: u16 = 3;
-const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
-const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
-const NTF_EXT_MASK: u32 = libc::RTEXT_FILTER_SKIP_STATS as u32;
 
 /// A link as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,12 +63,12 @@ pub struct LinkInfo {
 impl LinkInfo {
     /// Administratively up.
     pub fn is_up(&self) -> bool {
-        self.flags & libc::IFF_UP as u32 != 0
+        self.flags & LinkFlags::Up.bits() != 0
     }
 
     /// With carrier.
     pub fn is_running(&self) -> bool {
-        self.flags & libc::IFF_LOWER_UP as u32 != 0
+        self.flags & LinkFlags::LowerUp.bits() != 0
     }
 }
 
@@ -92,19 +94,20 @@ pub struct RuleInfo {
     pub rule: Rule,
 }
 
-fn family_octet(address: IpAddr) -> u8 {
-    match address {
-        IpAddr::V4(_) => libc::AF_INET as u8,
-        IpAddr::V6(_) => libc::AF_INET6 as u8,
+fn family_of(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn address_family(family: Family) -> AddressFamily {
+    match family {
+        Family::Ipv4Unicast => AddressFamily::Inet,
+        Family::Ipv6Unicast => AddressFamily::Inet6,
     }
 }
 
-/// The address family's number.
-pub fn address_family(family: Family) -> u8 {
-    match family {
-        Family::Ipv4Unicast => libc::AF_INET as u8,
-        Family::Ipv6Unicast => libc::AF_INET6 as u8,
-    }
+/// The header's table: numbers beyond its octet are in an attribute of their own.
+fn table_octet(table: u32) -> u8 {
+    u8::try_from(table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC)
 }
 
 /// Both ends of a new veth pair.
@@ -122,338 +125,305 @@ pub struct Veth<'a> {
     pub mtu: Option<u32>,
 }
 
-impl Batch {
-    fn link_header(&mut self, index: u32, flags: u32, change: u32) {
-        self.raw(&[0; 4]);
-        self.raw(&index.to_ne_bytes());
-        self.raw(&flags.to_ne_bytes());
-        self.raw(&change.to_ne_bytes());
-    }
+fn link(index: u32, flags: LinkFlags, attributes: Vec<LinkAttribute>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header = LinkHeader { index, flags, change_mask: flags, ..LinkHeader::default() };
+    message.attributes = attributes;
+    message
+}
 
+/// Statistics are not wanted.
+fn no_statistics() -> LinkAttribute {
+    LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
+}
+
+fn end_of_pair(name: &str, mac: [u8; 6], mtu: Option<u32>, more: LinkAttribute) -> LinkMessage {
+    let mut attributes = vec![LinkAttribute::IfName(name.to_owned()), LinkAttribute::Address(mac.to_vec())];
+    attributes.extend(mtu.map(LinkAttribute::Mtu));
+    attributes.push(more);
+    link(0, LinkFlags::empty(), attributes)
+}
+
+impl Batch {
     /// Makes a veth pair, the other end directly in the namespace `pod`. Both are down.
     pub fn create_veth(&mut self, veth: &Veth<'_>, pod: BorrowedFd<'_>) {
-        self.begin(libc::RTM_NEWLINK, CREATE | EXCLUSIVE);
-        self.link_header(0, 0, 0);
-        self.attribute_text(libc::IFLA_IFNAME, veth.host_name);
-        self.attribute(libc::IFLA_ADDRESS, &veth.host_mac);
-        if let Some(mtu) = veth.mtu {
-            self.attribute_u32(libc::IFLA_MTU, mtu);
-        }
-        let info = self.open(libc::IFLA_LINKINFO);
-        self.attribute(libc::IFLA_INFO_KIND, b"veth");
-        let data = self.open(libc::IFLA_INFO_DATA);
-        let peer = self.open(VETH_INFO_PEER);
-        self.link_header(0, 0, 0);
-        self.attribute_text(libc::IFLA_IFNAME, veth.pod_name);
-        self.attribute(libc::IFLA_ADDRESS, &veth.pod_mac);
-        if let Some(mtu) = veth.mtu {
-            self.attribute_u32(libc::IFLA_MTU, mtu);
-        }
-        self.attribute_u32(libc::IFLA_NET_NS_FD, pod.as_raw_fd() as u32);
-        self.close(peer);
-        self.close(data);
-        self.close(info);
-        self.end();
+        let peer =
+            end_of_pair(veth.pod_name, veth.pod_mac, veth.mtu, LinkAttribute::NetNsFd(pod.as_raw_fd()));
+        let info = vec![Info::Kind(InfoKind::Veth), Info::Data(InfoData::Veth(InfoVeth::Peer(peer)))];
+        let host = end_of_pair(veth.host_name, veth.host_mac, veth.mtu, LinkAttribute::LinkInfo(info));
+        self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(host));
     }
 
     /// Settings of the host end of a pod's pair, while it is down: its alias, proxy ARP, no automatic link-local address.
     pub fn set_host_end(&mut self, index: u32, alias: &str) {
-        self.begin(libc::RTM_SETLINK, 0);
-        self.link_header(index, 0, 0);
-        self.attribute(libc::IFLA_IFALIAS, alias.as_bytes());
-        let families = self.open(libc::IFLA_AF_SPEC);
-        let v4 = self.open(libc::AF_INET as u16);
-        let settings = self.open(IFLA_INET_CONF);
-        self.attribute_u32(IPV4_DEVCONF_PROXY_ARP, 1);
-        self.close(settings);
-        self.close(v4);
-        let v6 = self.open(libc::AF_INET6 as u16);
-        self.attribute(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
-        self.close(v6);
-        self.close(families);
-        self.end();
+        let mut settings = InetDevConf::default();
+        settings.proxy_arp = 1;
+        let families = vec![
+            AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(settings)]),
+            AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]),
+        ];
+        let attributes =
+            vec![LinkAttribute::IfAlias(alias.to_owned()), LinkAttribute::AfSpecUnspec(families)];
+        self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
     }
 
     /// Brings a link up.
     pub fn set_up(&mut self, index: u32) {
-        self.begin(libc::RTM_SETLINK, 0);
-        self.link_header(index, libc::IFF_UP as u32, libc::IFF_UP as u32);
-        self.end();
+        self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::Up, Vec::new())));
     }
 
     /// Asks for a link by its name.
     pub fn get_link(&mut self, name: &str) {
-        self.begin(libc::RTM_GETLINK, 0);
-        self.link_header(0, 0, 0);
-        self.attribute_text(libc::IFLA_IFNAME, name);
-        self.attribute_u32(libc::IFLA_EXT_MASK, NTF_EXT_MASK);
-        self.end();
+        let attributes = vec![LinkAttribute::IfName(name.to_owned()), no_statistics()];
+        self.push(0, RouteNetlinkMessage::GetLink(link(0, LinkFlags::empty(), attributes)));
     }
 
     /// Asks for a link by its index.
     pub fn get_link_at(&mut self, index: u32) {
-        self.begin(libc::RTM_GETLINK, 0);
-        self.link_header(index, 0, 0);
-        self.attribute_u32(libc::IFLA_EXT_MASK, NTF_EXT_MASK);
-        self.end();
+        self.push(0, RouteNetlinkMessage::GetLink(link(index, LinkFlags::empty(), vec![no_statistics()])));
     }
 
     /// Deletes a link by its index.
     pub fn delete_link(&mut self, index: u32) {
-        self.begin(libc::RTM_DELLINK, 0);
-        self.link_header(index, 0, 0);
-        self.end();
+        self.push(0, RouteNetlinkMessage::DelLink(link(index, LinkFlags::empty(), Vec::new())));
     }
 
     /// Lists links.
     pub fn dump_links(&mut self) {
-        self.begin(libc::RTM_GETLINK, DUMP);
-        self.link_header(0, 0, 0);
-        self.attribute_u32(libc::IFLA_EXT_MASK, NTF_EXT_MASK);
-        self.end();
+        let message = link(0, LinkFlags::empty(), vec![no_statistics()]);
+        self.push(NLM_F_DUMP, RouteNetlinkMessage::GetLink(message));
     }
 
     /// Puts an address on a link, in use at once (no duplicate address detection).
     pub fn put_address(&mut self, index: u32, prefix: IpNet) {
-        self.begin(libc::RTM_NEWADDR, CREATE | REPLACE);
-        let scope = match prefix.addr() {
-            IpAddr::V6(address) if address.is_unicast_link_local() => libc::RT_SCOPE_LINK,
-            _ => libc::RT_SCOPE_UNIVERSE,
+        let mut message = AddressMessage::default();
+        message.header = AddressHeader {
+            family: family_of(prefix.addr()),
+            prefix_len: prefix.prefix_len(),
+            scope: AddressScope::Universe,
+            index,
+            ..AddressHeader::default()
         };
-        self.raw(&[family_octet(prefix.addr()), prefix.prefix_len(), 0, scope]);
-        self.raw(&index.to_ne_bytes());
-        self.attribute_address(libc::IFA_LOCAL, prefix.addr());
-        self.attribute_address(libc::IFA_ADDRESS, prefix.addr());
+        message.attributes =
+            vec![AddressAttribute::Local(prefix.addr()), AddressAttribute::Address(prefix.addr())];
         if prefix.addr().is_ipv6() {
             // A host address connects nobody else: no route for its prefix.
-            let alone = if prefix.prefix_len() == 128 { libc::IFA_F_NOPREFIXROUTE } else { 0 };
-            self.attribute_u32(libc::IFA_FLAGS, libc::IFA_F_NODAD | alone);
+            let alone = prefix.prefix_len() == prefix.max_prefix_len();
+            let alone = if alone { AddressFlags::Noprefixroute } else { AddressFlags::empty() };
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad | alone));
         }
-        self.end();
+        self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewAddress(message));
     }
 
     /// Lists addresses of a family; of one link, if it is said (`index` 0: all).
     pub fn dump_addresses(&mut self, family: Family, index: u32) {
-        self.begin(libc::RTM_GETADDR, DUMP);
-        self.raw(&[address_family(family), 0, 0, 0]);
-        self.raw(&index.to_ne_bytes());
-        self.end();
+        let mut message = AddressMessage::default();
+        message.header.family = address_family(family);
+        message.header.index = index;
+        self.push(NLM_F_DUMP, RouteNetlinkMessage::GetAddress(message));
     }
 
     /// Puts a permanent neighbour in place.
     pub fn put_neighbour(&mut self, neighbour: &Neighbour) {
-        self.begin(libc::RTM_NEWNEIGH, CREATE | REPLACE);
-        self.neighbour_header(neighbour.ifindex, neighbour.address, libc::NUD_PERMANENT);
-        self.attribute_address(libc::NDA_DST, neighbour.address);
-        self.attribute(libc::NDA_LLADDR, &neighbour.mac);
-        self.end();
+        let mut message = neighbour_at(neighbour.ifindex, neighbour.address);
+        message.header.state = NeighbourState::Permanent;
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(neighbour.mac.to_vec()));
+        self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message));
     }
 
     /// Deletes a neighbour.
     pub fn delete_neighbour(&mut self, ifindex: u32, address: IpAddr) {
-        self.begin(libc::RTM_DELNEIGH, 0);
-        self.neighbour_header(ifindex, address, 0);
-        self.attribute_address(libc::NDA_DST, address);
-        self.end();
+        self.push(0, RouteNetlinkMessage::DelNeighbour(neighbour_at(ifindex, address)));
     }
 
     /// Asks for one neighbour.
     pub fn get_neighbour(&mut self, ifindex: u32, address: IpAddr) {
-        self.begin(libc::RTM_GETNEIGH, 0);
-        self.neighbour_header(ifindex, address, 0);
-        self.attribute_address(libc::NDA_DST, address);
-        self.end();
-    }
-
-    fn neighbour_header(&mut self, ifindex: u32, address: IpAddr, state: u16) {
-        self.raw(&[family_octet(address), 0, 0, 0]);
-        self.raw(&ifindex.to_ne_bytes());
-        self.raw(&state.to_ne_bytes());
-        self.raw(&[0, 0]);
+        self.push(0, RouteNetlinkMessage::GetNeighbour(neighbour_at(ifindex, address)));
     }
 
     /// Lists neighbours of a family.
     pub fn dump_neighbours(&mut self, family: Family) {
-        self.begin(libc::RTM_GETNEIGH, DUMP);
-        self.raw(&[address_family(family), 0, 0, 0]);
-        self.raw(&[0; 8]);
-        self.end();
+        let mut message = NeighbourMessage::default();
+        message.header.family = address_family(family);
+        self.push(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message));
     }
 
     /// Puts a route in place, also over another one of the same key.
     pub fn put_route(&mut self, key: &RouteKey, target: &RouteTarget) {
-        self.begin(libc::RTM_NEWROUTE, CREATE | REPLACE);
-        let (kind, scope) = match target {
-            RouteTarget::Blackhole => (libc::RTN_BLACKHOLE, libc::RT_SCOPE_UNIVERSE),
-            RouteTarget::Via(hops) if hops.iter().all(|hop| hop.gateway.is_none()) => {
-                (libc::RTN_UNICAST, libc::RT_SCOPE_LINK)
-            }
-            RouteTarget::Via(_) => (libc::RTN_UNICAST, libc::RT_SCOPE_UNIVERSE),
-        };
-        self.route_header(key, scope, kind, 0);
+        let mut message = own_route(key);
+        let header = &mut message.header;
         match target {
-            RouteTarget::Blackhole => {}
-            RouteTarget::Via(hops) => match hops.as_slice() {
-                [hop] => {
-                    self.gateway(key, hop);
-                    if let Some(ifindex) = hop.ifindex {
-                        self.attribute_u32(libc::RTA_OIF, ifindex);
-                    }
+            RouteTarget::Blackhole => header.kind = RouteType::BlackHole,
+            RouteTarget::Via(hops) => {
+                header.kind = RouteType::Unicast;
+                if hops.iter().all(|hop| hop.gateway.is_none()) {
+                    header.scope = RouteScope::Link;
                 }
-                hops => {
-                    let multipath = self.open(libc::RTA_MULTIPATH);
-                    for hop in hops {
-                        // An IPv6 gateway of an IPv4 route has an odd length: the next hop starts aligned all the same.
-                        self.pad();
-                        let start = self.buffer.len();
-                        self.raw(&[0; 4]);
-                        self.raw(&hop.ifindex.unwrap_or(0).to_ne_bytes());
-                        self.gateway(key, hop);
-                        let length = ((self.buffer.len() - start) as u16).to_ne_bytes();
-                        self.buffer[start..start + 2].copy_from_slice(&length);
-                    }
-                    self.close(multipath);
+                if let [hop] = hops.as_slice() {
+                    message.attributes.extend(gateway(key, hop));
+                    message.attributes.extend(hop.ifindex.map(RouteAttribute::Oif));
+                } else {
+                    let hops = hops.iter().map(|hop| {
+                        let mut next_hop = RouteNextHop::default();
+                        next_hop.interface_index = hop.ifindex.unwrap_or(0);
+                        next_hop.attributes = gateway(key, hop).into_iter().collect();
+                        next_hop
+                    });
+                    message.attributes.push(RouteAttribute::MultiPath(hops.collect()));
                 }
-            },
+            }
         }
-        self.end();
+        self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
     /// Puts a default route in place whose gateway is on the link whatever its address says.
     pub fn put_onlink_default(&mut self, gateway: IpAddr, ifindex: u32) {
-        self.begin(libc::RTM_NEWROUTE, CREATE | REPLACE);
-        let onlink = RTNH_F_ONLINK;
-        self.raw(&[family_octet(gateway), 0, 0, 0]);
-        self.raw(&[libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, libc::RT_SCOPE_UNIVERSE, libc::RTN_UNICAST]);
-        self.raw(&onlink.to_ne_bytes());
-        self.attribute_address(libc::RTA_GATEWAY, gateway);
-        self.attribute_u32(libc::RTA_OIF, ifindex);
-        self.end();
+        let mut message = RouteMessage::default();
+        message.header = RouteHeader {
+            address_family: family_of(gateway),
+            table: RouteHeader::RT_TABLE_MAIN,
+            protocol: RouteProtocol::Static,
+            kind: RouteType::Unicast,
+            flags: RouteFlags::Onlink,
+            ..RouteHeader::default()
+        };
+        message.attributes = vec![RouteAttribute::Gateway(gateway.into()), RouteAttribute::Oif(ifindex)];
+        self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
     /// Puts in place that packets to `address` are for this namespace. (For IPv4 the kernel does it with the address.)
     pub fn put_local_route(&mut self, address: Ipv6Addr, ifindex: u32) {
-        self.begin(libc::RTM_NEWROUTE, CREATE | REPLACE);
-        self.raw(&[libc::AF_INET6 as u8, 128, 0, 0]);
-        self.raw(&[libc::RT_TABLE_LOCAL, libc::RTPROT_STATIC, libc::RT_SCOPE_UNIVERSE, libc::RTN_LOCAL]);
-        self.raw(&[0; 4]);
-        self.attribute_address(libc::RTA_DST, address.into());
-        self.attribute_u32(libc::RTA_OIF, ifindex);
-        self.end();
+        let mut message = RouteMessage::default();
+        message.header = RouteHeader {
+            address_family: AddressFamily::Inet6,
+            destination_prefix_length: 128,
+            table: libc::RT_TABLE_LOCAL,
+            protocol: RouteProtocol::Static,
+            kind: RouteType::Local,
+            ..RouteHeader::default()
+        };
+        message.attributes = vec![RouteAttribute::Destination(address.into()), RouteAttribute::Oif(ifindex)];
+        self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
     /// Deletes an own route, whatever it leads to.
     pub fn delete_route(&mut self, key: &RouteKey, metric: u32) {
-        self.begin(libc::RTM_DELROUTE, 0);
-        self.route_header(key, libc::RT_SCOPE_NOWHERE, libc::RTN_UNSPEC, 0);
+        let mut message = own_route(key);
+        message.header.scope = RouteScope::NoWhere;
         if metric != 0 {
-            self.attribute_u32(libc::RTA_PRIORITY, metric);
+            message.attributes.push(RouteAttribute::Priority(metric));
         }
-        self.end();
+        self.push(0, RouteNetlinkMessage::DelRoute(message));
     }
 
     /// Asks which route a packet to `destination` takes, as the table has it.
     pub fn get_route(&mut self, destination: IpAddr) {
-        self.begin(libc::RTM_GETROUTE, 0);
+        let mut message = RouteMessage::default();
+        message.header.address_family = family_of(destination);
         // IPv6 always names the table, and refuses to be asked for it.
-        let (length, flags) = match destination {
-            IpAddr::V4(_) => (32, libc::RTM_F_FIB_MATCH | libc::RTM_F_LOOKUP_TABLE),
-            IpAddr::V6(_) => (128, libc::RTM_F_FIB_MATCH),
+        (message.header.destination_prefix_length, message.header.flags) = match destination {
+            IpAddr::V4(_) => (32, RouteFlags::FibMatch | RouteFlags::LookupTable),
+            IpAddr::V6(_) => (128, RouteFlags::FibMatch),
         };
-        self.raw(&[family_octet(destination), length, 0, 0, 0, 0, 0, 0]);
-        self.raw(&flags.to_ne_bytes());
-        self.attribute_address(libc::RTA_DST, destination);
-        self.end();
+        message.attributes.push(RouteAttribute::Destination(destination.into()));
+        self.push(0, RouteNetlinkMessage::GetRoute(message));
     }
 
     /// Lists routes of a family: all tables, and Trunkline's own only or everybody's.
     pub fn dump_routes(&mut self, family: Family, own: bool) {
-        self.begin(libc::RTM_GETROUTE, DUMP);
-        let protocol = if own { PROTOCOL } else { 0 };
-        self.raw(&[address_family(family), 0, 0, 0, 0, protocol, 0, 0]);
-        self.raw(&[0; 4]);
-        self.end();
-    }
-
-    fn route_header(&mut self, key: &RouteKey, scope: u8, kind: u8, flags: u32) {
-        self.raw(&[family_octet(key.prefix.addr()), key.prefix.prefix_len(), 0, 0]);
-        self.raw(&[u8::try_from(key.table).unwrap_or(libc::RT_TABLE_UNSPEC), PROTOCOL, scope, kind]);
-        self.raw(&flags.to_ne_bytes());
-        self.attribute_address(libc::RTA_DST, key.prefix.addr());
-        self.attribute_u32(libc::RTA_TABLE, key.table);
-    }
-
-    /// The gateway of one hop: of the other family it goes into RTA_VIA (RFC 5549 in the kernel's words).
-    fn gateway(&mut self, key: &RouteKey, hop: &Hop) {
-        match (key.prefix.addr(), hop.gateway) {
-            (_, None) => {}
-            (IpAddr::V4(_), Some(IpAddr::V6(gateway))) => {
-                let mut via = [0; 18];
-                via[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-                via[2..].copy_from_slice(&gateway.octets());
-                self.attribute(libc::RTA_VIA, &via);
-            }
-            (_, Some(gateway)) => self.attribute_address(libc::RTA_GATEWAY, gateway),
-        }
+        let mut message = RouteMessage::default();
+        message.header.address_family = address_family(family);
+        message.header.protocol = RouteProtocol::from(if own { PROTOCOL } else { 0 });
+        self.push(NLM_F_DUMP, RouteNetlinkMessage::GetRoute(message));
     }
 
     /// Adds a rule, if there is none like it.
     pub fn add_rule(&mut self, rule: &Rule) {
-        self.begin(libc::RTM_NEWRULE, CREATE | EXCLUSIVE);
-        self.rule_body(rule);
+        self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewRule(own_rule(rule)));
     }
 
     /// Deletes an own rule.
     pub fn delete_rule(&mut self, rule: &Rule) {
-        self.begin(libc::RTM_DELRULE, 0);
-        self.rule_body(rule);
-    }
-
-    fn rule_body(&mut self, rule: &Rule) {
-        let length = rule.from.map_or(0, |from| from.prefix_len());
-        self.raw(&[address_family(rule.family), 0, length, 0]);
-        self.raw(&[u8::try_from(rule.table).unwrap_or(libc::RT_TABLE_UNSPEC), 0, 0, FR_ACT_TO_TBL]);
-        self.raw(&[0; 4]);
-        if let Some(from) = rule.from {
-            self.attribute_address(FRA_SRC, from.addr());
-        }
-        if let Some(iif) = &rule.iif {
-            self.attribute_text(FRA_IIFNAME, iif);
-        }
-        self.attribute_u32(FRA_PRIORITY, rule.priority);
-        self.attribute_u32(FRA_TABLE, rule.table);
-        self.attribute(FRA_PROTOCOL, &[PROTOCOL]);
-        self.end();
+        self.push(0, RouteNetlinkMessage::DelRule(own_rule(rule)));
     }
 
     /// Lists rules of a family.
     pub fn dump_rules(&mut self, family: Family) {
-        self.begin(libc::RTM_GETRULE, DUMP);
-        self.raw(&[address_family(family), 0, 0, 0]);
-        self.raw(&[0; 8]);
-        self.end();
+        let mut message = RuleMessage::default();
+        message.header.family = address_family(family);
+        self.push(NLM_F_DUMP, RouteNetlinkMessage::GetRule(message));
     }
+}
+
+fn neighbour_at(ifindex: u32, address: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header = NeighbourHeader { family: family_of(address), ifindex, ..NeighbourHeader::default() };
+    message.attributes = vec![NeighbourAttribute::Destination(address.into())];
+    message
+}
+
+fn own_route(key: &RouteKey) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header = RouteHeader {
+        address_family: family_of(key.prefix.addr()),
+        destination_prefix_length: key.prefix.prefix_len(),
+        table: table_octet(key.table),
+        protocol: RouteProtocol::from(PROTOCOL),
+        ..RouteHeader::default()
+    };
+    message.attributes =
+        vec![RouteAttribute::Destination(key.prefix.addr().into()), RouteAttribute::Table(key.table)];
+    message
+}
+
+/// The gateway of one hop: of the other family it goes into RTA_VIA (RFC 5549 in the kernel's words).
+fn gateway(key: &RouteKey, hop: &Hop) -> Option<RouteAttribute> {
+    hop.gateway.map(|gateway| match (key.prefix, gateway) {
+        (IpNet::V4(_), IpAddr::V6(gateway)) => RouteAttribute::Via(gateway.into()),
+        _ => RouteAttribute::Gateway(gateway.into()),
+    })
+}
+
+fn own_rule(rule: &Rule) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header = RuleHeader {
+        family: address_family(rule.family),
+        src_len: rule.from.map_or(0, |from| from.prefix_len()),
+        table: table_octet(rule.table),
+        action: RuleAction::ToTable,
+        ..RuleHeader::default()
+    };
+    message.attributes.extend(rule.from.map(|from| RuleAttribute::Source(from.addr())));
+    message.attributes.extend(rule.iif.clone().map(RuleAttribute::Iifname));
+    message.attributes.extend([
+        RuleAttribute::Priority(rule.priority),
+        RuleAttribute::Table(rule.table),
+        RuleAttribute::Protocol(RouteProtocol::from(PROTOCOL)),
+    ]);
+    message
 }
 
 /// Reads an RTM_NEWLINK or RTM_DELLINK.
 pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
-    let mut link = LinkInfo { index: u32_at(body, 4)?, flags: u32_at(body, 8)?, ..LinkInfo::default() };
-    for (kind, value) in attributes(body.get(16..)?) {
-        match kind {
-            libc::IFLA_IFNAME => link.name = text(value),
-            libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
-            libc::IFLA_ADDRESS => link.mac = value.try_into().ok(),
-            libc::IFLA_IFALIAS => link.alias = Some(text(value)),
-            libc::IFLA_LINK => link.peer = u32_at(value, 0),
-            libc::IFLA_LINKINFO => {
-                for (kind, value) in attributes(value) {
-                    match kind {
-                        libc::IFLA_INFO_KIND => link.kind = Some(text(value)),
-                        // 1 is IFLA_VRF_TABLE; other kinds' first setting is not looked at.
-                        libc::IFLA_INFO_DATA if link.kind.as_deref() == Some("vrf") => {
-                            link.vrf_table = attributes(value)
-                                .find(|(kind, _)| *kind == 1)
-                                .and_then(|(_, value)| u32_at(value, 0));
+    let header = LinkHeader::parse(body).ok()?;
+    let mut link = LinkInfo { index: header.index, flags: header.flags.bits(), ..LinkInfo::default() };
+    let read = |nla: &_| LinkAttribute::parse_with_param(nla, AddressFamily::Unspec);
+    for attribute in attributes(&body[header.buffer_len()..], read) {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
+            LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
+            LinkAttribute::Link(peer) => link.peer = Some(peer),
+            LinkAttribute::LinkInfo(info) => {
+                for info in info {
+                    match info {
+                        Info::Kind(kind) => link.kind = Some(kind.to_string()),
+                        Info::Data(InfoData::Vrf(settings)) => {
+                            link.vrf_table = settings.iter().find_map(|setting| match setting {
+                                InfoVrf::TableId(table) => Some(*table),
+                                _ => None,
+                            });
                         }
                         _ => {}
                     }
@@ -467,110 +437,114 @@ pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
 
 /// Reads an RTM_NEWADDR or RTM_DELADDR: the link's index, and the address with its length.
 pub fn read_address(body: &[u8]) -> Option<(u32, IpNet)> {
-    let length = *body.get(1)?;
-    let index = u32_at(body, 4)?;
+    let header = AddressHeader::parse(body).ok()?;
     let mut found = None;
-    for (kind, value) in attributes(body.get(8..)?) {
-        match kind {
-            libc::IFA_LOCAL => found = address(value),
-            libc::IFA_ADDRESS if found.is_none() => found = address(value),
+    for attribute in attributes(&body[header.buffer_len()..], AddressAttribute::parse) {
+        match attribute {
+            AddressAttribute::Local(address) => found = Some(address),
+            AddressAttribute::Address(address) if found.is_none() => found = Some(address),
             _ => {}
         }
     }
-    Some((index, IpNet::new(found?, length).ok()?))
+    Some((header.index, IpNet::new(found?, header.prefix_len).ok()?))
 }
 
 /// Reads an RTM_NEWNEIGH: permanent ones only.
 pub fn read_neighbour(body: &[u8]) -> Option<Neighbour> {
-    let ifindex = u32_at(body, 4)?;
-    if u16_at(body, 8)? & libc::NUD_PERMANENT == 0 {
+    let header = NeighbourHeader::parse(body).ok()?;
+    if header.state != NeighbourState::Permanent {
         return None;
     }
     let (mut to, mut mac) = (None, None);
-    for (kind, value) in attributes(body.get(12..)?) {
-        match kind {
-            libc::NDA_DST => to = address(value),
-            libc::NDA_LLADDR => mac = value.try_into().ok(),
+    let read = |nla: &_| NeighbourAttribute::parse_with_param(nla, header.family);
+    for attribute in attributes(&body[header.buffer_len()..], read) {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => to = Some(address.into()),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => to = Some(address.into()),
+            NeighbourAttribute::LinkLayerAddress(address) => mac = address.try_into().ok(),
             _ => {}
         }
     }
-    Some(Neighbour { ifindex, address: to?, mac: mac? })
+    Some(Neighbour { ifindex: header.ifindex, address: to?, mac: mac? })
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
+        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
+        _ => None,
+    }
+}
+
+impl Hop {
+    fn take(&mut self, attribute: &RouteAttribute) {
+        match attribute {
+            RouteAttribute::Oif(index) => self.ifindex = Some(*index),
+            RouteAttribute::Gateway(gateway) => self.gateway = ip(gateway),
+            RouteAttribute::Via(RouteVia::Inet(gateway)) => self.gateway = Some(IpAddr::V4(*gateway)),
+            RouteAttribute::Via(RouteVia::Inet6(gateway)) => self.gateway = Some(IpAddr::V6(*gateway)),
+            _ => {}
+        }
+    }
 }
 
 /// Reads an RTM_NEWROUTE or RTM_DELROUTE of IPv4 or IPv6.
 pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
-    let v4 = match i32::from(*body.first()?) {
-        libc::AF_INET => true,
-        libc::AF_INET6 => false,
+    let header = RouteHeader::parse(body).ok()?;
+    let (mut destination, default_metric) = match header.address_family {
+        AddressFamily::Inet => (IpAddr::from([0; 4]), 0),
+        AddressFamily::Inet6 => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 1024), // IP6_RT_PRIO_USER
         _ => return None,
     };
-    let length = *body.get(1)?;
-    let mut table = u32::from(*body.get(4)?);
-    let protocol = *body.get(5)?;
-    let kind = *body.get(7)?;
-    let mut destination = if v4 { IpAddr::from([0; 4]) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-    let (mut metric, mut hop, mut hops) = (0, Hop { gateway: None, ifindex: None }, Vec::new());
-    for (kind, value) in attributes(body.get(12..)?) {
-        match kind {
-            libc::RTA_TABLE => table = u32_at(value, 0)?,
-            libc::RTA_DST => destination = address(value)?,
-            libc::RTA_PRIORITY => metric = u32_at(value, 0)?,
-            libc::RTA_OIF => hop.ifindex = u32_at(value, 0),
-            libc::RTA_GATEWAY => hop.gateway = address(value),
-            libc::RTA_VIA => hop.gateway = address(value.get(2..)?),
-            libc::RTA_MULTIPATH => read_hops(value, &mut hops)?,
-            _ => {}
+    let (mut table, mut metric) = (u32::from(header.table), 0);
+    let (mut hop, mut hops) = (Hop { gateway: None, ifindex: None }, Vec::new());
+    let param = (header.address_family, header.kind, RouteLwEnCapType::None);
+    let read = |nla: &_| RouteAttribute::parse_with_param(nla, param);
+    for attribute in attributes(&body[header.buffer_len()..], read) {
+        match attribute {
+            RouteAttribute::Table(number) => table = number,
+            RouteAttribute::Destination(address) => destination = ip(&address)?,
+            RouteAttribute::Priority(priority) => metric = priority,
+            RouteAttribute::MultiPath(paths) => hops.extend(paths.iter().map(|path| {
+                let mut hop = Hop { gateway: None, ifindex: Some(path.interface_index) };
+                path.attributes.iter().for_each(|attribute| hop.take(attribute));
+                hop
+            })),
+            attribute => hop.take(&attribute),
         }
     }
-    if !v4 && metric == 1024 {
-        metric = 0; // IP6_RT_PRIO_USER: what "none given" becomes
+    if metric == default_metric {
+        metric = 0;
     }
     if hops.is_empty() {
         hops.push(hop);
     }
-    let target = match kind {
-        libc::RTN_BLACKHOLE => Some(RouteTarget::Blackhole),
-        libc::RTN_UNICAST => Some(RouteTarget::via(hops)),
+    let target = match header.kind {
+        RouteType::BlackHole => Some(RouteTarget::Blackhole),
+        RouteType::Unicast => Some(RouteTarget::via(hops)),
         _ => None,
     };
-    let prefix = IpNet::new(destination, length).ok()?;
-    Some(RouteInfo { key: RouteKey { table, prefix }, protocol, metric, target })
-}
-
-fn read_hops(mut octets: &[u8], hops: &mut Vec<Hop>) -> Option<()> {
-    while octets.len() >= 8 {
-        let length = usize::from(u16_at(octets, 0)?);
-        let mut hop = Hop { gateway: None, ifindex: u32_at(octets, 4) };
-        for (kind, value) in attributes(octets.get(8..length)?) {
-            match kind {
-                libc::RTA_GATEWAY => hop.gateway = address(value),
-                libc::RTA_VIA => hop.gateway = address(value.get(2..)?),
-                _ => {}
-            }
-        }
-        hops.push(hop);
-        octets = octets.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Some(())
+    let prefix = IpNet::new(destination, header.destination_prefix_length).ok()?;
+    Some(RouteInfo { key: RouteKey { table, prefix }, protocol: header.protocol.into(), metric, target })
 }
 
 /// Reads an RTM_NEWRULE or RTM_DELRULE of IPv4 or IPv6.
 pub fn read_rule(body: &[u8]) -> Option<RuleInfo> {
-    let family = match i32::from(*body.first()?) {
-        libc::AF_INET => Family::Ipv4Unicast,
-        libc::AF_INET6 => Family::Ipv6Unicast,
+    let header = RuleHeader::parse(body).ok()?;
+    let family = match header.family {
+        AddressFamily::Inet => Family::Ipv4Unicast,
+        AddressFamily::Inet6 => Family::Ipv6Unicast,
         _ => return None,
     };
-    let length = *body.get(2)?;
-    let mut rule = Rule { family, priority: 0, from: None, iif: None, table: u32::from(*body.get(4)?) };
+    let mut rule = Rule { family, priority: 0, from: None, iif: None, table: u32::from(header.table) };
     let mut protocol = 0;
-    for (kind, value) in attributes(body.get(12..)?) {
-        match kind {
-            FRA_SRC => rule.from = IpNet::new(address(value)?, length).ok(),
-            FRA_IIFNAME => rule.iif = Some(text(value)),
-            FRA_PRIORITY => rule.priority = u32_at(value, 0)?,
-            FRA_TABLE => rule.table = u32_at(value, 0)?,
-            FRA_PROTOCOL => protocol = *value.first()?,
+    for attribute in attributes(&body[header.buffer_len()..], RuleAttribute::parse) {
+        match attribute {
+            RuleAttribute::Source(address) => rule.from = IpNet::new(address, header.src_len).ok(),
+            RuleAttribute::Iifname(name) => rule.iif = Some(name),
+            RuleAttribute::Priority(priority) => rule.priority = priority,
+            RuleAttribute::Table(table) => rule.table = table,
+            RuleAttribute::Protocol(by) => protocol = by.into(),
             _ => {}
         }
     }
