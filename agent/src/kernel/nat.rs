@@ -38,13 +38,12 @@ pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Whether a notification of nftables is about the table: `nfgenmsg`, whose first octet is the family, and then always the table's name first.
+/// Whether a notification of nftables is about the table: `nfgenmsg`, whose first octet is the family, and attribute 1 is always the table's name.
 pub(super) fn concerns(message: &Message<'_>) -> bool {
     let family = message.body.first().copied().map(i32::from);
-    let name = message.body.get(4..).and_then(|attributes| {
-        message::attributes(attributes, |nla| Ok((nla.kind(), parse_string(nla.value())?))).next()
-    });
-    family == Some(libc::NFPROTO_INET) && name.is_some_and(|(kind, name)| kind == 1 && name == NAME)
+    let attributes = message.body.get(4..).unwrap_or_default();
+    let name = message::attributes(attributes, &[1], |nla| parse_string(nla.value())).next();
+    family == Some(libc::NFPROTO_INET) && name.is_some_and(|name| name == NAME)
 }
 
 /// The table as `nft list` writes it (but for line breaks), so that it can be compared with that. A version of nft that writes it

@@ -84,13 +84,17 @@ pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The attributes in `octets`, each as `read` understands it. One that it does not (a kernel newer than the crate) is left out, and costs
-/// nothing but itself.
+/// The attributes in `octets` of the `wanted` kinds, each as `read` understands it. One that it does not (a kernel newer than the crate) is
+/// left out, and costs nothing but itself.
 pub fn attributes<'a, A>(
     octets: &'a [u8],
+    wanted: &'static [u16],
     read: impl Fn(&NlaBuffer<&'a [u8]>) -> Result<A, DecodeError>,
 ) -> impl Iterator<Item = A> {
-    NlasIterator::new(octets).filter_map(move |attribute| read(&attribute.ok()?).ok())
+    NlasIterator::new(octets)
+        .filter_map(Result::ok)
+        .filter(|attribute| wanted.contains(&attribute.kind()))
+        .filter_map(move |attribute| read(&attribute).ok())
 }
 
 #[cfg(test)]
@@ -109,7 +113,7 @@ mod tests {
             assert_eq!(messages(&batch.buffer[..length]).count(), 0, "{length}");
         }
         // An attribute that claims less than its own header must not loop for ever.
-        let default = |octets| attributes(octets, netlink_packet_core::DefaultNla::parse).count();
+        let default = |octets| attributes(octets, &[0, 1], netlink_packet_core::DefaultNla::parse).count();
         assert_eq!(default(&[3, 0, 1, 0, 0, 0, 0, 0]), 0);
         assert_eq!(default(&[0; 8]), 0);
     }
@@ -119,7 +123,8 @@ mod tests {
         use netlink_packet_route::rule::RuleAttribute;
         // A priority of three octets, and then a table.
         let octets = [7, 0, 6, 0, 1, 2, 3, 0, 8, 0, 15, 0, 9, 0, 0, 0];
-        let read: Vec<_> = attributes(&octets, RuleAttribute::parse).map(|rule| rule.kind()).collect();
+        let read: Vec<_> =
+            attributes(&octets, &[6, 15], RuleAttribute::parse).map(|rule| rule.kind()).collect();
         assert_eq!(read, [15]);
     }
 }

@@ -203,8 +203,7 @@ fn refusal(index: usize, message: &Message<'_>) -> Option<Refusal> {
     let errno = answer.code()?.get().wrapping_neg();
     // The request's header follows (capped), then attributes; 1 is NLMSGERR_ATTR_MSG.
     let notes = answer.payload().get(NetlinkHeader::default().buffer_len()..).unwrap_or_default();
-    let note = message::attributes(notes, |nla| Ok((nla.kind(), parse_string(nla.value())?)))
-        .find_map(|(kind, note)| (kind == 1).then_some(note));
+    let note = message::attributes(notes, &[1], |nla| parse_string(nla.value())).next();
     Some(Refusal { index, errno, note })
 }
 

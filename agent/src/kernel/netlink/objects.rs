@@ -37,6 +37,13 @@ use crate::plan::{Hop, Neighbour, RouteKey, RouteTarget, Rule};
 /// The routing protocol number (RTPROT) of everything that Trunkline installs.
 pub const PROTOCOL: u8 = 116;
 
+// Not in libc: fib_rules.h.
+const FRA_SRC: u16 = 2;
+const FRA_IIFNAME: u16 = 3;
+const FRA_PRIORITY: u16 = 6;
+const FRA_TABLE: u16 = 15;
+const FRA_PROTOCOL: u16 = 21;
+
 /// A link as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkInfo {
@@ -407,8 +414,17 @@ fn own_rule(rule: &Rule) -> RuleMessage {
 pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
     let header = LinkHeader::parse(body).ok()?;
     let mut link = LinkInfo { index: header.index, flags: header.flags.bits(), ..LinkInfo::default() };
+    // A link has some sixty, AF_SPEC with each setting of each family among them.
+    const WANTED: &[u16] = &[
+        libc::IFLA_IFNAME,
+        libc::IFLA_MTU,
+        libc::IFLA_ADDRESS,
+        libc::IFLA_IFALIAS,
+        libc::IFLA_LINK,
+        libc::IFLA_LINKINFO,
+    ];
     let read = |nla: &_| LinkAttribute::parse_with_param(nla, AddressFamily::Unspec);
-    for attribute in attributes(&body[header.buffer_len()..], read) {
+    for attribute in attributes(&body[header.buffer_len()..], WANTED, read) {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
@@ -437,9 +453,10 @@ pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
 
 /// Reads an RTM_NEWADDR or RTM_DELADDR: the link's index, and the address with its length.
 pub fn read_address(body: &[u8]) -> Option<(u32, IpNet)> {
+    const WANTED: &[u16] = &[libc::IFA_LOCAL, libc::IFA_ADDRESS];
     let header = AddressHeader::parse(body).ok()?;
     let mut found = None;
-    for attribute in attributes(&body[header.buffer_len()..], AddressAttribute::parse) {
+    for attribute in attributes(&body[header.buffer_len()..], WANTED, AddressAttribute::parse) {
         match attribute {
             AddressAttribute::Local(address) => found = Some(address),
             AddressAttribute::Address(address) if found.is_none() => found = Some(address),
@@ -457,7 +474,7 @@ pub fn read_neighbour(body: &[u8]) -> Option<Neighbour> {
     }
     let (mut to, mut mac) = (None, None);
     let read = |nla: &_| NeighbourAttribute::parse_with_param(nla, header.family);
-    for attribute in attributes(&body[header.buffer_len()..], read) {
+    for attribute in attributes(&body[header.buffer_len()..], &[libc::NDA_DST, libc::NDA_LLADDR], read) {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => to = Some(address.into()),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => to = Some(address.into()),
@@ -499,8 +516,17 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
     let (mut table, mut metric) = (u32::from(header.table), 0);
     let (mut hop, mut hops) = (Hop { gateway: None, ifindex: None }, Vec::new());
     let param = (header.address_family, header.kind, RouteLwEnCapType::None);
+    const WANTED: &[u16] = &[
+        libc::RTA_TABLE,
+        libc::RTA_DST,
+        libc::RTA_PRIORITY,
+        libc::RTA_OIF,
+        libc::RTA_GATEWAY,
+        libc::RTA_VIA,
+        libc::RTA_MULTIPATH,
+    ];
     let read = |nla: &_| RouteAttribute::parse_with_param(nla, param);
-    for attribute in attributes(&body[header.buffer_len()..], read) {
+    for attribute in attributes(&body[header.buffer_len()..], WANTED, read) {
         match attribute {
             RouteAttribute::Table(number) => table = number,
             RouteAttribute::Destination(address) => destination = ip(&address)?,
@@ -530,6 +556,7 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
 
 /// Reads an RTM_NEWRULE or RTM_DELRULE of IPv4 or IPv6.
 pub fn read_rule(body: &[u8]) -> Option<RuleInfo> {
+    const WANTED: &[u16] = &[FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL];
     let header = RuleHeader::parse(body).ok()?;
     let family = match header.family {
         AddressFamily::Inet => Family::Ipv4Unicast,
@@ -538,7 +565,7 @@ pub fn read_rule(body: &[u8]) -> Option<RuleInfo> {
     };
     let mut rule = Rule { family, priority: 0, from: None, iif: None, table: u32::from(header.table) };
     let mut protocol = 0;
-    for attribute in attributes(&body[header.buffer_len()..], RuleAttribute::parse) {
+    for attribute in attributes(&body[header.buffer_len()..], WANTED, RuleAttribute::parse) {
         match attribute {
             RuleAttribute::Source(address) => rule.from = IpNet::new(address, header.src_len).ok(),
             RuleAttribute::Iifname(name) => rule.iif = Some(name),
