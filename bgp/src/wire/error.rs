@@ -260,6 +260,9 @@ pub enum AttributeFaultKind {
     /// Not in the ascending order that a canonical block has; never of a message.
     #[error("is not in ascending order of type codes")]
     Order,
+    /// In a canonical block, which never has it; never of a message.
+    #[error("is never part of a canonical block")]
+    OutOfPlace,
     /// Only internal peers may send it (RFC 7606 §7.5, 7.9, 7.10).
     #[error("comes from an external peer, to whom it does not belong")]
     FromExternalPeer,

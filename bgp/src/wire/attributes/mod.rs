@@ -126,6 +126,9 @@ impl PathAttributes {
             }
             previous = Some(code);
             match table::row(code) {
+                Some(_) if !table::in_block(code) => {
+                    return Err(AttributeFault { code, kind: AttributeFaultKind::OutOfPlace });
+                }
                 Some(row) => {
                     (row.check)(value, &BLOCK).map_err(|kind| AttributeFault { code, kind })?;
                     (row.read)(value, &mut attributes);
@@ -323,6 +326,7 @@ mod tests {
             fault(&[0x40, 2, 0, 0x40, 1, 1, 0]),
             "ORIGIN (1): is not in ascending order of type codes"
         );
+        assert_eq!(fault(&[0x40, 3, 4, 10, 0, 0, 1]), "NEXT_HOP (3): is never part of a canonical block");
         assert_eq!(fault(&[0x50, 2, 0]), "path attributes: 3 octets after the last attribute");
     }
 }

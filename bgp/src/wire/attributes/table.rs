@@ -351,6 +351,12 @@ pub(crate) fn is_well_known(code: u8) -> bool {
 
 fn not_in_block(_: &[u8], _: &mut PathAttributes) {}
 
+/// Whether a canonical block may hold the attribute: not those that UPDATE's decoder and writer deal with, whose `read` is
+/// [`not_in_block`].
+pub(super) fn in_block(code: u8) -> bool {
+    !matches!(code, NEXT_HOP | MP_REACH_NLRI | MP_UNREACH_NLRI | AS4_PATH | AS4_AGGREGATOR)
+}
+
 fn length_fault(value: &[u8], expected: &'static str) -> AttributeFaultKind {
     AttributeFaultKind::Length { length: value.len(), expected }
 }
