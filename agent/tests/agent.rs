@@ -2,163 +2,19 @@
 //! namespace of its own; there is no router, so the only peer is one that pods need not wait for, unless said.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod host;
 mod namespace;
 
 use std::fs;
-use std::io::{BufRead, BufReader, IoSlice, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command as Process, Stdio};
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use serde::de::DeserializeOwned;
 use trunkline_agent::attach::device::{DeviceWorkers, default_mac, host_ifname};
-use trunkline_agent::ipam::store::{Batch, Store};
 use trunkline_agent::ipam::{Assigned, AttachmentKey, Phase, PodName, Record};
 use trunkline_agent::pods;
-use trunkline_api::attach::{
-    Attach, Attachment, Code, Command, Detach, Done, Failure, Gc, Interface, Reply, Request, Wanted,
-    decode_reply, encode,
-};
-use trunkline_api::control::{AgentStatus, PodStatus, Query};
+use trunkline_api::attach::{Code, Command, Done};
+use trunkline_api::control::{AgentStatus, Query};
 
+use host::{Host, OPTIONAL, address, link_exists, pod_routes};
 use namespace::{eventually, inside, ip, isolated, namespace, ping};
-
-/// A host with its agent's files, and the agent while it runs.
-struct Host {
-    folder: tempfile::TempDir,
-    agent: Option<Child>,
-}
-
-impl Host {
-    /// `peer` is what the one peer says besides its AS and address.
-    fn new(peer: &str) -> Host {
-        let host = Host { folder: tempfile::tempdir().unwrap(), agent: None };
-        fs::create_dir(host.path("manifests")).unwrap();
-        host.manifest(peer, "10.14.0.0/24");
-        let config = format!(
-            "nodeName: n1\nmanifests: {0}/manifests\nsocket: {0}/agent.sock\nstore: {0}/store.redb\nrouterID: 10.255.0.2\n\
-             readiness: {{timeoutSeconds: 1}}\n",
-            host.folder.path().display()
-        );
-        fs::write(host.path("agent.yaml"), config).unwrap();
-        host
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn manifest(&self, peer: &str, cidr: &str) {
-        let text = format!(
-            "apiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata: {{name: rack1}}\nspec:\n  netID: 65001\n  \
-             type: Underlay\n  mode: BGP\n  nodeSelector: {{kubernetes.io/hostname: n1}}\n  config:\n    bgpPeers:\n    \
-             - {{asn: 65000, address: 10.255.0.1{peer}}}\n---\n\
-             apiVersion: networking.alibaba.com/v1\nkind: Subnet\nmetadata: {{name: pods}}\n\
-             spec: {{network: rack1, range: {{version: \"4\", cidr: {cidr}}}}}\n"
-        );
-        // As an editor or kubectl would: never half a file.
-        fs::write(self.path("new"), text).unwrap();
-        fs::rename(self.path("new"), self.path("manifests/rack1.yaml")).unwrap();
-    }
-
-    fn command(&self) -> Process {
-        let mut command = Process::new(env!("CARGO_BIN_EXE_trunkline"));
-        command.arg("agent").arg("--config").arg(self.path("agent.yaml"));
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
-        command
-    }
-
-    fn start(&mut self) {
-        let mut command = self.command();
-        let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
-        self.agent = Some(command.stderr(log).spawn().unwrap());
-        eventually("the agent has a plan", || {
-            self.ask::<AgentStatus>(Query::Agent).is_ok_and(|status| status.manifests.applied)
-        });
-    }
-
-    fn kill(&mut self) {
-        let mut agent = self.agent.take().unwrap();
-        agent.kill().unwrap();
-        agent.wait().unwrap();
-    }
-
-    fn call<T: DeserializeOwned>(&self, command: Command, netns: Option<&OwnedFd>) -> Result<T, Failure> {
-        let unreachable = |error: std::io::Error| Failure::new(Code::Io, error.to_string());
-        let mut stream = UnixStream::connect(self.path("agent.sock")).map_err(unreachable)?;
-        let line = encode(&Request::new(command)).unwrap();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<_> = netns.iter().map(|netns| netns.as_fd()).collect();
-        if !descriptors.is_empty() {
-            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-        }
-        let sent = sendmsg(stream.as_fd(), &[IoSlice::new(&line)], &mut control, SendFlags::empty()).unwrap();
-        stream.write_all(&line[sent..]).map_err(unreachable)?;
-        let mut answer = Vec::new();
-        BufReader::new(stream).read_until(b'\n', &mut answer).map_err(unreachable)?;
-        Result::from(decode_reply::<T>(&answer).map_err(Failure::from)? as Reply<T>)
-    }
-
-    fn ask<T: DeserializeOwned>(&self, query: Query) -> Result<T, Failure> {
-        self.call(Command::Query(query), None)
-    }
-
-    fn add(&self, container_id: &str, netns: &OwnedFd) -> Result<Attachment, Failure> {
-        let attach = Attach {
-            interface: interface(container_id),
-            conf_name: "pods".to_owned(),
-            netns: String::new(),
-            pod: None,
-            wanted: Wanted::default(),
-            deadline_ms: 20_000,
-        };
-        self.call(Command::Attach(attach), Some(netns))
-    }
-
-    fn del(&self, container_id: &str) -> Result<Done, Failure> {
-        let detach = Detach { interface: interface(container_id), conf_name: "pods".to_owned() };
-        self.call(Command::Detach(detach), None)
-    }
-
-    /// Container and state of each pod.
-    fn pods(&self) -> Vec<(String, String)> {
-        let pods: Vec<PodStatus> = self.ask(Query::Pods).unwrap();
-        pods.into_iter().map(|pod| (pod.container_id, pod.state)).collect()
-    }
-
-    fn records(&self) -> Vec<Record> {
-        Store::open(&self.path("store.redb")).1.unwrap().records.into_values().collect()
-    }
-
-    fn write(&self, record: Record) {
-        let (mut store, contents) = Store::open(&self.path("store.redb"));
-        contents.unwrap();
-        let records = vec![(record.key.clone(), Some(record))];
-        store.commit(&Batch { records, ..Batch::default() }).unwrap();
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        if let Some(mut agent) = self.agent.take() {
-            let _ = agent.kill();
-            let _ = agent.wait();
-        }
-        if std::thread::panicking() {
-            println!("{}", fs::read_to_string(self.path("log")).unwrap_or_default());
-        }
-    }
-}
-
-const OPTIONAL: &str = ", allowNotEstablished: true";
-
-fn interface(container_id: &str) -> Interface {
-    Interface { container_id: container_id.to_owned(), ifname: "eth0".to_owned() }
-}
 
 fn attaching(container_id: &str, address: &str) -> Record {
     Record {
@@ -175,18 +31,6 @@ fn attaching(container_id: &str, address: &str) -> Record {
         mtu: None,
         pod: PodName::default(),
     }
-}
-
-fn address(attachment: &Attachment) -> String {
-    attachment.addresses[0].address.addr().to_string()
-}
-
-fn link_exists(container_id: &str) -> bool {
-    ip("-br link").lines().any(|line| line.starts_with(&host_ifname(container_id, "eth0")))
-}
-
-fn pod_routes() -> usize {
-    ip("route show table 39999").lines().count()
 }
 
 #[test]
@@ -260,8 +104,7 @@ fn what_a_kill_leaves_is_taken_up_or_cleaned_by_the_next_start() {
         let next = host.add("next", &half).unwrap();
         assert_ne!(address(&next), address(&attachment), "an address that DEL did not give back stays taken");
         // GC names what is valid, and cleans the rest.
-        let gc = Gc { conf_name: "pods".to_owned(), valid: vec![interface("next")] };
-        host.call::<Done>(Command::Gc(gc), None).unwrap();
+        host.gc(&["next"]);
         assert_eq!(host.pods(), [("next".to_owned(), "attached".to_owned())]);
     });
 }

@@ -34,6 +34,12 @@ fn unshare() {
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
 }
 
+/// Gives this thread, and what it starts from now on, mounts of its own.
+pub(crate) fn unshare_mounts() {
+    // SAFETY: mounts, and with them this thread's current folder; nothing here depends on that one being shared.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+}
+
 /// Another new namespace, with loopback up.
 pub(crate) fn namespace() -> OwnedFd {
     std::thread::spawn(|| {
