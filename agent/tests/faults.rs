@@ -343,13 +343,16 @@ fn a_full_disk_gives_out_no_address_and_what_runs_goes_on() {
         disk.fill();
         // The file has some room of its own before it has to grow.
         let mut given = Vec::new();
-        let failure = (0..200)
-            .find_map(|number| match host.add(&format!("c{number}"), &namespace()) {
-                Ok(attachment) => {
-                    given.push(address(&attachment));
-                    None
+        let (name, failure) = (0..200)
+            .find_map(|number| {
+                let name = format!("c{number}");
+                match host.add(&name, &namespace()) {
+                    Ok(attachment) => {
+                        given.push(address(&attachment));
+                        None
+                    }
+                    Err(failure) => Some((name, failure)),
                 }
-                Err(failure) => Some(failure),
             })
             .expect("200 pods on a full disk");
         assert_eq!(failure.code, Code::TryAgainLater);
@@ -358,6 +361,8 @@ fn a_full_disk_gives_out_no_address_and_what_runs_goes_on() {
         {
             assert!(failure.to_string().contains(words), "`{words}`: {failure}");
         }
+        host.add(&name, &namespace()).unwrap_err();
+        assert!(host.pods().iter().all(|(container, _)| *container != name), "{name} has nothing");
         let status = host.prints("status");
         assert!(status.contains("UNUSABLE: store") && status.contains("No space left"), "{status}");
         assert!(inside(&routers, || ping(&pod)), "what runs goes on");
