@@ -307,8 +307,8 @@ fn move_link(name: &str, netns: &OwnedFd) {
 }
 
 #[test]
-fn a_pod_costs_the_same_among_many() {
-    isolated("a_pod_costs_the_same_among_many", |runtime| {
+fn a_pod_is_attached_without_a_look_at_the_others() {
+    isolated("a_pod_is_attached_without_a_look_at_the_others", |runtime| {
         let node = node(runtime);
         let mut namespaces = Vec::new();
         let mut measure = |from: u32, count: u32| {
@@ -330,6 +330,7 @@ fn a_pod_costs_the_same_among_many() {
             (times[times.len() / 2], times[times.len() * 99 / 100])
         };
         let few = measure(1, 60);
+        let rescans = node.kernel.status().rescans;
         let pods: u32 = std::env::var("TRUNKLINE_TEST_PODS").map_or(200, |pods| pods.parse().unwrap());
         measure(100, pods);
         let many = measure(60_000, 60);
@@ -337,8 +338,12 @@ fn a_pod_costs_the_same_among_many() {
             "attach, dual stack: p50 {:?} p99 {:?}; with {pods} more pods: p50 {:?} p99 {:?}",
             few.0, few.1, many.0, many.1
         );
-        // Loose, because the machine is shared; a list that is walked in the agent would be far beyond it.
-        assert!(many.0 < few.0 * 4, "{few:?} {many:?}");
+        // Times are for people; what an ADD must not do is look at what is there.
+        assert_eq!(
+            node.kernel.status().rescans,
+            rescans,
+            "attaching made the kernel side list what is there"
+        );
         let address: IpAddr = "10.1.234.96".parse().unwrap();
         assert!(ping(&address.to_string()), "60000 is 234.96");
     });
