@@ -261,12 +261,17 @@ fn peers_that_misbehave_show_with_their_last_error_in_words() {
                 let text = host.prints("peers");
                 text.lines().find(|line| line.starts_with(&address)).unwrap().to_owned()
             };
+            // The last error is that of the last try: between two refusals the peer may also just reset.
             within(Duration::from_secs(20), words, || line().contains(words));
-            let one = host.prints(&format!("peers 10.255.0.{number}"));
-            assert!(one.contains(words), "{one}");
+            within(Duration::from_secs(20), words, || {
+                host.prints(&format!("peers 10.255.0.{number}")).contains(words)
+            });
         }
-        let all = host.prints("peers");
-        assert!(all.contains("65009") && !all.contains("k2"), "the AS is named, the password is not:\n{all}");
+        within(Duration::from_secs(20), "the AS is named", || {
+            let all = host.prints("peers");
+            assert!(!all.contains("k2"), "the password is shown:\n{all}");
+            all.contains("65009")
+        });
         assert_eq!(peer(&host, "10.255.0.7").state, "Established", "as many as the limit is not too many");
         for number in [2, 3, 5, 6] {
             assert_ne!(peer(&host, &format!("10.255.0.{number}")).state, "Established", "{number}");
