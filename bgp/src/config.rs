@@ -215,6 +215,18 @@ pub enum ConfigError {
 }
 
 impl SpeakerConfig {
+    /// A speaker that was not restarted: 60 s for the deferral, eight paths a prefix, jitter of its own.
+    pub fn new(local_as: Asn, router_id: Ipv4Addr) -> Self {
+        SpeakerConfig {
+            local_as,
+            router_id,
+            restarting: false,
+            selection_deferral: Duration::from_secs(60),
+            max_paths: 8,
+            seed: u64::from(local_as.0) << 32 | u64::from(u32::from(router_id)),
+        }
+    }
+
     /// Whether every field has a value that BGP has a place for.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let fault = |field, fault: &str| Err(ConfigError::Speaker { field, fault: fault.to_owned() });

@@ -7,6 +7,7 @@ mod checks;
 mod crash;
 mod fabrics;
 mod faults;
+mod library;
 mod manifests;
 
 use std::time::{Duration, Instant};
@@ -54,10 +55,18 @@ pub(crate) struct Test {
 }
 
 fn all() -> Vec<&'static Test> {
-    [checks::TESTS, fabrics::TESTS, attach::TESTS, manifests::TESTS, faults::TESTS, crash::TESTS]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        checks::TESTS,
+        fabrics::TESTS,
+        attach::TESTS,
+        manifests::TESTS,
+        faults::TESTS,
+        library::TESTS,
+        crash::TESTS,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// `cargo lab test --list`.
