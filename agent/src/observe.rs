@@ -2,14 +2,17 @@
 //!
 //! `status`, `peers`, `routes`, `pods`, `/metrics`, `/healthz` and `/readyz` all come through here.
 
+use std::fs::File;
+use std::io::Write;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, BgpStatus, Dated, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer, PeerFamily,
-    PeerSession, PodStatus, Route, StoreStatus, SubnetStatus,
+    AgentStatus, BgpStatus, Dated, DumpDone, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer,
+    PeerFamily, PeerSession, PodStatus, Route, StoreStatus, SubnetStatus,
 };
 use trunkline_bgp::net::CommandError;
 use trunkline_bgp::speaker::{self, MessageCounts, PeerStatus, State};
@@ -155,6 +158,37 @@ impl Observer {
         let bgp = self.bgp().await?;
         let routes = bgp.speaker.advertised(peer).await.map_err(|error| unknown(peer, &error))?;
         Ok(routes.iter().map(route).collect())
+    }
+
+    /// Writes the BGP tables into a file as MRT.
+    pub async fn dump(&self, file: File) -> Result<DumpDone, Failure> {
+        let bgp = self.bgp().await?;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the dump carries the time of day, and nothing depends on it"
+        )]
+        let when = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // 32 bits last until 2106.
+        let mut dump = bgp.speaker.dump_tables(u32::try_from(when.as_secs()).unwrap_or(u32::MAX));
+        let file = Arc::new(file);
+        let mut written = 0;
+        while let Some(octets) = dump.next().await.map_err(|_| stopping())? {
+            written += octets.len() as u64;
+            let file = Arc::clone(&file);
+            // A file may be a pipe that nobody reads: that must hold up nobody else.
+            let wrote = tokio::task::spawn_blocking(move || (&*file).write_all(&octets)).await;
+            let wrote = wrote.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            wrote.map_err(|error| {
+                Failure::new(Code::Io, format!("the dump ended after {written} octets: {error}"))
+            })?;
+        }
+        let progress = dump.progress();
+        Ok(DumpDone {
+            peers: progress.peers() as u64,
+            prefixes: u64::from(progress.prefixes()),
+            paths: progress.paths(),
+            octets: written,
+        })
     }
 
     /// The attached pods.

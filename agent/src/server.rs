@@ -1,5 +1,6 @@
 //! Requests on the agent's socket: each connection is one question and its answer.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,7 +119,7 @@ impl Server {
                 self.pods.metrics.request("status", outcome.is_ok(), began.elapsed());
                 answer(&mut stream, outcome).await;
             }
-            Command::Query(query) => self.query(&mut stream, query).await,
+            Command::Query(query) => self.query(&mut stream, query, descriptor).await,
         }
     }
 
@@ -129,7 +130,7 @@ impl Server {
         }
     }
 
-    async fn query(&self, stream: &mut UnixStream, query: Query) {
+    async fn query(&self, stream: &mut UnixStream, query: Query, descriptor: Option<OwnedFd>) {
         let observer = &self.observer;
         match query {
             Query::Agent => answer(stream, observer.agent().await).await,
@@ -140,6 +141,17 @@ impl Server {
             }
             Query::Routes { table: Table::Advertised { peer } } => {
                 answer(stream, observer.advertised(peer).await).await;
+            }
+            Query::Dump => {
+                let outcome = match descriptor {
+                    // Whoever goes away wants no more of it.
+                    Some(file) => tokio::select! {
+                        outcome = observer.dump(file.into()) => outcome,
+                        () = socket::gone(stream) => return,
+                    },
+                    None => Err(Failure::new(Code::InvalidContent, "no file came with the question")),
+                };
+                answer(stream, outcome).await;
             }
             Query::Pods => answer(stream, observer.pods().await).await,
         }

@@ -28,8 +28,25 @@ pub enum Query {
         #[serde(flatten)]
         table: Table,
     },
+    /// The BGP tables as MRT (TABLE_DUMP_V2), written to the file whose descriptor comes with the request:
+    /// `Reply<DumpDone>`.
+    Dump,
     /// The attached pods: `Reply<Vec<PodStatus>>`.
     Pods,
+}
+
+/// What was dumped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DumpDone {
+    /// Peers in the index.
+    pub peers: u64,
+    /// Prefixes with a path that import policy let through.
+    pub prefixes: u64,
+    /// Their paths.
+    pub paths: u64,
+    /// Octets written.
+    pub octets: u64,
 }
 
 /// A table of routes.

@@ -2,6 +2,7 @@
 #![cfg_attr(not(feature = "net"), forbid(unsafe_code))]
 
 pub mod config;
+pub mod mrt;
 #[cfg(feature = "net")]
 pub mod net;
 pub mod policy;

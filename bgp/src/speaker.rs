@@ -13,6 +13,7 @@
 //! 5. Sleep until [`Speaker::poll_timeout`], then [`Speaker::handle_timeout`].
 
 mod deferral;
+mod dump;
 mod hub;
 pub mod io;
 pub mod route;

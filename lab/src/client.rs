@@ -31,6 +31,10 @@ pub(crate) fn pods(host: &Host) -> Result<Vec<PodStatus>> {
     ask(host, &["pods"])
 }
 
+pub(crate) fn routes(host: &Host) -> Result<Vec<Route>> {
+    ask(host, &["routes"])
+}
+
 pub(crate) fn received(host: &Host, peer: IpAddr) -> Result<Vec<Route>> {
     ask(host, &["routes", "--received", &peer.to_string()])
 }

@@ -1,11 +1,14 @@
 //! One question to the agent, blocking: an operator waits for it anyway.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::de::DeserializeOwned;
 use trunkline_api::attach::{self, Command, Reply, Request};
 use trunkline_api::control::Query;
@@ -15,7 +18,19 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Asks the agent behind this socket.
 pub fn ask<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T> {
-    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+    let stream = connect(socket)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    exchange(stream, query, None)
+}
+
+/// Asks for something that the agent writes into `file`. There is no time limit: how long that takes is the file's
+/// affair. The agent stops when this process ends.
+pub fn ask_into<T: DeserializeOwned>(socket: &Path, query: Query, file: BorrowedFd<'_>) -> anyhow::Result<T> {
+    exchange(connect(socket)?, query, Some(file))
+}
+
+fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
+    let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow::anyhow!(
             "no agent answers at {}: is it running (trunkline agent --config …)? Another socket is named with --socket",
             socket.display()
@@ -25,9 +40,17 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T
         }
         _ => anyhow::anyhow!("{}: {error}", socket.display()),
     })?;
-    stream.set_read_timeout(Some(TIMEOUT)).and_then(|()| stream.set_write_timeout(Some(TIMEOUT)))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    Ok(stream)
+}
+
+fn exchange<T: DeserializeOwned>(
+    mut stream: UnixStream,
+    query: Query,
+    file: Option<BorrowedFd<'_>>,
+) -> anyhow::Result<T> {
     let request = attach::encode(&Request::new(Command::Query(query)))?;
-    stream.write_all(&request).context("sending the question")?;
+    send(&mut stream, &request, file).context("sending the question")?;
     let mut line = Vec::new();
     // An answer may be longer than a request: a million routes are some 300 MB.
     BufReader::new(&mut stream).take(u64::MAX).read_until(b'\n', &mut line).context("reading the answer")?;
@@ -38,4 +61,17 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T
         Reply::Ok(answer) => Ok(answer),
         Reply::Error(failure) => bail!("{failure}"),
     }
+}
+
+/// The descriptor goes with the first octets.
+fn send(stream: &mut UnixStream, line: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let Some(file) = file else { return stream.write_all(line) };
+    let descriptors = [file];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::Error::other("no room for the file's descriptor"));
+    }
+    let sent = sendmsg(&*stream, &[IoSlice::new(line)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    stream.write_all(line.get(sent..).unwrap_or_default())
 }

@@ -7,12 +7,16 @@ pub mod client;
 pub mod show;
 pub mod table;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query, Route, Table};
+use trunkline_api::control::{AgentStatus, DumpDone, Peer, PodStatus, Query, Route, Table};
 
 /// Pod networking on the real network: the node's agent, and what an operator asks of it.
 #[derive(Debug, Parser)]
@@ -54,6 +58,9 @@ pub enum Command {
         /// What this peer was told.
         #[arg(long, value_name = "PEER")]
         advertised: Option<IpAddr>,
+        /// Write the tables to FILE as MRT (TABLE_DUMP_V2), for bgpdump and its like; `-` is standard output.
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["received", "advertised"])]
+        mrt: Option<PathBuf>,
         /// How to ask.
         #[command(flatten)]
         ask: Ask,
@@ -97,7 +104,8 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
                 None => print(ask.output, &peers, |peers| show::peers(peers)),
             }
         }
-        Command::Routes { received, advertised, ask } => {
+        Command::Routes { mrt: Some(file), ask, .. } => dump(&file, &ask),
+        Command::Routes { received, advertised, mrt: None, ask } => {
             let table = match (received, advertised) {
                 (Some(peer), _) => Table::Received { peer },
                 (None, Some(peer)) => Table::Advertised { peer },
@@ -111,6 +119,23 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             print(ask.output, &pods, |pods| show::pods(pods))
         }
     }
+}
+
+/// Has the agent write its tables into a file. What was written is told on standard error where the file is standard
+/// output.
+fn dump(path: &Path, ask: &Ask) -> anyhow::Result<()> {
+    let stdout = path.as_os_str() == "-";
+    let done: DumpDone = if stdout {
+        client::ask_into(&ask.socket, Query::Dump, io::stdout().as_fd())?
+    } else {
+        let file = File::create(path).with_context(|| format!("{} cannot be made", path.display()))?;
+        client::ask_into(&ask.socket, Query::Dump, file.as_fd())?
+    };
+    if !stdout {
+        return print(ask.output, &done, |done| show::dump(path, done));
+    }
+    eprint!("{}", show::dump(path, &done));
+    Ok(())
 }
 
 fn print<T: serde::Serialize>(
@@ -142,6 +167,8 @@ mod tests {
             "trunkline agent --config /x",
             "trunkline peers 10.0.0.1 -o json",
             "trunkline routes --received 2001:db8::1",
+            "trunkline routes --mrt /tmp/tables.mrt",
+            "trunkline routes --mrt -",
             "trunkline pods --socket /x -o table",
         ] {
             Cli::try_parse_from(good.split(' ')).unwrap();

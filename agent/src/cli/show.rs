@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::path::Path;
 
-use trunkline_api::control::{AgentStatus, Dated, Peer, PeerFamily, PodStatus, Route};
+use trunkline_api::control::{AgentStatus, Dated, DumpDone, Peer, PeerFamily, PodStatus, Route};
 
 use super::table::{Columns, duration};
 
@@ -250,6 +251,18 @@ fn origin(name: &str) -> &'static str {
         "egp" => "e",
         _ => "?",
     }
+}
+
+/// What was dumped.
+pub fn dump(path: &Path, done: &DumpDone) -> String {
+    format!(
+        "{} prefixes with {} paths from {} peers, {} octets in {}\n",
+        done.prefixes,
+        done.paths,
+        done.peers,
+        done.octets,
+        path.display()
+    )
 }
 
 /// One line a pod's interface.

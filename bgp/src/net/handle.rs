@@ -12,6 +12,7 @@ use std::time::Instant;
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot};
 
+use super::dump::Dump;
 use super::error::{CommandError, Stopped};
 use super::owner::Owner;
 use crate::config::PeerConfig;
@@ -116,6 +117,11 @@ impl SpeakerHandle {
         self.call(|owner, _| owner.speaker.routes()).await
     }
 
+    /// The tables in MRT's TABLE_DUMP_V2, as of `when` (seconds since 1970, UTC): see [`crate::mrt`].
+    pub fn dump_tables(&self, when: u32) -> Dump {
+        Dump::new(self.clone(), when)
+    }
+
     /// Answers once everything that was asked before is answered, as far as it can be: a request for route changes
     /// that is still open then has none to get.
     pub async fn fence(&self) -> Result<(), Stopped> {
@@ -147,7 +153,7 @@ impl SpeakerHandle {
         self.commands.downgrade()
     }
 
-    async fn call<T: Send + 'static>(
+    pub(super) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Owner, Instant) -> T + Send + 'static,
     ) -> Result<T, Stopped> {

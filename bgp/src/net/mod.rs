@@ -24,6 +24,7 @@
 
 mod connect;
 mod connection;
+mod dump;
 mod error;
 mod events;
 mod handle;
@@ -40,6 +41,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
+pub use self::dump::Dump;
 pub use self::error::{CommandError, ListenError, Stopped};
 pub use self::events::{Events, RouteChanges};
 pub use self::handle::SpeakerHandle;

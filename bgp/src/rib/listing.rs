@@ -20,6 +20,11 @@ pub struct RouteAttributes<'a> {
 }
 
 impl RouteAttributes<'_> {
+    /// The canonical block: all attributes but the next hop, as they are on the wire with four-octet AS numbers.
+    pub fn block(&self) -> &[u8] {
+        self.table.block(self.id)
+    }
+
     /// The next hop; none where it is this speaker itself.
     pub fn next_hop(&self) -> Option<NextHop> {
         self.table.next_hop(self.id)
@@ -90,6 +95,19 @@ impl Rib {
         self.entries(family).filter(|entry| entry.selected)
     }
 
+    /// The prefixes from a row on, with the row to begin from for each, and every path of it, those in use first. Rows
+    /// keep their numbers as long as the prefix is there.
+    pub(crate) fn rows_from(
+        &self,
+        family: Family,
+        first: u32,
+    ) -> Box<dyn Iterator<Item = (u32, IpNet, Vec<PathEntry<'_>>)> + '_> {
+        match family {
+            Family::Ipv4Unicast => Box::new(rows_from(&self.v4, &self.shared, first)),
+            Family::Ipv6Unicast => Box::new(rows_from(&self.v6, &self.shared, first)),
+        }
+    }
+
     /// Every path of one prefix, those in use first.
     pub fn lookup(&self, prefix: &IpNet) -> Vec<PathEntry<'_>> {
         let shared = &self.shared;
@@ -140,6 +158,17 @@ fn table_entries<'a, F: AddressFamily>(
     shared: &'a Shared,
 ) -> impl Iterator<Item = PathEntry<'a>> {
     table.row_numbers().flat_map(move |row| row_entries(table, shared, row))
+}
+
+fn rows_from<'a, F: AddressFamily>(
+    table: &'a Table<F>,
+    shared: &'a Shared,
+    first: u32,
+) -> impl Iterator<Item = (u32, IpNet, Vec<PathEntry<'a>>)> {
+    (first..table.row_bound()).filter_map(move |row| {
+        let prefix = table.row(row)?.prefix.into();
+        Some((row, prefix, row_entries(table, shared, row).collect()))
+    })
 }
 
 fn row_entries<'a, F: AddressFamily>(

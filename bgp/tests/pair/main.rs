@@ -5,6 +5,7 @@
 
 mod chaos;
 mod collision;
+mod dump;
 mod edits;
 mod faults;
 mod fsm;

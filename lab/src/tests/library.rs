@@ -1,23 +1,33 @@
-//! The library on its own: its example peers with FRR as its head says, tells and is told a route, and says goodbye.
+//! The speaker as others use it: the library's example peers with FRR as its head says, tells and is told a route, and
+//! says goodbye; and its tables are read by tools for MRT.
 
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process};
 
+use trunkline_api::control::Route;
+
+use super::bed::lab;
 use super::checks::cargo;
 use super::{Context, Test, Verdict, passed};
 use crate::fabric::Fabric;
 use crate::host::Host;
 use crate::shell::{Seen, wait_for};
-use crate::{daemons, evidence, routers};
+use crate::{client, daemons, evidence, packages, routers};
 
-pub(super) const TESTS: &[Test] = &[Test {
-    name: "library/example",
-    about: "the example speaker peers with FRR, and is under 80 lines",
-    run: example,
-}];
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "library/example",
+        about: "the example speaker peers with FRR, and is under 80 lines",
+        run: example,
+    },
+    Test { name: "library/mrt", about: "bgpdump reads every path of `trunkline routes --mrt`", run: mrt },
+];
 
 const SOURCE: &str = "bgp/examples/speaker.rs";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,4 +73,46 @@ fn goodbye(frr: &Host, mut child: Child) -> Result<()> {
     let log = daemons::vtysh_json(frr, "show bgp neighbors 10.1.0.2 json")?["10.1.0.2"].to_string();
     ensure!(log.contains("the example ends"), "FRR did not hear the goodbye: {log}");
     Ok(())
+}
+
+/// What an operator sees, and what bgpdump reads, are the same.
+fn mrt(context: &Context) -> Result<Verdict> {
+    packages::need(["bgpdump"])?;
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let (_pod, attached) = bed.attached("dumped", "rack1")?;
+        let node = bed.node()?;
+        let said = node.run("trunkline", ["routes", "--mrt", "/run/tables.mrt"])?;
+        let dumped = node.run("bgpdump", ["-m", "/run/tables.mrt"])?;
+        let piped = node.sh("trunkline routes --mrt - >/run/piped.mrt && bgpdump -m /run/piped.mrt")?;
+        let rows = |text: &str| -> Result<BTreeSet<(IpAddr, IpNet, String, String)>> {
+            let fields = text.lines().map(|line| line.split('|').collect::<Vec<_>>());
+            fields
+                .map(|f| {
+                    ensure!(f.len() > 8 && f[0] == "TABLE_DUMP2", "bgpdump printed {f:?}");
+                    Ok((f[3].parse()?, f[5].parse()?, f[6].to_owned(), f[8].to_owned()))
+                })
+                .collect()
+        };
+        let routes: Vec<Route> = client::routes(node)?;
+        let expected: BTreeSet<_> = routes
+            .iter()
+            .filter(|route| route.filtered.is_none())
+            .map(|route| {
+                let unspecified = if route.prefix.addr().is_ipv4() { "0.0.0.0" } else { "::" };
+                let next_hop = route.next_hop.map_or(unspecified.to_owned(), |hop| hop.to_string());
+                let peer = route.peer.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+                (peer, route.prefix, route.as_path.clone(), next_hop)
+            })
+            .collect();
+        for address in &attached.addresses {
+            ensure!(
+                expected.iter().any(|row| row.1 == IpNet::from(*address)),
+                "{address} is not in {expected:?}"
+            );
+        }
+        ensure!(rows(&dumped)? == expected, "bgpdump read {dumped}\nthe agent has {expected:?}");
+        ensure!(rows(&piped)? == expected, "through a pipe bgpdump read {piped}");
+        passed(said.trim())
+    })
 }
