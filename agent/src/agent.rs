@@ -127,6 +127,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             max_paths: usize::from(config.max_paths),
             seed: seed(),
         },
+        stations: config.bmp.stations.clone(),
+        station: config.bmp_station(),
         kernel: kernel.clone(),
         kernel_events,
         ipam: ipam.clone(),

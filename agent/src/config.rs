@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use trunkline_bgp::bmp::StationConfig;
 
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -39,10 +40,22 @@ pub struct Config {
     pub selection_deferral_seconds: u16,
     /// Most next hops that one route is spread over, 1 to 64.
     pub max_paths: u8,
+    /// Monitoring stations (RFC 7854) that are told what BGP hears.
+    pub bmp: Bmp,
     /// When a pod counts as ready.
     pub readiness: Readiness,
     /// The log.
     pub log: Log,
+}
+
+/// Monitoring stations.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Bmp {
+    /// Their addresses and ports; this side connects, and connects again.
+    pub stations: Vec<SocketAddr>,
+    /// Between Stats Reports, in seconds, 1 to 3600; 0: none.
+    pub stats_seconds: u16,
 }
 
 /// When a pod counts as ready.
@@ -89,9 +102,16 @@ impl Default for Config {
             router_id: None,
             selection_deferral_seconds: 120,
             max_paths: 16,
+            bmp: Bmp::default(),
             readiness: Readiness::default(),
             log: Log::default(),
         }
+    }
+}
+
+impl Default for Bmp {
+    fn default() -> Self {
+        Bmp { stations: Vec::new(), stats_seconds: 60 }
     }
 }
 
@@ -178,6 +198,20 @@ impl Config {
         };
         within("selectionDeferralSeconds", self.selection_deferral_seconds, 1, 3600)?;
         within("maxPaths", u16::from(self.max_paths), 1, 64)?;
+        within("bmp.statsSeconds", self.bmp.stats_seconds, 0, 3600)?;
+        for (index, station) in self.bmp.stations.iter().enumerate() {
+            if station.port() == 0 || station.ip().is_unspecified() {
+                return Err((
+                    "bmp.stations",
+                    format!(
+                        "{station} is nowhere: write the station's address and port, such as 10.0.0.5:11019"
+                    ),
+                ));
+            }
+            if self.bmp.stations[..index].contains(station) {
+                return Err(("bmp.stations", format!("{station} stands there twice: leave one out")));
+            }
+        }
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
         if self.router_id == Some(Ipv4Addr::UNSPECIFIED) {
             return Err(("routerID", "0.0.0.0 is no BGP identifier: write one of this node's IPv4 addresses, or leave the field out".to_owned()));
@@ -230,6 +264,16 @@ impl Config {
         labels
     }
 
+    /// What each monitoring station is told of this node.
+    pub fn bmp_station(&self) -> StationConfig {
+        let seconds = u64::from(self.bmp.stats_seconds);
+        StationConfig {
+            name: self.node_name(),
+            description: concat!("trunkline ", env!("CARGO_PKG_VERSION")).to_owned(),
+            stats_interval: (seconds > 0).then(|| Duration::from_secs(seconds)),
+        }
+    }
+
     /// How long an ADD waits for the fabric.
     pub fn readiness_timeout(&self) -> Duration {
         Duration::from_secs(u64::from(self.readiness.timeout_seconds))
@@ -272,6 +316,9 @@ mod tests {
             "routerID",
             "selectionDeferralSeconds",
             "maxPaths",
+            "bmp",
+            "stations",
+            "statsSeconds",
             "readiness",
             "timeoutSeconds",
             "log",

@@ -183,6 +183,14 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
             converged.with_label_values(&[family]).set(1);
         }
     }
+    let station_up = gauges("trunkline_bmp_station_up", "1 while it is connected.", &["station"])?;
+    let station_octets =
+        counters("trunkline_bmp_station_octets_total", "Octets told to a BMP station.", &["station"])?;
+    for station in agent.bgp.iter().flat_map(|bgp| &bgp.stations) {
+        let name = station.address.to_string();
+        station_up.with_label_values(&[&name]).set(i64::from(station.connected));
+        station_octets.with_label_values(&[&name]).inc_by(station.octets);
+    }
     let state = gauges(
         "trunkline_bgp_peer_state",
         "RFC 4271's state: 1 Idle, 2 Connect, 3 Active, 4 OpenSent, 5 OpenConfirm, 6 Established.",
@@ -282,6 +290,14 @@ mod tests {
                     peers: 1,
                     established: 1,
                     converged: vec!["ipv4-unicast".to_owned()],
+                    stations: vec![BmpStation {
+                        address: "10.0.0.5:11019".parse().unwrap(),
+                        connected: true,
+                        seconds: 9,
+                        connections: 1,
+                        octets: 4711,
+                        last_error: None,
+                    }],
                 }),
                 networks: vec![NetworkStatus {
                     name: "rack1".to_owned(),

@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, BgpStatus, Dated, DumpDone, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer,
-    PeerFamily, PeerSession, PodStatus, Route, StoreStatus, SubnetStatus,
+    AgentStatus, BgpStatus, BmpStation, Dated, DumpDone, KernelStatus, ManifestStatus, Messages,
+    NetworkStatus, Peer, PeerFamily, PeerSession, PodStatus, Route, StoreStatus, SubnetStatus,
 };
-use trunkline_bgp::net::CommandError;
+use trunkline_bgp::net::{CommandError, Monitor};
 use trunkline_bgp::speaker::{self, MessageCounts, PeerStatus, State};
 
 use crate::attach::device::{default_mac, host_ifname};
@@ -99,6 +99,7 @@ impl Observer {
                 peers: peers.len(),
                 established: peers.iter().filter(|peer| peer.state == State::Established).count(),
                 converged: bgp.converged.clone(),
+                stations: bgp.monitors.iter().map(station).collect(),
             }),
             networks: networks(&view, &summary),
             attachments: summary.records.len(),
@@ -229,6 +230,18 @@ impl Observer {
             state: "unrecorded".to_owned(),
         }));
         Ok(pods)
+    }
+}
+
+fn station(monitor: &Monitor) -> BmpStation {
+    let status = monitor.status();
+    BmpStation {
+        address: monitor.address(),
+        connected: status.connected,
+        seconds: status.since.map_or(0, |since| Instant::from_std(since).elapsed().as_secs()),
+        connections: status.connections,
+        octets: status.octets,
+        last_error: status.last_error,
     }
 }
 

@@ -134,6 +134,27 @@ pub struct BgpStatus {
     pub established: usize,
     /// Families whose first selection after the start is done.
     pub converged: Vec<String>,
+    /// BMP stations (RFC 7854).
+    #[serde(default)]
+    pub stations: Vec<BmpStation>,
+}
+
+/// A BMP station.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BmpStation {
+    /// Its address and port.
+    pub address: SocketAddr,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// Since when it is, or is not.
+    pub seconds: u64,
+    /// How often it was connected since the speaker started.
+    pub connections: u64,
+    /// Octets told.
+    pub octets: u64,
+    /// Why the last connection or attempt ended.
+    pub last_error: Option<String>,
 }
 
 /// A network on this node.

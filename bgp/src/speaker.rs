@@ -17,6 +17,7 @@ mod dump;
 mod hub;
 pub mod io;
 pub mod route;
+mod stations;
 pub mod status;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub use io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions, S
 pub use route::Route;
 pub use status::{Dated, FamilyStatus, MessageCounts, PeerStatus, SessionStatus, State, Traffic};
 
+use crate::bmp::Station;
 use crate::rib::{Rib, RibConfig};
 use crate::session::{Fault, Local, Peer};
 use crate::types::{Family, FamilySet};
@@ -66,7 +68,7 @@ impl Speaker {
             config,
             peers: Vec::new(),
             by_address: BTreeMap::new(),
-            hub: Hub::new(rib),
+            hub: Hub::new(rib, now),
             deferral: Deferral::new(deadline),
             listen_changed: false,
         })
@@ -112,6 +114,7 @@ impl Speaker {
     /// Changes the peer with `config.address`; its session is reset only if
     /// [`PeerConfig::requires_reset`] says so.
     pub fn update_peer(&mut self, config: PeerConfig, now: Instant) -> Result<Change, ConfigError> {
+        self.hub.clock = now;
         config.validate()?;
         let address = config.address;
         let id = self.peer_id(address).ok_or(ConfigError::UnknownPeer(address))?;
@@ -138,6 +141,7 @@ impl Speaker {
 
     /// Removes a peer with a Cease, Peer De-configured (RFC 4486), and everything learned from it.
     pub fn remove_peer(&mut self, address: IpAddr, now: Instant) -> Result<(), ConfigError> {
+        self.hub.clock = now;
         let id = self.by_address.remove(&address).ok_or(ConfigError::UnknownPeer(address))?;
         if let Some(mut peer) = self.peers[id.0 as usize].take() {
             peer.stop(Fault::Deconfigured, now, &mut self.hub);
@@ -185,6 +189,7 @@ impl Speaker {
     /// Ends every session and accepts nothing more. The actions that follow close every connection. The tables stay
     /// as they are: no route change follows, so that the FIB outlives the stop; nor does an event follow a silent one.
     pub fn stop(&mut self, stop: Stop, now: Instant) {
+        self.hub.clock = now;
         self.hub.frozen = true;
         self.hub.silent = stop == Stop::Silent;
         let fault = match stop {
@@ -221,6 +226,7 @@ impl Speaker {
         remote: SocketAddr,
         now: Instant,
     ) -> Result<ConnId, Refusal> {
+        self.hub.clock = now;
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let (local, remote) = (canonical(local), canonical(remote));
         if self.hub.frozen {
@@ -235,6 +241,7 @@ impl Speaker {
 
     /// Bytes have come, in order, cut anywhere.
     pub fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now: Instant) {
+        self.hub.clock = now;
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
             peer.handle_bytes(conn, bytes, now, &mut self.hub);
         }
@@ -243,6 +250,7 @@ impl Speaker {
 
     /// The connection ended: the peer's FIN, a reset, a write error; `reason` in words.
     pub fn handle_closed(&mut self, conn: ConnId, reason: String, now: Instant) {
+        self.hub.clock = now;
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
             peer.handle_closed(conn, reason, now, &mut self.hub);
             self.hub.conns.remove(&conn);
@@ -252,11 +260,13 @@ impl Speaker {
 
     /// The time of [`Speaker::poll_timeout`] has come (or any other: nothing happens too early).
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.hub.clock = now;
         for peer in self.peers.iter_mut().flatten() {
             if peer.poll_timeout().is_some_and(|deadline| deadline <= now) {
                 peer.handle_timeout(now, &mut self.hub);
             }
         }
+        self.hub.report_to_stations();
         self.after(now);
     }
 
@@ -300,7 +310,8 @@ impl Speaker {
     /// When `handle_timeout` is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let peers = self.peers.iter().flatten().filter_map(Peer::poll_timeout);
-        peers.chain(self.deferral.poll_timeout()).min()
+        let stations = self.hub.stations.iter().filter_map(Station::poll_timeout);
+        peers.chain(self.deferral.poll_timeout()).chain(stations).min()
     }
 
     /// Up to `max` prefixes whose learned best paths changed since they were last asked for, each with its state

@@ -49,6 +49,12 @@ pub fn agent(status: &AgentStatus) -> String {
         ),
         None => line("bgp", "none: no BGP network is on this node".to_owned()),
     }
+    for station in status.bgp.iter().flat_map(|bgp| &bgp.stations) {
+        let state = if station.connected { "connected" } else { "NOT CONNECTED" };
+        let error = station.last_error.as_ref().filter(|_| !station.connected);
+        let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+        line("bmp", format!("{} {state} for {}{error}", station.address, duration(station.seconds)));
+    }
     line("pods", format!("{} attached", status.attachments));
     if status.unrecorded > 0 {
         line(

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
-use trunkline_bgp::net::SpeakerHandle;
+use trunkline_bgp::net::{Monitor, SpeakerHandle};
 
 use crate::plan::{NetworkPlan, Pod};
 use crate::source::{Refused, Snapshot};
@@ -68,6 +68,8 @@ pub struct View {
 pub struct BgpView {
     /// It.
     pub speaker: SpeakerHandle,
+    /// The ways to the monitoring stations.
+    pub monitors: Arc<[Monitor]>,
     /// The AS of this node.
     pub local_as: u32,
     /// The BGP identifier.

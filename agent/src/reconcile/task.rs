@@ -1,14 +1,15 @@
 //! The task itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::config::SpeakerConfig;
-use trunkline_bgp::net::{Events, ShellConfig};
+use trunkline_bgp::net::{Events, Monitor, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop};
 
@@ -33,6 +34,10 @@ pub struct Start {
     pub shell: ShellConfig,
     /// Everything of the speaker's configuration that is not the plan's.
     pub speaker: SpeakerConfig,
+    /// Who is told what BGP hears.
+    pub stations: Vec<SocketAddr>,
+    /// What each of them is told of this node.
+    pub station: StationConfig,
     /// The kernel's side.
     pub kernel: KernelHandle,
     /// Its events.
@@ -64,6 +69,7 @@ struct Known {
 /// What belongs to one life of the speaker.
 struct Running {
     told: Told,
+    monitors: Arc<[Monitor]>,
     events: Events,
     turns: mpsc::UnboundedSender<Turn>,
     tidings: mpsc::UnboundedReceiver<Tiding>,
@@ -74,6 +80,8 @@ struct Task {
     router_id: Option<Ipv4Addr>,
     shell: ShellConfig,
     speaker: SpeakerConfig,
+    stations: Vec<SocketAddr>,
+    station: StationConfig,
     kernel: KernelHandle,
     ipam: Ipam,
     snapshot: Option<Arc<Snapshot>>,
@@ -100,14 +108,28 @@ struct Task {
 pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
     let (requests, inbox) = mpsc::channel(256);
     let (mtus, mtu_reader) = watch::channel(None);
-    let Start { node, router_id, shell, speaker, kernel, kernel_events, ipam, pods, unrecorded, broken } =
-        start;
+    let Start {
+        node,
+        router_id,
+        shell,
+        speaker,
+        stations,
+        station,
+        kernel,
+        kernel_events,
+        ipam,
+        pods,
+        unrecorded,
+        broken,
+    } = start;
     let by_ifname = |pod: Pod| (pod.host_ifname.clone(), pod);
     let task = Task {
         node,
         router_id,
         shell,
         speaker,
+        stations,
+        station,
         kernel,
         ipam,
         snapshot: None,
@@ -502,7 +524,10 @@ impl Task {
             let (turns, turn_queue) = mpsc::unbounded_channel();
             let (tell, tidings) = mpsc::unbounded_channel();
             tokio::spawn(pump::run(handle.clone(), changes, self.kernel.clone(), turn_queue, tell));
-            self.running = Some(Running { told: Told::new(handle, &bgp), events, turns, tidings });
+            let monitor = |address: &SocketAddr| handle.monitor(*address, self.station.clone());
+            let monitors = self.stations.iter().map(monitor).collect();
+            let told = Told::new(handle, &bgp);
+            self.running = Some(Running { told, monitors, events, turns, tidings });
         }
         let wanted = self.prefixes(&bgp.originate);
         let Some(running) = &mut self.running else { return };
@@ -619,6 +644,7 @@ impl Task {
             kernel_faults: self.kernel_faults.clone(),
             bgp: bgp.map(|(running, plan)| BgpView {
                 speaker: running.told.handle.clone(),
+                monitors: Arc::clone(&running.monitors),
                 local_as: running.told.local_as.0,
                 router_id: running.told.router_id,
                 optional: plan.optional_peers.clone(),

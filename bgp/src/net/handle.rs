@@ -12,9 +12,11 @@ use std::time::Instant;
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot};
 
+use super::bmp::Monitor;
 use super::dump::Dump;
 use super::error::{CommandError, Stopped};
 use super::owner::Owner;
+use crate::bmp::StationConfig;
 use crate::config::PeerConfig;
 use crate::rib::Origination;
 use crate::speaker::{Change, PeerStatus, Route, Stop};
@@ -115,6 +117,15 @@ impl SpeakerHandle {
     /// Every path of every prefix, the chosen ones marked, originated ones included.
     pub async fn routes(&self) -> Result<Vec<Route>, Stopped> {
         self.call(|owner, _| owner.speaker.routes()).await
+    }
+
+    /// Tells a BMP station everything, until what this returns is dropped or the speaker stops. It need not be there yet,
+    /// and may go and come back. See [`crate::bmp`].
+    ///
+    /// # Panics
+    /// If called outside a tokio runtime.
+    pub fn monitor(&self, address: SocketAddr, config: StationConfig) -> Monitor {
+        Monitor::start(self.downgrade(), address, config)
     }
 
     /// The tables in MRT's TABLE_DUMP_V2, as of `when` (seconds since 1970, UTC): see [`crate::mrt`].

@@ -22,6 +22,7 @@
 //!
 //! [`Stop::Silent`]: crate::speaker::Stop::Silent
 
+mod bmp;
 mod connect;
 mod connection;
 mod dump;
@@ -41,6 +42,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
+pub use self::bmp::{Monitor, MonitorStatus};
 pub use self::dump::Dump;
 pub use self::error::{CommandError, ListenError, Stopped};
 pub use self::events::{Events, RouteChanges};

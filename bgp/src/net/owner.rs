@@ -24,6 +24,7 @@ use super::events::EventSender;
 use super::handle::Command;
 use super::listener::{Allowed, Listener};
 use super::{ShellConfig, now, sockopt};
+use crate::bmp::{StationId, StationRead};
 use crate::config::{ConfigError, PeerConfig};
 use crate::rib::RouteChange;
 use crate::speaker::{Action, ConnId, Event, ListenKey, SocketOptions, Speaker, Stop};
@@ -37,6 +38,9 @@ const BUFFERS_A_TURN: usize = 4;
 
 /// Watches below which it isn't worth looking for abandoned ones.
 const WATCHES_KEPT: usize = 64;
+
+/// A station, how many octets it takes, and who waits for them.
+type StationWaits = (StationId, usize, oneshot::Sender<(Vec<u8>, StationRead)>);
 
 /// Who waits for the advertisement of a prefix.
 type Watchers = Vec<oneshot::Sender<IpAddr>>;
@@ -61,6 +65,8 @@ pub(super) struct Owner {
     /// How many watches make it worth looking for abandoned ones.
     watches_swept_at: usize,
     route_changes: VecDeque<(usize, oneshot::Sender<Vec<RouteChange>>)>,
+    /// Monitoring stations that wait for something to be told.
+    stations: Vec<StationWaits>,
     stopping: Vec<oneshot::Sender<()>>,
     stopped: bool,
 }
@@ -92,6 +98,7 @@ impl Owner {
             watches: FxHashMap::default(),
             watches_swept_at: WATCHES_KEPT,
             route_changes: VecDeque::new(),
+            stations: Vec::new(),
             stopping: Vec::new(),
             stopped: false,
         }
@@ -159,6 +166,21 @@ impl Owner {
         }
         self.act();
         self.give_route_changes();
+        self.give_stations(now);
+    }
+
+    /// Answers the stations for which there is something.
+    fn give_stations(&mut self, now: Instant) {
+        let speaker = &mut self.speaker;
+        let ready =
+            self.stations.extract_if(.., |(id, _, sender)| sender.is_closed() || speaker.station_ready(*id));
+        let ready: Vec<StationWaits> = ready.collect();
+        for (id, budget, sender) in ready {
+            let mut octets = Vec::new();
+            let read = self.speaker.station_read(id, &mut octets, budget, now);
+            // Who asked may have gone: then it is cut off, and asks anew.
+            let _ = sender.send((octets, read));
+        }
     }
 
     /// Answers who asked for changed routes, as far as there are any.
@@ -376,6 +398,15 @@ impl Owner {
 
     pub(super) fn ask_route_changes(&mut self, max: usize, sender: oneshot::Sender<Vec<RouteChange>>) {
         self.route_changes.push_back((max, sender));
+    }
+
+    pub(super) fn ask_station(
+        &mut self,
+        id: StationId,
+        budget: usize,
+        sender: oneshot::Sender<(Vec<u8>, StationRead)>,
+    ) {
+        self.stations.push((id, budget, sender));
     }
 
     /// Stops; `done` hears when it is done.

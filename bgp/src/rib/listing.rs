@@ -20,6 +20,11 @@ pub struct RouteAttributes<'a> {
 }
 
 impl RouteAttributes<'_> {
+    /// Equal sets have equal numbers, as long as they are held.
+    pub(crate) fn number(&self) -> u32 {
+        self.id.get()
+    }
+
     /// The canonical block: all attributes but the next hop, as they are on the wire with four-octet AS numbers.
     pub fn block(&self) -> &[u8] {
         self.table.block(self.id)

@@ -45,7 +45,7 @@ use crate::config::PeerConfig;
 pub use crate::speaker::io::{Action, ConnId, Event};
 pub use crate::speaker::status::State;
 use crate::types::{Family, FamilySet, PeerId};
-use crate::wire::Update;
+use crate::wire::{Open, Update};
 
 /// How long stale paths may wait for End-of-RIB after the session is back.
 pub const STALE_PATH_TIME: Duration = Duration::from_secs(360);
@@ -73,6 +73,10 @@ pub struct Session<'a> {
     pub local: SocketAddr,
     /// The other side.
     pub remote: SocketAddr,
+    /// The OPEN that was sent.
+    pub our_open: &'a Open,
+    /// The OPEN that came.
+    pub their_open: &'a Open,
 }
 
 /// Where everything that a peer does goes to.
@@ -87,8 +91,8 @@ pub trait Sink {
     fn writable(&mut self, conn: ConnId);
     /// The session is Established. Stale paths of families in `kept` wait for End-of-RIB.
     fn established(&mut self, peer: PeerId, session: Session<'_>, kept: FamilySet);
-    /// The session is over; paths of families in `retained` turn stale, all others go.
-    fn down(&mut self, peer: PeerId, retained: FamilySet);
+    /// The session is over, by `fault`; paths of families in `retained` turn stale, all others go.
+    fn down(&mut self, peer: PeerId, retained: FamilySet, fault: &Fault);
     /// An UPDATE of the Established session. The answer is how many prefixes there are from the peer now.
     fn update(&mut self, peer: PeerId, update: &Update<'_>) -> usize;
     /// How many prefixes there are from the peer.

@@ -137,6 +137,8 @@ impl Peer {
             config: &self.config,
             local: connection.local?,
             remote: connection.remote,
+            our_open: connection.our_open.as_ref()?,
+            their_open: connection.their_open.as_ref()?,
         })
     }
 
@@ -569,7 +571,7 @@ impl Peer {
             self.connect_wait = FIRST_WAIT;
         }
         self.last_down = Some((reason.clone(), now));
-        sink.down(self.id, retained);
+        sink.down(self.id, retained, fault);
         sink.event(Event::PeerDown { peer: self.id, address: self.config.address, reason, retained });
     }
 

@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
 use super::io::{Action, ConnId, Event};
+use crate::bmp::Station;
 use crate::config::PeerConfig;
 use crate::rib::{Rib, RibPeer, SessionFacts};
-use crate::session::{Session, Sink};
+use crate::session::{Fault, Session, Sink};
 use crate::types::{Family, FamilySet, NextHop, PeerId};
 use crate::wire::Update;
 
@@ -22,6 +24,11 @@ pub(super) struct Hub {
     /// Whose connection it is, of those that are not closed.
     pub(super) conns: FxHashMap<ConnId, PeerId>,
     next_conn: u64,
+    /// The time of the input that is being handled.
+    pub(super) clock: Instant,
+    /// Monitoring stations that are connected.
+    pub(super) stations: Vec<Station>,
+    pub(super) next_station: u64,
     /// The speaker has stopped: the tables stay as they are, so that the FIB does.
     pub(super) frozen: bool,
     /// It stopped for a restart: what ends here is no event that anybody should act upon.
@@ -29,7 +36,7 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    pub(super) fn new(rib: Rib) -> Self {
+    pub(super) fn new(rib: Rib, now: Instant) -> Self {
         Hub {
             rib,
             actions: VecDeque::new(),
@@ -37,6 +44,9 @@ impl Hub {
             writable: VecDeque::new(),
             conns: FxHashMap::default(),
             next_conn: 0,
+            clock: now,
+            stations: Vec::new(),
+            next_station: 0,
             frozen: false,
             silent: false,
         }
@@ -69,16 +79,19 @@ impl Sink for Hub {
     }
 
     fn established(&mut self, peer: PeerId, session: Session<'_>, _kept: FamilySet) {
+        self.stations_up(peer, session);
         self.rib.peer_up(peer, session_facts(session));
     }
 
-    fn down(&mut self, peer: PeerId, retained: FamilySet) {
+    fn down(&mut self, peer: PeerId, retained: FamilySet, fault: &Fault) {
+        self.stations_down(peer, fault);
         if !self.frozen {
             self.rib.peer_down(peer, retained);
         }
     }
 
     fn update(&mut self, peer: PeerId, update: &Update<'_>) -> usize {
+        self.stations_update(peer, update);
         self.rib.handle_update(peer, update);
         self.received(peer)
     }

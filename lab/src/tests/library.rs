@@ -1,5 +1,5 @@
 //! The speaker as others use it: the library's example peers with FRR as its head says, tells and is told a route, and
-//! says goodbye; and its tables are read by tools for MRT.
+//! says goodbye; its tables are read by tools for MRT, and its sessions and routes by a BMP collector.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process};
 
+use serde_json::Value;
 use trunkline_api::control::Route;
 
 use super::bed::lab;
@@ -27,6 +28,11 @@ pub(super) const TESTS: &[Test] = &[
         run: example,
     },
     Test { name: "library/mrt", about: "bgpdump reads every path of `trunkline routes --mrt`", run: mrt },
+    Test {
+        name: "library/bmp",
+        about: "pmacct's BMP collector hears sessions, routes and their end as they are",
+        run: bmp,
+    },
 ];
 
 const SOURCE: &str = "bgp/examples/speaker.rs";
@@ -115,4 +121,84 @@ fn mrt(context: &Context) -> Result<Verdict> {
         ensure!(rows(&piped)? == expected, "through a pipe bgpdump read {piped}");
         passed(said.trim())
     })
+}
+
+/// Where pmbmpd listens, on the node itself.
+const STATION: &str = "127.0.0.1:11019";
+
+const PMBMPD: &str = "daemonize: false
+bmp_daemon_ip: 127.0.0.1
+bmp_daemon_port: 11019
+bmp_daemon_msglog_file: /run/bmp.json
+";
+
+fn bmp(context: &Context) -> Result<Verdict> {
+    packages::need(["pmacct"])?;
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let node = bed.node()?;
+        // The file is read once, at the start.
+        client::end_agent(node, Signal::TERM)?;
+        std::fs::write(node.folder.join("run/pmbmpd.conf"), PMBMPD)?;
+        node.sh(&format!(
+            "printf 'bmp: {{stations: [\"{STATION}\"], statsSeconds: 1}}\\n' >>/etc/trunkline/agent.yaml"
+        ))?;
+        client::start_agent(node)?;
+        bed.established()?;
+        let refused = wait_for("the station to be reported as not there", PATIENCE, || {
+            let stations = client::status(node)?.bgp.map(|bgp| bgp.stations).unwrap_or_default();
+            let error = stations.iter().find_map(|station| station.last_error.clone());
+            Ok(error.map_or(Seen::NotYet(format!("{stations:?}")), Seen::Yes))
+        })?;
+        let _collector = node.daemon("pmbmpd.log", "pmbmpd", &["-f", "/run/pmbmpd.conf"], &[])?;
+        let peers: BTreeSet<IpAddr> = client::peers(node)?.iter().map(|peer| peer.address).collect();
+        wait_for("the collector to have what the agent has", PATIENCE, || {
+            let (up, told) = collected(node)?;
+            let mut expected = BTreeSet::new();
+            for peer in &peers {
+                expected.extend(client::received(node, *peer)?.iter().map(|route| (*peer, route.prefix)));
+            }
+            Ok(Seen::when(up == peers && told == expected && !told.is_empty(), || {
+                format!("{up:?} {told:?}, the agent has {peers:?} {expected:?}")
+            }))
+        })?;
+        let (_, before) = collected(node)?;
+        bed.host("tor1")?.sh("kill $(cat /run/frr/bgpd.pid)")?;
+        wait_for("the collector to hear that a ToR is gone", PATIENCE, || {
+            let (up, told) = collected(node)?;
+            Ok(Seen::when(up.len() + 1 == peers.len() && told.len() < before.len(), || {
+                format!("{up:?} {told:?}")
+            }))
+        })?;
+        passed(format!("{} routes of {} peers; before that: {refused}", before.len(), peers.len()))
+    })
+}
+
+/// Peers that are up and their routes, by pmbmpd's log.
+fn collected(node: &Host) -> Result<(BTreeSet<IpAddr>, BTreeSet<(IpAddr, IpNet)>)> {
+    let log = std::fs::read_to_string(node.folder.join("run/bmp.json")).unwrap_or_default();
+    let (mut up, mut routes) = (BTreeSet::new(), BTreeSet::new());
+    // The last line may not be whole yet.
+    for line in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let peer = || -> Result<IpAddr> { Ok(line["peer_ip"].as_str().context("no peer_ip")?.parse()?) };
+        let prefix = || line["ip_prefix"].as_str().and_then(|prefix| prefix.parse::<IpNet>().ok());
+        match (line["bmp_msg_type"].as_str().unwrap_or_default(), line["log_type"].as_str()) {
+            ("peer_up", _) => drop(up.insert(peer()?)),
+            ("peer_down", _) => {
+                let peer = peer()?;
+                up.remove(&peer);
+                routes.retain(|(of, _)| *of != peer);
+            }
+            ("route_monitor", Some("update")) => {
+                routes.extend(prefix().map(|p| Ok::<_, anyhow::Error>((peer()?, p))).transpose()?)
+            }
+            ("route_monitor", Some("withdraw")) => {
+                if let Some(prefix) = prefix() {
+                    routes.remove(&(peer()?, prefix));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((up, routes))
 }

@@ -1,0 +1,225 @@
+//! The way to a monitoring station: connects, asks the owner for octets, writes them, and begins again when it breaks.
+//!
+//! Octets are asked for only when the last ones are in the socket, so a station that reads slowly holds up nobody; when
+//! it has fallen behind by more than [`QUEUE`](crate::bmp::QUEUE) the owner says that it is lost, and it gets
+//! everything anew on a new connection. A station says nothing (RFC 7854 §3.2): what it sends is thrown away, and
+//! its FIN ends the connection.
+//!
+//! Between attempts to connect: 1 s, doubled up to a minute.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tracing::{info, warn};
+
+use super::error::{Stopped, connection_loss};
+use super::handle::Command;
+use super::now;
+use crate::bmp::{StationConfig, StationId, StationRead, goodbye};
+
+/// Octets asked for at once.
+const PIECE: usize = 64 * 1024;
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How it stands with a station.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MonitorStatus {
+    /// Connected.
+    pub connected: bool,
+    /// Since when it is, or is not.
+    pub since: Option<Instant>,
+    /// How often it was connected.
+    pub connections: u64,
+    /// Octets written to it.
+    pub octets: u64,
+    /// Why the last connection, or the last attempt, ended; in words.
+    pub last_error: Option<String>,
+}
+
+/// A station that is told everything as long as this lives and the speaker runs.
+#[derive(Debug)]
+pub struct Monitor {
+    address: SocketAddr,
+    status: Arc<Mutex<MonitorStatus>>,
+    task: AbortHandle,
+}
+
+impl Monitor {
+    pub(super) fn start(
+        commands: mpsc::WeakSender<Command>,
+        address: SocketAddr,
+        config: StationConfig,
+    ) -> Monitor {
+        let status = Arc::new(Mutex::new(MonitorStatus::default()));
+        let line = Line { commands, address, config, status: Arc::clone(&status) };
+        let task = tokio::spawn(line.run()).abort_handle();
+        Monitor { address, status, task }
+    }
+
+    /// Where the station is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> MonitorStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What the owner answers.
+type Piece = (Vec<u8>, StationRead);
+
+struct Line {
+    // Weak, so that a station doesn't keep a speaker running that nobody has a handle of.
+    commands: mpsc::WeakSender<Command>,
+    address: SocketAddr,
+    config: StationConfig,
+    status: Arc<Mutex<MonitorStatus>>,
+}
+
+/// Why a connection ended.
+enum End {
+    Stopped,
+    Broken(String),
+}
+
+impl From<Stopped> for End {
+    fn from(_: Stopped) -> End {
+        End::Stopped
+    }
+}
+
+impl Line {
+    async fn run(self) {
+        let mut wait = FIRST_WAIT;
+        loop {
+            let attempt = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(self.address)).await;
+            let error = match attempt.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    "refused: no BMP station listens there, or a firewall rejects it".to_owned()
+                }
+                Err(error) => format!("cannot connect: {error}"),
+                Ok(stream) => {
+                    wait = FIRST_WAIT;
+                    self.is_connected(true, None);
+                    info!(station = %self.address, "BMP station connected");
+                    match self.talk(stream).await {
+                        End::Stopped => return,
+                        End::Broken(reason) => reason,
+                    }
+                }
+            };
+            if self.is_connected(false, Some(&error)) {
+                warn!(station = %self.address, %error, "no BMP station");
+            }
+            if self.commands.upgrade().is_none() {
+                return;
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    }
+
+    /// Whether that is news.
+    fn is_connected(&self, connected: bool, error: Option<&str>) -> bool {
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = status.connected != connected || status.last_error.as_deref() != error;
+        if status.connected != connected || status.since.is_none() {
+            status.since = Some(now());
+        }
+        status.connections += u64::from(connected && !status.connected);
+        status.connected = connected;
+        if let Some(error) = error {
+            status.last_error = Some(error.to_owned());
+        }
+        news
+    }
+
+    async fn talk(&self, mut stream: TcpStream) -> End {
+        // A station whose host is gone says nothing, and a quiet network has nothing to write to it.
+        let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30));
+        // Without it the next write would find out.
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+        let id = match self.connected().await {
+            Ok(id) => id,
+            Err(Stopped) => return End::Stopped,
+        };
+        let end = self.pass_on(&mut stream, id).await;
+        match &end {
+            // The speaker has ended in good order and says so; who does not hear it sees the FIN.
+            Err(End::Stopped) => {
+                let _ = stream.write_all(&goodbye()).await;
+                let _ = stream.shutdown().await;
+            }
+            _ => {
+                let _ = self.command(move |owner, _| owner.speaker.station_gone(id)).await;
+            }
+        }
+        match end {
+            Err(end) => end,
+            Ok(never) => match never {},
+        }
+    }
+
+    async fn connected(&self) -> Result<StationId, Stopped> {
+        let config = self.config.clone();
+        #[expect(clippy::disallowed_methods, reason = "this is the shell; messages carry the time of day")]
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let since_1970 = since_1970.unwrap_or_default();
+        let (sender, receiver) = oneshot::channel();
+        self.command(move |owner, now| {
+            // Who asked may have gone.
+            let _ = sender.send(owner.speaker.station_connected(config, since_1970, now));
+        })
+        .await?;
+        receiver.await.map_err(|_| Stopped)
+    }
+
+    async fn pass_on(&self, stream: &mut TcpStream, id: StationId) -> Result<std::convert::Infallible, End> {
+        let (mut reader, mut writer) = stream.split();
+        let mut unheard = [0; 1024];
+        loop {
+            let (sender, mut piece) = oneshot::channel::<Piece>();
+            self.command(move |owner, _| owner.ask_station(id, PIECE, sender)).await?;
+            let (octets, read) = loop {
+                tokio::select! {
+                    piece = &mut piece => break piece.map_err(|_| Stopped)?,
+                    heard = reader.read(&mut unheard) => match heard {
+                        Ok(0) => return Err(End::Broken("the station closed the connection".to_owned())),
+                        Ok(_) => {}
+                        Err(error) => return Err(End::Broken(connection_loss(&error))),
+                    },
+                }
+            };
+            writer.write_all(&octets).await.map_err(|error| End::Broken(connection_loss(&error)))?;
+            self.status.lock().unwrap_or_else(PoisonError::into_inner).octets += octets.len() as u64;
+            if read == StationRead::Lost {
+                let reason = "the station reads too slowly and was cut off: it gets everything again";
+                return Err(End::Broken(reason.to_owned()));
+            }
+        }
+    }
+
+    async fn command(
+        &self,
+        work: impl FnOnce(&mut super::owner::Owner, Instant) + Send + 'static,
+    ) -> Result<(), Stopped> {
+        let commands = self.commands.upgrade().ok_or(Stopped)?;
+        commands.send(Box::new(work)).await.map_err(|_| Stopped)
+    }
+}
