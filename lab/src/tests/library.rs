@@ -174,8 +174,11 @@ fn bmp(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Peers that are up and their routes, by pmbmpd's log.
-fn collected(node: &Host) -> Result<(BTreeSet<IpAddr>, BTreeSet<(IpAddr, IpNet)>)> {
+/// Peers that are up, and routes by peer.
+type Collected = (BTreeSet<IpAddr>, BTreeSet<(IpAddr, IpNet)>);
+
+/// By pmbmpd's log.
+fn collected(node: &Host) -> Result<Collected> {
     let log = std::fs::read_to_string(node.folder.join("run/bmp.json")).unwrap_or_default();
     let (mut up, mut routes) = (BTreeSet::new(), BTreeSet::new());
     // The last line may not be whole yet.
