@@ -37,6 +37,9 @@ use crate::speaker::ConnId;
 /// Octets read at once, and about as many encoded ahead of the socket.
 pub(super) const CHUNK: usize = 64 * 1024;
 
+/// Octets read at once from a peer that has little to say; more as long as reads fill what they get.
+const SHORT: usize = 4 * 1024;
+
 /// Buffers that go round between a reader and the owner.
 const READ_BUFFERS: usize = 2;
 
@@ -107,8 +110,10 @@ impl Connection {
         self.remote
     }
 
-    /// Gives a buffer back to the reader.
-    pub(super) fn recycle(&self, buffer: Vec<u8>) {
+    /// Gives a buffer back to the reader, of which `length` octets were used. One that was mostly empty is freed: a quiet
+    /// session costs no buffer.
+    pub(super) fn recycle(&self, buffer: Vec<u8>, length: usize) {
+        let buffer = if length < CHUNK / 4 { Vec::new() } else { buffer };
         // Has room for every buffer there is; fails only when the reader has ended.
         let _ = self.empty.try_send(buffer);
     }
@@ -130,6 +135,8 @@ impl Connection {
         buffer.clear();
         let result = encode(buffer);
         match try_write(&self.stream, buffer) {
+            // What is kept for a table isn't kept for a KEEPALIVE.
+            Ok(written) if written == buffer.len() && written < CHUNK / 4 => *buffer = Vec::new(),
             Ok(written) if written == buffer.len() => {}
             Ok(written) => {
                 let buffer = std::mem::take(buffer);
@@ -184,12 +191,13 @@ async fn read(
     mut buffers: mpsc::Receiver<Vec<u8>>,
     inputs: mpsc::Sender<Input>,
 ) {
+    let mut size = SHORT;
     while let Some(mut buffer) = buffers.recv().await {
         let result = loop {
             if let Err(error) = stream.readable().await {
                 break Err(error);
             }
-            buffer.resize(CHUNK, 0);
+            buffer.resize(size, 0);
             match stream.try_read(&mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => break result,
@@ -197,7 +205,14 @@ async fn read(
         };
         let input = match result {
             Ok(0) => Input::Closed { conn, reason: "the peer closed the TCP connection".to_owned() },
-            Ok(length) => Input::Bytes { conn, buffer, length },
+            Ok(length) => {
+                size = if length == size {
+                    (size * 4).min(CHUNK)
+                } else {
+                    length.next_power_of_two().clamp(SHORT, CHUNK)
+                };
+                Input::Bytes { conn, buffer, length }
+            }
             Err(error) => Input::Closed { conn, reason: connection_loss(&error) },
         };
         let last = matches!(input, Input::Closed { .. });
@@ -344,7 +359,7 @@ mod tests {
         }
         let more = tokio::time::timeout(Duration::from_millis(200), inputs.recv()).await;
         assert!(more.is_err(), "a third buffer: {more:?}");
-        connection.recycle(taken.remove(0));
+        connection.recycle(taken.remove(0), CHUNK);
         assert!(matches!(soon(inputs.recv()).await, Some(Input::Bytes { .. })));
         flood.abort();
     }

@@ -228,7 +228,7 @@ impl Owner {
                 // Closed from here in the meantime: the octets are nobody's.
                 if let Some(connection) = self.connections.get(&conn) {
                     self.speaker.handle_bytes(conn, &buffer[..length], now);
-                    connection.recycle(buffer);
+                    connection.recycle(buffer, length);
                 }
             }
             Input::Written { conn, buffer, result } => {

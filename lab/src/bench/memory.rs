@@ -82,7 +82,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
 }
 
 /// A line such as `Pss:   12345 kB` of a process's file.
-fn megabytes(pid: Pid, file: &str, field: &str) -> Result<f64> {
+pub(crate) fn megabytes(pid: Pid, file: &str, field: &str) -> Result<f64> {
     let path = format!("/proc/{}/{file}", pid.as_raw_nonzero());
     let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
     parse_kilobytes(&text, field).map(|kb| kb * 1024.0 / 1e6).with_context(|| format!("no {field} in {path}"))

@@ -7,6 +7,7 @@ mod checks;
 mod crash;
 mod fabrics;
 mod faults;
+mod flaps;
 mod library;
 mod manifests;
 
@@ -62,6 +63,7 @@ fn all() -> Vec<&'static Test> {
         manifests::TESTS,
         faults::TESTS,
         library::TESTS,
+        flaps::TESTS,
         crash::TESTS,
     ]
     .into_iter()
