@@ -7,7 +7,7 @@
 //!   └─ fabric   brings one up and down: host (namespaces, mounts), daemons (FRR, BIRD, GoBGP, the agent), evidence (after a failure)
 //!        ├─ demo    the tour on two-racks, with times and lost packets
 //!        ├─ tests   fmt to labs, one function each
-//!        └─ bench   attach, fib and memory, each against its peer in the same run
+//!        └─ bench   attach, codec, fib and memory, each against its peer in the same run
 //! pinger, routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
 //! ```
 
@@ -112,6 +112,8 @@ enum Command {
 enum Bench {
     /// Attaching containers, against the ptp and host-local plugins.
     Attach,
+    /// Reading and writing UPDATEs, against zettabgp and netgauze.
+    Codec,
     /// 100,000 routes from a peer into the kernel, against `ip -batch`.
     Fib,
     /// The agent's memory with 250 pods and two peers.
@@ -145,6 +147,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Bench { what, json } => {
             let bench = match what {
                 Bench::Attach => bench::attach::bench,
+                Bench::Codec => bench::codec::bench,
                 Bench::Fib => bench::fib::bench,
                 Bench::Memory => bench::memory::bench,
             };

@@ -6,6 +6,8 @@
 //! unfindable is an [`UpdateError`] and ends the session; a malformed attribute moves the routes of the message
 //! to the withdrawn ones; a discarded attribute only goes missing from the block.
 //!
+//! Nearly every UPDATE has nothing wrong with it; [`plain`] reads those in one pass, and what follows is for the rest.
+//!
 //! A treated-as-withdrawn UPDATE needs no care by the reader: [`Update::announced`] is empty and
 //! [`Update::withdrawn`] has the routes.
 //!
@@ -13,6 +15,8 @@
 //! they look like) rather than punished, as peers are known to send End-of-RIB for families that only they
 //! offered. An unknown attribute that claims to be well-known ends the session: RFC 7606 leaves RFC 4271 §6.3 as
 //! it is there. LOCAL_PREF missing from an internal peer is no fault; the decision process has a default.
+
+mod plain;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -40,6 +44,13 @@ pub struct DecodeContext {
 /// Buffers that [`decode_update`] works in; kept by the caller, so that they are allocated once.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    /// The block of a plain UPDATE; apart from the rest, since its reader hands it out or leaves all to the other.
+    plain: Vec<u8>,
+    careful: Careful,
+}
+
+#[derive(Debug, Default)]
+struct Careful {
     block: Vec<u8>,
     as_path: Vec<u8>,
     entries: Vec<Entry>,
@@ -61,8 +72,7 @@ struct Entry {
 /// (RFC 4271 §4.3).
 #[derive(Debug)]
 pub struct Update<'a> {
-    withdrawn: [Option<Prefixes<'a>>; 4],
-    announced: [Option<Reach<'a>>; 2],
+    fields: Fields<'a>,
     /// The canonical block of the announced routes; None if none are announced.
     pub attributes: Option<&'a [u8]>,
     /// Why the routes of this UPDATE are treated as withdrawn (RFC 7606 §2), if they are.
@@ -71,6 +81,32 @@ pub struct Update<'a> {
     pub discarded: &'a [AttributeFault],
     /// This UPDATE is the End-of-RIB of the family (RFC 4724 §2).
     pub end_of_rib: Option<Family>,
+}
+
+/// Where routes are in an UPDATE, and their next hops.
+#[derive(Clone, Copy, Debug)]
+struct Fields<'a> {
+    withdrawn: Nlri<'a, Ipv4>,
+    nlri: Nlri<'a, Ipv4>,
+    mp_unreach: Option<Prefixes<'a>>,
+    mp_reach: Option<Prefixes<'a>>,
+    /// Of `nlri`. What is there only for routes has any value where there are none.
+    next_hop: Ipv4Addr,
+    /// Of `mp_reach`.
+    mp_next_hop: NextHop,
+}
+
+impl Default for Fields<'_> {
+    fn default() -> Self {
+        Fields {
+            withdrawn: Nlri::EMPTY,
+            nlri: Nlri::EMPTY,
+            mp_unreach: None,
+            mp_reach: None,
+            next_hop: Ipv4Addr::UNSPECIFIED,
+            mp_next_hop: NextHop::V4(Ipv4Addr::UNSPECIFIED),
+        }
+    }
 }
 
 /// Announced routes that have their next hop in common.
@@ -83,15 +119,40 @@ pub struct Reach<'a> {
 }
 
 impl<'a> Update<'a> {
+    /// An UPDATE whose routes are as it says.
+    #[inline]
+    fn good(fields: Fields<'a>, attributes: Option<&'a [u8]>, discarded: &'a [AttributeFault]) -> Update<'a> {
+        Update { fields, attributes, treat_as_withdraw: None, discarded, end_of_rib: None }
+    }
+
     /// The routes that are gone, those treated as withdrawn among them; no list is empty.
-    pub fn withdrawn(&self) -> impl Iterator<Item = Prefixes<'a>> {
-        self.withdrawn.iter().flatten().copied()
+    #[inline]
+    pub fn withdrawn(&self) -> impl Iterator<Item = Prefixes<'a>> + use<'a> {
+        let Fields { withdrawn, nlri, mp_unreach, mp_reach, .. } = self.fields;
+        let (nlri, mp_reach) = match self.treat_as_withdraw {
+            None => (Nlri::EMPTY, None),
+            Some(_) => (nlri, mp_reach),
+        };
+        ipv4(withdrawn).into_iter().chain(mp_unreach).chain(ipv4(nlri)).chain(mp_reach)
     }
 
     /// The routes that are there; no list is empty.
-    pub fn announced(&self) -> impl Iterator<Item = Reach<'a>> {
-        self.announced.iter().flatten().copied()
+    #[inline]
+    pub fn announced(&self) -> impl Iterator<Item = Reach<'a>> + use<'a> {
+        let Fields { nlri, next_hop, mp_reach, mp_next_hop, .. } = self.fields;
+        let (nlri, mp_reach) = match self.treat_as_withdraw {
+            None => (nlri, mp_reach),
+            Some(_) => (Nlri::EMPTY, None),
+        };
+        let reach = ipv4(nlri).map(|prefixes| Reach { next_hop: NextHop::V4(next_hop), prefixes });
+        reach.into_iter().chain(mp_reach.map(|prefixes| Reach { next_hop: mp_next_hop, prefixes }))
     }
+}
+
+/// The prefixes of a field outside the attributes, if there are any.
+#[inline]
+fn ipv4(nlri: Nlri<'_, Ipv4>) -> Option<Prefixes<'_>> {
+    (!nlri.is_empty()).then_some(Prefixes::V4(nlri))
 }
 
 /// The parts of MP_REACH_NLRI.
@@ -106,12 +167,35 @@ pub fn decode_update<'a>(
     context: &DecodeContext,
     scratch: &'a mut Scratch,
 ) -> Result<Update<'a>, UpdateError> {
+    match plain::decode(body, context, &mut scratch.plain) {
+        Some(update) => Ok(update),
+        None => decode_carefully(body, context, &mut scratch.careful),
+    }
+}
+
+/// What [`decode_update`] does where an UPDATE is not plain, done with any: for tests, which hold one against the other.
+#[doc(hidden)]
+pub fn decode_update_carefully<'a>(
+    body: &'a [u8],
+    context: &DecodeContext,
+    scratch: &'a mut Scratch,
+) -> Result<Update<'a>, UpdateError> {
+    decode_carefully(body, context, &mut scratch.careful)
+}
+
+#[cold]
+#[inline(never)]
+fn decode_carefully<'a>(
+    body: &'a [u8],
+    context: &DecodeContext,
+    scratch: &'a mut Careful,
+) -> Result<Update<'a>, UpdateError> {
     let (withdrawn_octets, rest) = length_prefixed(body, "Withdrawn Routes Length")?;
     let (attributes, nlri_octets) = length_prefixed(rest, "Total Path Attribute Length")?;
     let mut withdrawn = Nlri::<Ipv4>::check(withdrawn_octets, "Withdrawn Routes")?;
     let mut nlri = Nlri::<Ipv4>::check(nlri_octets, "NLRI")?;
 
-    let Scratch { block, as_path, entries, discarded } = scratch;
+    let Careful { block, as_path, entries, discarded } = scratch;
     entries.clear();
     discarded.clear();
     let mut block = Block::new(attributes, block);
@@ -224,9 +308,7 @@ pub fn decode_update<'a>(
             continue;
         }
         match code {
-            table::NEXT_HOP => {
-                next_hop = <[u8; 4]>::try_from(value).ok().map(|octets| NextHop::V4(octets.into()))
-            }
+            table::NEXT_HOP => next_hop = <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from),
             table::AS_PATH if !context.four_octet_as => {
                 as_path.clear();
                 as_path::merge(value, as4.as_path, as_path);
@@ -276,34 +358,24 @@ pub fn decode_update<'a>(
         (Some(prefixes), [_]) if prefixes.is_empty() => Some(prefixes.family()),
         _ => None,
     };
-    let non_empty = |prefixes: &Prefixes<'_>| !prefixes.is_empty();
-    let withdrawn = Some(Prefixes::V4(withdrawn)).filter(non_empty);
-    let mp_unreach = mp_unreach.filter(non_empty);
-    let nlri = Some(Prefixes::V4(nlri)).filter(non_empty);
-    let reach = nlri.zip(next_hop).map(|(prefixes, next_hop)| Reach { next_hop, prefixes });
-    Ok(match fault {
-        None => Update {
-            withdrawn: [withdrawn, mp_unreach, None, None],
-            announced: [
-                reach,
-                mp_reach.and_then(|MpReach { next_hop, prefixes }| {
-                    Some(Reach { next_hop: next_hop.ok()?, prefixes })
-                }),
-            ],
-            attributes: reachable.then(|| block.finish()),
-            treat_as_withdraw: None,
-            discarded,
-            end_of_rib,
-        },
-        Some(fault) => Update {
-            withdrawn: [withdrawn, mp_unreach, nlri, mp_reach.map(|reach| reach.prefixes)],
-            announced: [None, None],
-            attributes: None,
-            treat_as_withdraw: Some(fault),
-            discarded,
-            end_of_rib: None,
-        },
-    })
+    let mut fields = Fields {
+        withdrawn,
+        nlri,
+        mp_unreach: mp_unreach.filter(|prefixes| !prefixes.is_empty()),
+        next_hop: next_hop.unwrap_or(Ipv4Addr::UNSPECIFIED),
+        ..Fields::default()
+    };
+    if let Some(MpReach { next_hop, prefixes }) = mp_reach {
+        fields.mp_reach = Some(prefixes);
+        // An Err is the fault that all of them are treated as withdrawn for.
+        fields.mp_next_hop = next_hop.unwrap_or(fields.mp_next_hop);
+    }
+    let mut update = Update::good(fields, reachable.then(|| block.finish()), discarded);
+    match fault {
+        None => update.end_of_rib = end_of_rib,
+        Some(_) => (update.treat_as_withdraw, update.attributes) = (fault, None),
+    }
+    Ok(update)
 }
 
 /// The canonical block while it is put together. Attributes that are canonical already and stand side by side are
@@ -337,6 +409,12 @@ impl<'a> Block<'a> {
         if entry.flags != flags | extended {
             return self.push(flags, entry.code, &self.source[value..end]);
         }
+        self.extend(start, end);
+    }
+
+    /// Appends octets of the message that are canonical as they are.
+    #[inline]
+    fn extend(&mut self, start: usize, end: usize) {
         if start != self.end {
             self.flush();
             self.start = start;

@@ -2,6 +2,7 @@
 //! machine, because only the ratio means something on a machine that one does not know.
 
 pub(crate) mod attach;
+pub(crate) mod codec;
 pub(crate) mod fib;
 pub(crate) mod memory;
 

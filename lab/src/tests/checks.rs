@@ -24,7 +24,7 @@ pub(super) const TESTS: &[Test] = &[
 ];
 
 /// Runs cargo in the repository; what it says goes to a log file, and its end into the error.
-pub(super) fn cargo(place: &Place, name: &str, args: &[&str], env: &[(&str, &str)]) -> Result<String> {
+pub(crate) fn cargo(place: &Place, name: &str, args: &[&str], env: &[(&str, &str)]) -> Result<String> {
     let folder = place.state.join("test");
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(format!("{name}.log"));

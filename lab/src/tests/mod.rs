@@ -3,7 +3,7 @@
 
 mod attach;
 mod bed;
-mod checks;
+pub(crate) mod checks;
 mod crash;
 mod fabrics;
 mod faults;

@@ -157,6 +157,7 @@ impl fmt::Display for AsPath {
 
 /// Whether a value is a well-formed AS_PATH (RFC 7606 §7.2, RFC 7607) or, with `confederations`, AS4_PATH,
 /// in which such segments are dropped rather than refused (RFC 6793 §6).
+#[inline]
 pub(crate) fn check(value: &[u8], width: Width, confederations: bool) -> Result<(), AttributeFaultKind> {
     let mut rest = value;
     while let [kind, after @ ..] = rest {

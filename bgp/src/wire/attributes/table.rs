@@ -353,7 +353,7 @@ fn not_in_block(_: &[u8], _: &mut PathAttributes) {}
 
 /// Whether a canonical block may hold the attribute: not those that UPDATE's decoder and writer deal with, whose `read` is
 /// [`not_in_block`].
-pub(super) fn in_block(code: u8) -> bool {
+pub(crate) fn in_block(code: u8) -> bool {
     !matches!(code, NEXT_HOP | MP_REACH_NLRI | MP_UNREACH_NLRI | AS4_PATH | AS4_AGGREGATOR)
 }
 

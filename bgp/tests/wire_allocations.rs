@@ -1,5 +1,4 @@
-//! What reading and writing costs: no allocation for a valid UPDATE, and (`--ignored`, in release) nanoseconds beside
-//! zettabgp's in the same run.
+//! Reading or writing a valid UPDATE allocates nothing. (What it costs in time: `cargo lab bench codec`.)
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "a global allocator that counts is unsafe to implement")]
 
@@ -9,15 +8,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use trunkline_bgp::types::{Asn, Community, Ipv4, Ipv6, NextHop};
 use trunkline_bgp::wire::{
     AsPath, EncodeContext, PathAttributes, Prefixes, Scratch, UpdateWriter, decode_update,
 };
 use wire_support::*;
-use zettabgp::BgpTransportMode;
-use zettabgp::prelude::{BgpMessage, BgpSessionParams, BgpUpdateMessage};
 
 struct Counting;
 
@@ -116,70 +112,5 @@ fn a_valid_update_allocates_nothing() {
             writer.withdraw::<Ipv6>([prefix; 1000]);
         });
         assert_eq!(writing, 0);
-    }
-}
-
-/// The least time of several rounds, a run of `work`.
-fn nanoseconds(mut work: impl FnMut()) -> f64 {
-    let round = |work: &mut dyn FnMut(), runs: u32| -> Duration {
-        #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
-        let start = std::time::Instant::now();
-        (0..runs).for_each(|_| work());
-        start.elapsed()
-    };
-    let mut runs = 1;
-    while round(&mut work, runs) < Duration::from_millis(20) {
-        runs *= 2;
-    }
-    let least = (0..15).map(|_| round(&mut work, runs)).min().unwrap();
-    least.as_nanos() as f64 / f64::from(runs)
-}
-
-#[test]
-#[ignore = "a measurement: cargo test --release -p trunkline-bgp --test wire_cost -- --ignored --nocapture"]
-fn nanoseconds_beside_zettabgp() {
-    let mut session =
-        BgpSessionParams::new(65001, 90, BgpTransportMode::IPv4, Ipv4Addr::new(10, 0, 0, 1), vec![]);
-    session.fuzzy_pathid = false;
-    let context = EncodeContext::default();
-    for count in [500, 3, 1] {
-        let octets = ipv4(&context, count);
-        let body = only_update(&octets);
-        let mut scratch = Scratch::default();
-        let ours = nanoseconds(|| read(&[black_box(body)], &EBGP, &mut scratch));
-        let theirs = nanoseconds(|| {
-            let mut message = BgpUpdateMessage::new();
-            message.decode_from(&session, black_box(body)).unwrap();
-            black_box(&message);
-        });
-        let mut message = BgpUpdateMessage::new();
-        message.decode_from(&session, body).unwrap();
-        let block = attributes();
-        let prefixes: Vec<ipnet::Ipv4Net> = (0..count)
-            .map(|i| ipnet::Ipv4Net::new(Ipv4Addr::from((10 << 24) + (i << 8)), 24).unwrap())
-            .collect();
-        let mut out = Vec::with_capacity(1 << 16);
-        let ours_writing = nanoseconds(|| {
-            out.clear();
-            UpdateWriter::new(&mut out, context)
-                .announce::<Ipv4>(next_hop(), black_box(&block), prefixes.iter().copied())
-                .unwrap();
-            black_box(&out);
-        });
-        let mut buffer = vec![0; 1 << 16];
-        let theirs_writing = nanoseconds(|| {
-            black_box(message.encode_to(&session, &mut buffer).unwrap());
-        });
-        let per = f64::from(count);
-        println!(
-            "{count:>4} prefixes: read {ours:.0} ns ({:.1} a prefix), zettabgp {theirs:.0} ({:.1}), ratio {:.2}; \
-             write {ours_writing:.0} ({:.1}), zettabgp {theirs_writing:.0} ({:.1}), ratio {:.2}",
-            ours / per,
-            theirs / per,
-            ours / theirs,
-            ours_writing / per,
-            theirs_writing / per,
-            ours_writing / theirs_writing,
-        );
     }
 }
