@@ -7,7 +7,7 @@
 //!   └─ fabric   brings one up and down: host (namespaces, mounts), daemons (FRR, BIRD, GoBGP, the agent), evidence (after a failure)
 //!        ├─ demo    the tour on two-racks, with times and lost packets
 //!        ├─ tests   fmt to labs, one function each
-//!        └─ bench   attach, codec, fib and memory, each against its peer in the same run
+//!        └─ bench   attach, codec, fib, memory and speakers, each against its peer in the same run
 //! pinger, routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
 //! ```
 
@@ -100,6 +100,9 @@ enum Command {
     Bench {
         #[arg(value_enum)]
         what: Bench,
+        /// Of `speakers`: only these; all if none is named.
+        #[arg(long, value_enum, value_delimiter = ',')]
+        speakers: Vec<bench::speakers::Speaker>,
         /// Print the figures as one JSON object on standard output.
         #[arg(long)]
         json: bool,
@@ -118,6 +121,8 @@ enum Bench {
     Fib,
     /// The agent's memory with 250 pods and two peers.
     Memory,
+    /// Passing routes on, against BIRD, FRR and GoBGP: time and memory.
+    Speakers,
 }
 
 fn main() -> ExitCode {
@@ -144,14 +149,15 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Demo { json } => {
             return Ok(if demo::demo(&place, json)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Command::Bench { what, json } => {
-            let bench = match what {
-                Bench::Attach => bench::attach::bench,
-                Bench::Codec => bench::codec::bench,
-                Bench::Fib => bench::fib::bench,
-                Bench::Memory => bench::memory::bench,
+        Command::Bench { what, json, speakers } => {
+            let met = match what {
+                Bench::Attach => bench::attach::bench(&place, json)?,
+                Bench::Codec => bench::codec::bench(&place, json)?,
+                Bench::Fib => bench::fib::bench(&place, json)?,
+                Bench::Memory => bench::memory::bench(&place, json)?,
+                Bench::Speakers => bench::speakers::bench(&place, json, &speakers)?,
             };
-            return Ok(if bench(&place, json)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            return Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Test { list: true, .. } => tests::list(),
         Command::Test { filter, list: false } => {

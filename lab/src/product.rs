@@ -41,6 +41,24 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
     Ok(into)
 }
 
+/// Builds an example of the library as it would be shipped, and returns the folder it is in.
+pub(crate) fn build_example(place: &Place, name: &str) -> Result<PathBuf> {
+    let target = place.state.parent().context("the target folder")?;
+    say(&format!("  building the example {name} (release profile)"));
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "--package", "trunkline-bgp", "--example", name, "--target-dir"])
+        .arg(target)
+        .current_dir(&place.repository)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .context("cargo cannot be started")?;
+    if !status.success() {
+        bail!("building the example {name} failed ({status}); cargo's message is above");
+    }
+    Ok(target.join("release/examples"))
+}
+
 /// Copies under another name and renames: an agent that runs from the old file is not disturbed.
 fn install(from: &Path, to: &Path) -> Result<()> {
     let next = to.with_extension("next");

@@ -5,6 +5,7 @@ pub(crate) mod attach;
 pub(crate) mod codec;
 pub(crate) mod fib;
 pub(crate) mod memory;
+pub(crate) mod speakers;
 
 use anyhow::Result;
 use serde::Serialize;

@@ -10,13 +10,13 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use rustix::process::Pid;
+use anyhow::{Result, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::bed::{Bed, lab};
 use super::{Context, Test, Verdict, passed};
 use crate::bench::memory::megabytes;
+use crate::bench::speakers::cpu_seconds;
 use crate::client;
 use crate::shell::{Seen, wait_for};
 
@@ -115,17 +115,6 @@ fn all_up(bed: &Bed<'_>) -> Result<()> {
             format!("{} of {} are not: {:?}", bad.len(), peers.len(), &bad[..bad.len().min(3)])
         }))
     })
-}
-
-/// User and system time of a process, in seconds.
-fn cpu_seconds(pid: Pid) -> Result<f64> {
-    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
-    let text = std::fs::read_to_string(&path)?;
-    // The name in brackets may have spaces.
-    let fields: Vec<&str> = text.rsplit(')').next().context("no fields")?.split_whitespace().collect();
-    let ticks = |place: usize| -> Result<f64> { Ok(fields.get(place).context("too few fields")?.parse()?) };
-    // USER_HZ is 100 on every Linux that Debian builds.
-    Ok((ticks(11)? + ticks(12)?) / 100.0)
 }
 
 /// A session from the peer's side.
