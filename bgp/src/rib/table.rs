@@ -418,15 +418,7 @@ impl<F: AddressFamily> Table<F> {
             }
             return;
         }
-        let mut candidates = Candidates::new();
-        for number in self.path_numbers(row) {
-            let path = &self.paths[number as usize];
-            if let Some(used) = path.used() {
-                candidates.push(candidate(shared, number, path.peer(), used));
-            }
-        }
-        decision::select(&mut candidates, shared.config.max_paths);
-        self.relink(row, &candidates);
+        self.select(shared, row);
         let after = self.in_use(row);
         let unknown = self.rows[row as usize].is(Row::<F>::CHANGED);
         self.rows[row as usize].set(Row::<F>::CHANGED, false);
@@ -436,6 +428,25 @@ impl<F: AddressFamily> Table<F> {
         if unknown || !same_next_hops(shared, before, &after) {
             self.dirty.insert(row);
         }
+    }
+
+    /// Marks the paths that are used, and puts them to the front.
+    fn select(&mut self, shared: &Shared, row: u32) {
+        let Some(only) = self.paths.get_mut(self.rows[row as usize].head as usize) else { return };
+        if only.next == NIL {
+            // The usual case of a large table: there is nothing to compare, and nothing to look up.
+            only.set(Path::SELECTED, only.used != 0);
+            return;
+        }
+        let mut candidates = Candidates::new();
+        for number in self.path_numbers(row) {
+            let path = &self.paths[number as usize];
+            if let Some(used) = path.used() {
+                candidates.push(candidate(shared, number, path.peer(), used));
+            }
+        }
+        decision::select(&mut candidates, shared.config.max_paths);
+        self.relink(row, &candidates);
     }
 
     /// Decides the originated paths of a held family.
