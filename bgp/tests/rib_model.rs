@@ -34,7 +34,7 @@ enum Step {
     Up { peer: u32 },
     Sweep { peer: u32 },
     Policy { peer: u32, import: usize, export: usize },
-    Refresh { peer: u32 },
+    Refresh { peer: u32, demarcated: bool },
     Hold { v6: bool },
     Release { v6: bool },
     TellOriginated,
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => peer().prop_map(|peer| Step::Sweep { peer }),
         2 => (peer(), 0..POLICIES, 0..POLICIES)
             .prop_map(|(peer, import, export)| Step::Policy { peer, import, export }),
-        1 => peer().prop_map(|peer| Step::Refresh { peer }),
+        2 => (peer(), any::<bool>()).prop_map(|(peer, demarcated)| Step::Refresh { peer, demarcated }),
         1 => any::<bool>().prop_map(|v6| Step::Hold { v6 }),
         2 => any::<bool>().prop_map(|v6| Step::Release { v6 }),
         1 => Just(Step::TellOriginated),
@@ -314,9 +314,9 @@ fn run(steps: &[Step]) {
                 bench.rib.set_policy(PeerId(peer), &policy(import), &policy(export));
                 model.policies.insert(peer, (import, export));
             }
-            Step::Refresh { peer } => {
+            Step::Refresh { peer, demarcated } => {
                 for family in Family::ALL {
-                    bench.rib.refresh_out(PeerId(peer), family);
+                    bench.rib.refresh_out(PeerId(peer), family, demarcated);
                 }
             }
             Step::Hold { v6 } => bench.rib.hold([family(v6)].into_iter().collect()),

@@ -572,7 +572,7 @@ fn refresh_and_new_next_hops_tell_again() {
     bench.flush();
     let announced = |bench: &Bench, number| bench.receivers[&number].announced;
     assert_eq!((announced(&bench, 2), announced(&bench, 3)), (3, 3));
-    bench.rib.refresh_out(PeerId(2), V4);
+    bench.rib.refresh_out(PeerId(2), V4, false);
     bench.flush();
     assert_eq!((announced(&bench, 2), announced(&bench, 3)), (5, 3));
     assert_eq!(bench.receivers[&2].end_of_rib.len(), 2, "End-of-RIB ends the initial table only");

@@ -253,6 +253,7 @@ fn netgauze_reads_the_other_messages() {
             Capability::Multiprotocol(ipv4),
             Capability::Multiprotocol(ipv6),
             Capability::RouteRefresh,
+            Capability::EnhancedRouteRefresh,
             Capability::ExtendedMessage,
             Capability::ExtendedNextHop(vec![(ipv4, 2)]),
             Capability::GracefulRestart {

@@ -8,7 +8,8 @@
 //!
 //! The initial table is the rows that there are when the session comes up. They are taken in row order from the
 //! first one on, so it has been told when the first row beyond is reached, however much changes meanwhile; then
-//! End-of-RIB goes out (RFC 4724 §2).
+//! End-of-RIB goes out (RFC 4724 §2). A refresh that the peer asked for is told the same way, between its two markers (RFC 7313),
+//! and begins after End-of-RIB. One that it asks for meanwhile follows when that has ended.
 
 use super::attributes::AttrId;
 use super::facts::SessionFacts;
@@ -16,7 +17,7 @@ use super::peer::Shared;
 use super::row_set::RowSet;
 use super::table::Table;
 use crate::types::{AddressFamily, Family, NextHop, PeerId};
-use crate::wire::{Announcement, EncodeContext, UpdateWriter};
+use crate::wire::{Announcement, EncodeContext, RouteRefresh, UpdateWriter};
 
 /// Rows looked at before what was found is written: the more, the better messages are packed.
 const BATCH: usize = 2048;
@@ -58,6 +59,26 @@ pub(super) struct AdjOut {
     /// End-of-RIB is due when the rows before this one have been looked at.
     initial: Option<u32>,
     pub(super) end_of_rib_sent: bool,
+    refresh: Refresh,
+}
+
+/// What the peer asked for and has not got whole, where refreshes are demarcated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Refresh {
+    #[default]
+    None,
+    /// BoRR is due.
+    Asked,
+    /// EoRR is due when the rows before `bound` have been looked at.
+    Running { bound: u32, asked_again: bool },
+}
+
+/// What is to be written before anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marker {
+    EndOfRib,
+    BeginRefresh,
+    EndRefresh,
 }
 
 impl AdjOut {
@@ -75,18 +96,49 @@ impl AdjOut {
         (0u32..).zip(&self.told).filter_map(|(row, told)| Some((row, AttrId::from_stored(*told)?)))
     }
 
-    /// The whole initial table has been looked at, and End-of-RIB has yet to follow.
-    fn is_end_of_rib_due(&self) -> bool {
-        self.initial.is_some_and(|bound| self.pending.peek().is_none_or(|row| row >= bound))
+    /// The marker that is due: all that it follows has been looked at.
+    fn marker(&self) -> Option<Marker> {
+        let all_before = |bound| self.pending.peek().is_none_or(|row| row >= bound);
+        match (self.initial, self.refresh) {
+            (Some(bound), _) => all_before(bound).then_some(Marker::EndOfRib),
+            (None, Refresh::None) => None,
+            (None, Refresh::Asked) => Some(Marker::BeginRefresh),
+            (None, Refresh::Running { bound, .. }) => all_before(bound).then_some(Marker::EndRefresh),
+        }
     }
 
-    /// The next row to look at; none while End-of-RIB comes first. That of a held family comes when the hold ends.
+    /// Takes note that a marker has been written.
+    fn marked(&mut self, marker: Marker, row_bound: u32) {
+        match (marker, self.refresh) {
+            (Marker::EndOfRib, _) => {
+                self.initial = None;
+                self.end_of_rib_sent = true;
+            }
+            (Marker::BeginRefresh, _) => {
+                self.tell_again(|_| true);
+                self.pending.set_cursor(0);
+                self.refresh = Refresh::Running { bound: row_bound, asked_again: false };
+            }
+            (Marker::EndRefresh, Refresh::Running { asked_again: true, .. }) => self.refresh = Refresh::Asked,
+            (Marker::EndRefresh, _) => self.refresh = Refresh::None,
+        }
+    }
+
+    /// The peer asks for everything again, between markers.
+    pub(super) fn ask_refresh(&mut self) {
+        match &mut self.refresh {
+            Refresh::Running { asked_again, .. } => *asked_again = true,
+            refresh => *refresh = Refresh::Asked,
+        }
+    }
+
+    /// The next row to look at; none while a marker comes first. Those of a held family come when the hold ends.
     fn take(&mut self, held: bool) -> Option<u32> {
-        if !held && self.is_end_of_rib_due() { None } else { self.pending.take() }
+        if !held && self.marker().is_some() { None } else { self.pending.take() }
     }
 
     pub(super) fn has_pending(&self) -> bool {
-        !self.pending.is_empty() || self.initial.is_some()
+        !self.pending.is_empty() || self.initial.is_some() || self.refresh != Refresh::None
     }
 
     fn set_told(&mut self, row: u32, told: Option<AttrId>) {
@@ -244,11 +296,14 @@ pub(super) fn write<F: AddressFamily>(
     while out.len() < limit {
         if !held
             && let Some(adj) = adj_out::<F>(shared, peer)
-            && adj.is_end_of_rib_due()
+            && let Some(marker) = adj.marker()
         {
-            adj.initial = None;
-            adj.end_of_rib_sent = true;
-            UpdateWriter::new(out, context).end_of_rib(F::FAMILY);
+            adj.marked(marker, table.row_bound());
+            match marker {
+                Marker::EndOfRib => UpdateWriter::new(out, context).end_of_rib(F::FAMILY),
+                Marker::BeginRefresh => RouteRefresh::begin(F::FAMILY).encode(out),
+                Marker::EndRefresh => RouteRefresh::end(F::FAMILY).encode(out),
+            }
             continue;
         }
         let mut batch = next_batch(table, shared, peer, *rows);

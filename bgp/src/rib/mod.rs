@@ -131,7 +131,7 @@ impl Rib {
                 AdjOut::forget(table, shared, peer);
                 // Those that were stale before are removed in any case.
                 table.remove_paths(shared, peer, retain.contains(family));
-                table.mark_stale(shared, peer);
+                table.mark_stale(shared, peer, true);
             });
         }
         self.shared.attributes.collect();
@@ -168,9 +168,9 @@ impl Rib {
     }
 
     /// Marks the paths of a peer stale while its session lasts, so that a later sweep removes what it has not
-    /// announced again.
-    pub fn mark_stale(&mut self, peer: PeerId, family: Family) {
-        in_family!(self, family, |table, shared| table.mark_stale(shared, peer));
+    /// announced again; or takes every mark back.
+    pub fn mark_stale(&mut self, peer: PeerId, family: Family, stale: bool) {
+        in_family!(self, family, |table, shared| table.mark_stale(shared, peer, stale));
     }
 
     /// Removes the stale paths of a peer; how many there were.
@@ -256,10 +256,15 @@ impl Rib {
         self.shared.signal(peer);
     }
 
-    /// The peer asked for everything again (RFC 2918).
-    pub fn refresh_out(&mut self, peer: PeerId, family: Family) {
+    /// The peer asked for everything again (RFC 2918); `demarcated`: between BoRR and EoRR (RFC 7313), which come after
+    /// End-of-RIB and, if it asked before, after the refresh that is going on.
+    pub fn refresh_out(&mut self, peer: PeerId, family: Family, demarcated: bool) {
         if let Some(facts) = self.shared.peer_mut(peer) {
-            facts.out[family.index()].tell_again(|_| true);
+            let out = &mut facts.out[family.index()];
+            match demarcated {
+                true => out.ask_refresh(),
+                false => out.tell_again(|_| true),
+            }
         }
         self.shared.signal(peer);
     }

@@ -368,18 +368,19 @@ impl<F: AddressFamily> Table<F> {
         removed
     }
 
-    /// Marks a peer's paths stale. They are used as before.
-    pub(super) fn mark_stale(&mut self, shared: &mut Shared, peer: PeerId) {
+    /// Marks a peer's paths stale, or no longer so. They are used as before.
+    pub(super) fn mark_stale(&mut self, shared: &mut Shared, peer: PeerId, stale: bool) {
         let counts = shared.counts(peer, F::FAMILY);
-        if counts.received == counts.stale {
+        let wanted = if stale { counts.received } else { 0 };
+        if counts.stale == wanted {
             return;
         }
         for row in 0..self.row_bound() {
             if let Some(path) = self.row(row).and_then(|_| self.path_of(row, peer)) {
-                self.paths[path as usize].set(Path::STALE, true);
+                self.paths[path as usize].set(Path::STALE, stale);
             }
         }
-        shared.count(peer, F::FAMILY, |counts| counts.stale = counts.received);
+        shared.count(peer, F::FAMILY, |counts| counts.stale = wanted);
     }
 
     /// Runs import again over a peer's paths.

@@ -49,6 +49,8 @@ use crate::wire::{Open, Update};
 
 /// How long stale paths may wait for End-of-RIB after the session is back.
 pub const STALE_PATH_TIME: Duration = Duration::from_secs(360);
+/// How long the routes of a refresh may take from BoRR to EoRR (RFC 7313 §4).
+pub const REFRESH_TIME: Duration = Duration::from_secs(360);
 /// HoldTimer until the Hold Time is agreed (RFC 4271 §8.2.2 suggests 4 minutes).
 pub const OPEN_HOLD_TIME: Duration = Duration::from_secs(240);
 /// An attempt to connect is made anew after this, or after ConnectRetryTime if that is shorter.
@@ -97,8 +99,10 @@ pub trait Sink {
     fn update(&mut self, peer: PeerId, update: &Update<'_>) -> usize;
     /// How many prefixes there are from the peer.
     fn received(&self, peer: PeerId) -> usize;
-    /// The peer wants the family's table again.
-    fn refresh(&mut self, peer: PeerId, family: Family);
+    /// The peer wants the family's table again; `demarcated`: between BoRR and EoRR.
+    fn refresh(&mut self, peer: PeerId, family: Family, demarcated: bool);
+    /// The peer's paths of the family turn stale (`true`): it announces them again. Or they do not after all.
+    fn mark_stale(&mut self, peer: PeerId, family: Family, stale: bool);
     /// Stale paths of the family go; the answer is how many went.
     fn sweep(&mut self, peer: PeerId, family: Family) -> usize;
     /// UPDATEs for the peer, as [`Speaker::poll_transmit`](crate::speaker::Speaker::poll_transmit) says.

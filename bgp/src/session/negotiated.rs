@@ -46,6 +46,8 @@ pub struct Negotiated {
     pub ext_next_hop: bool,
     /// ROUTE-REFRESH may be sent (RFC 2918).
     pub route_refresh: bool,
+    /// A refresh begins and ends with a marker (RFC 7313).
+    pub enhanced_refresh: bool,
     /// Graceful restart; none unless both sides have it.
     pub graceful_restart: Option<PeerRestart>,
 }
@@ -67,7 +69,7 @@ pub struct PeerRestart {
 pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Open {
     let mut capabilities: Vec<Capability> =
         config.families.iter().map(|family| Capability::Multiprotocol(family.into())).collect();
-    capabilities.push(Capability::RouteRefresh);
+    capabilities.extend([Capability::RouteRefresh, Capability::EnhancedRouteRefresh]);
     if config.families.contains(Family::Ipv4Unicast) {
         let entry = (Family::Ipv4Unicast.into(), Family::Ipv6Unicast.afi());
         capabilities.push(Capability::ExtendedNextHop(vec![entry]));
@@ -121,6 +123,7 @@ impl Negotiated {
             extended_message: both(|c| matches!(c, Capability::ExtendedMessage)),
             ext_next_hop: both(is_ipv4_over_ipv6),
             route_refresh: both(|c| matches!(c, Capability::RouteRefresh)),
+            enhanced_refresh: both(|c| matches!(c, Capability::EnhancedRouteRefresh)),
             graceful_restart,
         })
     }
@@ -245,6 +248,7 @@ mod tests {
             (2, (|n| !n.route_refresh) as fn(&Negotiated) -> bool),
             (5, |n| !n.ext_next_hop),
             (6, |n| n.max_message() == MAX_MESSAGE),
+            (70, |n| !n.enhanced_refresh),
             (64, |n| n.graceful_restart.is_none()),
             (65, |n| !n.four_octet_as),
             (1, |n| n.families == FamilySet::from_iter([Family::Ipv4Unicast])),

@@ -2,6 +2,7 @@
 //! What comes over a connection is in `messages`, what an operator sees in `status`.
 
 mod messages;
+mod refresh;
 mod status;
 
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use crate::config::PeerConfig;
 use crate::speaker::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
 use crate::speaker::status::Traffic;
 use crate::types::{Family, FamilySet, PeerId};
-use crate::wire::{RouteRefresh, Scratch};
+use crate::wire::Scratch;
 
 /// Timers of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +30,13 @@ enum Timer {
     Restart,
     /// The bound on waiting for End-of-RIB.
     StalePaths,
+    /// The bound on waiting for EoRR (RFC 7313 §4).
+    Refresh,
 }
 
 impl Kind for Timer {
-    const ALL: &'static [Self] = &[Timer::IdleHold, Timer::ConnectRetry, Timer::Restart, Timer::StalePaths];
+    const ALL: &'static [Self] =
+        &[Timer::IdleHold, Timer::ConnectRetry, Timer::Restart, Timer::StalePaths, Timer::Refresh];
 
     fn index(self) -> usize {
         self as usize
@@ -68,6 +72,8 @@ pub struct Peer {
     stale: FamilySet,
     /// End-of-RIB came in this session.
     end_of_rib: FamilySet,
+    /// BoRR has come, and EoRR has not. Never a family of `stale`.
+    refreshing: FamilySet,
     state: State,
     state_since: Instant,
     established_count: u64,
@@ -99,6 +105,7 @@ impl Peer {
             connect_wait: FIRST_WAIT,
             stale: FamilySet::EMPTY,
             end_of_rib: FamilySet::EMPTY,
+            refreshing: FamilySet::EMPTY,
             state: State::Idle,
             state_since: now,
             established_count: 0,
@@ -248,21 +255,6 @@ impl Peer {
         }
     }
 
-    /// Asks the peer for the families of the session again. False if it cannot be asked.
-    pub fn request_refresh(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
-        let Some(slot) = self.slot_in(State::Established) else { return false };
-        let Some(connection) = &mut self.connections[slot] else { return false };
-        let Some(negotiated) = connection.negotiated.as_ref().filter(|n| n.route_refresh) else {
-            return false;
-        };
-        for family in negotiated.families.iter() {
-            connection.queue(|out| RouteRefresh::request(family).encode(out));
-            self.traffic.sent.route_refresh += 1;
-        }
-        self.announce(slot, now, sink);
-        true
-    }
-
     /// The tables have something for the peer: says so to the shell if the session is Established.
     pub fn updates_pending(&mut self, now: Instant, sink: &mut impl Sink) {
         if let Some(slot) = self.slot_in(State::Established) {
@@ -364,6 +356,7 @@ impl Peer {
                 Timer::IdleHold => self.begin(now, sink),
                 Timer::ConnectRetry => self.retry_connect(now, sink),
                 Timer::Restart | Timer::StalePaths => self.sweep(self.stale, sink),
+                Timer::Refresh => self.end_refresh(self.refreshing, sink),
             }
         }
         for slot in 0..self.connections.len() {
@@ -551,6 +544,7 @@ impl Peer {
         now: Instant,
         sink: &mut impl Sink,
     ) {
+        self.abandon_refresh(sink);
         // What is stale already was so before this loss: it goes (RFC 4724 §4.2, consecutive restarts).
         self.sweep(self.stale, sink);
         let negotiated = connection.negotiated.as_ref();

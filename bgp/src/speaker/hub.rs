@@ -100,8 +100,14 @@ impl Sink for Hub {
         Family::ALL.iter().map(|family| self.rib.counts(peer, *family).received).sum()
     }
 
-    fn refresh(&mut self, peer: PeerId, family: Family) {
-        self.rib.refresh_out(peer, family);
+    fn refresh(&mut self, peer: PeerId, family: Family, demarcated: bool) {
+        self.rib.refresh_out(peer, family, demarcated);
+    }
+
+    fn mark_stale(&mut self, peer: PeerId, family: Family, stale: bool) {
+        if !self.frozen {
+            self.rib.mark_stale(peer, family, stale);
+        }
     }
 
     fn sweep(&mut self, peer: PeerId, family: Family) -> usize {

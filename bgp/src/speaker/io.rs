@@ -178,14 +178,14 @@ pub enum Event {
         /// What went wrong, in words.
         error: String,
     },
-    /// A malformed attribute was met and dealt with by RFC 7606, the session stays. One event per peer and
-    /// wording at most while the session lasts.
+    /// A malformed attribute was met and dealt with by RFC 7606, or a marker of a refresh that was out of place (RFC 7313)
+    /// was ignored; the session stays. One event per peer and wording at most while the session lasts.
     MalformedUpdate {
         /// The peer.
         peer: PeerId,
         /// Its address.
         address: IpAddr,
-        /// The attribute, the fault and its outcome, in words.
+        /// The attribute or the marker, the fault and its outcome, in words.
         fault: String,
     },
     /// The peer has sent End-of-RIB: its initial table is here.
@@ -197,7 +197,7 @@ pub enum Event {
         /// Of which family.
         family: Family,
     },
-    /// The retention of a family is over, and the paths that were still stale were removed.
+    /// The retention of a family is over, or a refresh of it (RFC 7313), and the paths that were still stale were removed.
     StaleSwept {
         /// The peer.
         peer: PeerId,

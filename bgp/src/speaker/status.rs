@@ -120,7 +120,7 @@ pub struct FamilyStatus {
     pub accepted: usize,
     /// Paths advertised.
     pub advertised: usize,
-    /// Of the received, kept from before the peer's restart.
+    /// Of the received, kept from before the peer's restart, or not come again yet in a refresh (RFC 7313).
     pub stale: usize,
     /// End-of-RIB has come.
     pub end_of_rib_received: bool,

@@ -73,6 +73,8 @@ pub enum Capability {
     },
     /// 65: four-octet AS numbers, with the speaker's own (RFC 6793).
     FourOctetAs(Asn),
+    /// 70: a refresh of the routes begins and ends with a marker (RFC 7313).
+    EnhancedRouteRefresh,
     /// 73: the speaker's host and domain name (draft-walton-bgp-hostname-capability), shown to operators only.
     Hostname {
         /// Host name.
@@ -99,6 +101,7 @@ impl Capability {
             Capability::ExtendedMessage => 6,
             Capability::GracefulRestart { .. } => 64,
             Capability::FourOctetAs(_) => 65,
+            Capability::EnhancedRouteRefresh => 70,
             Capability::Hostname { .. } => 73,
             Capability::Unknown { code, .. } => *code,
         }
@@ -131,7 +134,8 @@ impl Capability {
                     .collect(),
             },
             (65, &[a, b, c, d]) => Capability::FourOctetAs(Asn(u32::from_be_bytes([a, b, c, d]))),
-            (1 | 2 | 5 | 6 | 64 | 65, _) => return Err(wrong_length()),
+            (70, []) => Capability::EnhancedRouteRefresh,
+            (1 | 2 | 5 | 6 | 64 | 65 | 70, _) => return Err(wrong_length()),
             // A name that does not fit is no reason to end a session: it is shown raw.
             (73, value) => {
                 hostname(value).unwrap_or_else(|| Capability::Unknown { code, value: value.to_vec() })
@@ -149,7 +153,7 @@ impl Capability {
                 out.extend_from_slice(&family.afi.to_be_bytes());
                 out.extend_from_slice(&[0, family.safi]);
             }
-            Capability::RouteRefresh | Capability::ExtendedMessage => {}
+            Capability::RouteRefresh | Capability::ExtendedMessage | Capability::EnhancedRouteRefresh => {}
             Capability::ExtendedNextHop(entries) => {
                 for (family, next_hop_afi) in entries.iter().take(255 / 6) {
                     out.extend_from_slice(&family.afi.to_be_bytes());
@@ -202,6 +206,7 @@ impl fmt::Display for Capability {
                 f.write_str("extended next hop")?;
                 entries.iter().try_for_each(|(family, afi)| write!(f, " {family} over AFI {afi}"))
             }
+            Capability::EnhancedRouteRefresh => f.write_str("enhanced route refresh"),
             Capability::ExtendedMessage => f.write_str("extended message"),
             Capability::GracefulRestart { restarting, notification, restart_time, families } => {
                 write!(f, "graceful restart {restart_time} s")?;
@@ -252,7 +257,8 @@ mod tests {
             },
             Capability::FourOctetAs(Asn(4_200_000_000)),
             Capability::Hostname { host: "tor1".into(), domain: "rack.example".into() },
-            Capability::Unknown { code: 70, value: vec![] },
+            Capability::EnhancedRouteRefresh,
+            Capability::Unknown { code: 128, value: vec![] },
             Capability::Unknown { code: 73, value: vec![9, 1] },
         ] {
             let mut out = Vec::new();
@@ -264,7 +270,9 @@ mod tests {
 
     #[test]
     fn a_known_capability_of_an_impossible_length_is_an_error() {
-        for (code, length) in [(1, 3), (1, 5), (2, 1), (5, 5), (6, 1), (64, 1), (64, 5), (65, 2), (65, 5)] {
+        for (code, length) in
+            [(1, 3), (1, 5), (2, 1), (5, 5), (6, 1), (64, 1), (64, 5), (65, 2), (65, 5), (70, 1)]
+        {
             assert_eq!(
                 Capability::decode(code, &vec![0; length]),
                 Err(OpenError::Capability { code, length })

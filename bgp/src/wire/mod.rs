@@ -17,7 +17,7 @@
 //! withdraw) are not errors at all but part of [`Update`].
 //!
 //! Done: RFC 4271, 4760 (IPv4 and IPv6 unicast), 2545, 2918, 4486, 4724, 5492, 6286, 6793, 7606, 7607, 8092,
-//! 8654, 8950, 9003, 9072. Not done: ADD-PATH (7911), enhanced refresh (7313, beyond its error), confederations
+//! 7313, 8654, 8950, 9003, 9072. Not done: ADD-PATH (7911), confederations
 //! (5065: their segments are malformed here, as that RFC wants outside one), deprecation of AS_SET (9774:
 //! routers in the field still aggregate with it).
 

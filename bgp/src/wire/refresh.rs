@@ -1,4 +1,4 @@
-//! ROUTE-REFRESH (RFC 2918; the subtype octet is RFC 7313's).
+//! ROUTE-REFRESH (RFC 2918), and the markers that begin and end what it leads to (RFC 7313).
 
 use super::{AfiSafi, MessageKind, RefreshError, begin_message, finish_message};
 use crate::types::Family;
@@ -8,20 +8,39 @@ use crate::types::Family;
 pub struct RouteRefresh {
     /// The family, which may be one that this speaker does not carry.
     pub family: AfiSafi,
-    /// 0 is the request; 1 and 2 begin and end a refresh (RFC 7313), others are to be ignored.
+    /// [`Self::REQUEST`], [`Self::BEGIN`] or [`Self::END`]; others are to be ignored (RFC 7313 §5).
     pub subtype: u8,
 }
 
 impl RouteRefresh {
+    /// Subtype of the request.
+    pub const REQUEST: u8 = 0;
+    /// Subtype of BoRR: the routes of the family come again from here on.
+    pub const BEGIN: u8 = 1;
+    /// Subtype of EoRR: they have come; what did not is gone.
+    pub const END: u8 = 2;
+
     /// The request for a family.
     pub fn request(family: Family) -> RouteRefresh {
-        RouteRefresh { family: family.into(), subtype: 0 }
+        RouteRefresh { family: family.into(), subtype: Self::REQUEST }
+    }
+
+    /// BoRR of a family.
+    pub fn begin(family: Family) -> RouteRefresh {
+        RouteRefresh { family: family.into(), subtype: Self::BEGIN }
+    }
+
+    /// EoRR of a family.
+    pub fn end(family: Family) -> RouteRefresh {
+        RouteRefresh { family: family.into(), subtype: Self::END }
     }
 
     /// What follows the header. Outbound route filters (RFC 5291), which were never offered, are ignored.
     pub fn decode(body: &[u8]) -> Result<RouteRefresh, RefreshError> {
         match *body {
-            [afi0, afi1, subtype, safi, ref rest @ ..] if rest.is_empty() || ![1, 2].contains(&subtype) => {
+            [afi0, afi1, subtype, safi, ref rest @ ..]
+                if rest.is_empty() || ![Self::BEGIN, Self::END].contains(&subtype) =>
+            {
                 let family = AfiSafi { afi: u16::from_be_bytes([afi0, afi1]), safi };
                 Ok(RouteRefresh { family, subtype })
             }

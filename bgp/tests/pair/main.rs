@@ -11,5 +11,6 @@ mod edits;
 mod faults;
 mod fsm;
 mod net;
+mod refresh;
 mod restart;
 mod sessions;

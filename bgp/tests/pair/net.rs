@@ -605,6 +605,7 @@ pub(crate) fn open() -> Open {
         families.map(|family| Capability::Multiprotocol(family.into())).collect();
     capabilities.extend([
         Capability::RouteRefresh,
+        Capability::EnhancedRouteRefresh,
         Capability::ExtendedMessage,
         restart_capability(false, true),
         Capability::FourOctetAs(Asn(65002)),

@@ -1,7 +1,7 @@
 //! A table with peers around it: updates go in and come out as octets, as they do on a session.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
@@ -9,8 +9,8 @@ use trunkline_bgp::policy::Policy;
 use trunkline_bgp::rib::{FibPath, Rib, RibConfig, RibPeer, SessionFacts};
 use trunkline_bgp::types::{Asn, Family, FamilySet, NextHop, PeerId};
 use trunkline_bgp::wire::{
-    AsPath, DecodeContext, EncodeContext, MAX_EXTENDED, PathAttributes, Scratch, UpdateWriter, decode_update,
-    frame,
+    AsPath, DecodeContext, EncodeContext, MAX_EXTENDED, MessageKind, PathAttributes, RouteRefresh, Scratch,
+    UpdateWriter, decode_update, frame,
 };
 
 pub(crate) const LOCAL_AS: Asn = Asn(65000);
@@ -245,6 +245,8 @@ pub(crate) struct Receiver {
     pub(crate) end_of_rib: Vec<Family>,
     /// Routes that had been told when End-of-RIB came.
     pub(crate) initial: BTreeMap<Family, usize>,
+    /// Routes that have not been told again since BoRR, by family.
+    refreshing: BTreeMap<Family, BTreeSet<IpNet>>,
     pub(crate) announced: usize,
     pub(crate) withdrawn: usize,
 }
@@ -257,6 +259,7 @@ impl Receiver {
             routes: BTreeMap::new(),
             end_of_rib: Vec::new(),
             initial: BTreeMap::new(),
+            refreshing: BTreeMap::new(),
             announced: 0,
             withdrawn: 0,
         }
@@ -265,12 +268,18 @@ impl Receiver {
     pub(crate) fn take(&mut self, mut octets: &[u8]) {
         let mut scratch = Scratch::default();
         while let Some(message) = frame(octets, self.max_message).unwrap() {
+            octets = &octets[message.len..];
+            if message.kind == MessageKind::RouteRefresh {
+                self.take_marker(RouteRefresh::decode(message.body).unwrap());
+                continue;
+            }
             let update = decode_update(message.body, &self.context, &mut scratch).unwrap();
             assert_eq!(update.treat_as_withdraw, None);
             assert!(update.discarded.is_empty(), "{:?}", update.discarded);
             for prefixes in update.withdrawn() {
                 for prefix in prefixes.iter() {
                     self.withdrawn += 1;
+                    self.refreshing.values_mut().for_each(|left| left.retain(|left| *left != prefix));
                     assert!(
                         self.routes.remove(&prefix).is_some(),
                         "withdrawn without having been told: {prefix}"
@@ -281,6 +290,7 @@ impl Receiver {
                 let attributes = PathAttributes::parse(update.attributes.unwrap()).unwrap();
                 for prefix in reach.prefixes.iter() {
                     self.announced += 1;
+                    self.refreshing.values_mut().for_each(|left| left.retain(|left| *left != prefix));
                     self.routes.insert(prefix, (reach.next_hop, attributes.clone()));
                 }
             }
@@ -289,8 +299,24 @@ impl Receiver {
                 let told = self.routes.keys().filter(|prefix| Family::of(prefix) == family).count();
                 self.initial.insert(family, told);
             }
-            octets = &octets[message.len..];
         }
         assert!(octets.is_empty(), "only whole messages are written");
+    }
+
+    /// BoRR comes after End-of-RIB, and everything that was told comes again before EoRR, or is withdrawn.
+    fn take_marker(&mut self, marker: RouteRefresh) {
+        let family = marker.family.family().unwrap();
+        match marker.subtype {
+            RouteRefresh::BEGIN => {
+                assert!(self.end_of_rib.contains(&family), "BoRR before End-of-RIB");
+                let told = self.routes.keys().copied().filter(|prefix| Family::of(prefix) == family);
+                assert!(self.refreshing.insert(family, told.collect()).is_none(), "a refresh within another");
+            }
+            RouteRefresh::END => {
+                let left = self.refreshing.remove(&family).expect("EoRR comes after BoRR");
+                assert!(left.is_empty(), "not told again: {left:?}");
+            }
+            subtype => panic!("subtype {subtype}"),
+        }
     }
 }

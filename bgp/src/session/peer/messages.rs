@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use super::{Peer, Timer};
+use crate::config::PeerConfig;
 use crate::session::connection::{self, Connection, Origin};
 use crate::session::negotiated::Negotiated;
 use crate::session::{COLLISION_TIME, Fault, STALE_PATH_TIME, Sink, State};
 use crate::speaker::io::{ConnId, Event};
 use crate::speaker::status::MessageCounts;
-use crate::types::{Family, FamilySet};
-use crate::wire::{Frame, HEADER, MessageKind, Notification, Open, RouteRefresh, WireError, decode_update};
+use crate::types::{Family, FamilySet, PeerId};
+use crate::wire::{Frame, HEADER, MessageKind, Notification, Open, WireError, decode_update};
 
 /// Wordings of malformed UPDATEs that one session reports.
 const MALFORMED_LIMIT: usize = 16;
@@ -86,14 +87,7 @@ impl Peer {
                 return self.handle_update(slot, frame.body, sink);
             }
             (MessageKind::RouteRefresh, State::Established) => {
-                let refresh = RouteRefresh::decode(frame.body).map_err(WireError::from)?;
-                // Families and subtypes that were not agreed on are ignored (RFC 2918 §4, RFC 7313 §5).
-                if let Some(family) = refresh.family.family().filter(|_| refresh.subtype == 0)
-                    && connection.negotiated.as_ref().is_some_and(|n| n.families.contains(family))
-                {
-                    sink.refresh(self.id, family);
-                    self.announce(slot, now, sink);
-                }
+                return self.handle_route_refresh(slot, frame.body, now, sink);
             }
             (kind, state) => return Err(Fault::Unexpected { kind, state }),
         }
@@ -167,6 +161,7 @@ impl Peer {
         self.established_count += 1;
         self.reported = None;
         self.end_of_rib = FamilySet::EMPTY;
+        self.refreshing = FamilySet::EMPTY;
         self.malformed.clear();
 
         let Some(connection) = &mut self.connections[slot] else { return };
@@ -207,10 +202,7 @@ impl Peer {
             update.treat_as_withdraw.iter().map(|fault| format!("{fault}; its routes are withdrawn"));
         let discard = update.discarded.iter().map(|fault| format!("{fault}; ignored"));
         for fault in withdraw.chain(discard) {
-            if self.malformed.len() < MALFORMED_LIMIT && !self.malformed.contains(&fault) {
-                self.malformed.push(fault.clone());
-                sink.event(Event::MalformedUpdate { peer: self.id, address: self.config.address, fault });
-            }
+            report(&mut self.malformed, self.id, &self.config, fault, sink);
         }
         let received = sink.update(self.id, &update);
         let end_of_rib = update.end_of_rib.filter(|family| context.families.contains(*family));
@@ -257,9 +249,10 @@ impl Peer {
             connection.drained();
         }
         self.traffic.sent.octets += (out.len() - start) as u64;
-        let updates = count_messages(&out[control..]);
+        let (updates, refreshes) = count_messages(&out[control..]);
+        self.traffic.sent.update += updates;
+        self.traffic.sent.route_refresh += refreshes;
         if updates > 0 {
-            self.traffic.sent.update += updates;
             // An UPDATE says as well as a KEEPALIVE that we are there (RFC 4271 §8.2.2, Established, event 27).
             self.restart_keepalive(slot, now);
         }
@@ -274,6 +267,20 @@ enum Collision {
     Other(Fault),
 }
 
+/// Says what is wrong with what the peer sends, each wording once a session.
+pub(super) fn report(
+    reported: &mut Vec<String>,
+    peer: PeerId,
+    config: &PeerConfig,
+    fault: String,
+    sink: &mut impl Sink,
+) {
+    if reported.len() < MALFORMED_LIMIT && !reported.contains(&fault) {
+        reported.push(fault.clone());
+        sink.event(Event::MalformedUpdate { peer, address: config.address, fault });
+    }
+}
+
 fn count(counts: &mut MessageCounts, kind: MessageKind) {
     *match kind {
         MessageKind::Open => &mut counts.open,
@@ -284,13 +291,13 @@ fn count(counts: &mut MessageCounts, kind: MessageKind) {
     } += 1;
 }
 
-/// How many messages of this side's own making there are in `octets`.
-fn count_messages(mut octets: &[u8]) -> u64 {
-    let mut count = 0;
-    while let Some(&[high, low]) = octets.get(HEADER - 3..HEADER - 1) {
+/// How many UPDATEs of this side's own making there are in `octets`, and how many markers of a refresh between them.
+fn count_messages(mut octets: &[u8]) -> (u64, u64) {
+    let (mut updates, mut refreshes) = (0, 0);
+    while let Some(&[high, low, kind]) = octets.get(HEADER - 3..HEADER) {
         let length = usize::from(u16::from_be_bytes([high, low]));
         octets = octets.get(length.max(HEADER)..).unwrap_or_default();
-        count += 1;
+        *if kind == MessageKind::Update as u8 { &mut updates } else { &mut refreshes } += 1;
     }
-    count
+    (updates, refreshes)
 }

@@ -1,0 +1,106 @@
+//! Route refresh (RFC 2918), and what marks its beginning and its end (RFC 7313).
+//!
+//! What this side sends for a request is written by the tables, markers included, when the socket takes it. What comes
+//! between a BoRR and an EoRR of the peer's works like the time after its restart: its paths of the family are
+//! marked stale, lose the mark when they are announced again, and are swept at EoRR, or after [`REFRESH_TIME`].
+//!
+//! Awkward is where both meet. A BoRR before End-of-RIB is ignored if graceful restart was agreed on (RFC 7313 §4), so a mark
+//! always has one meaning, and the tables need no second one. If the session is lost within a refresh, its marks
+//! are taken back: paths that were merely not announced again yet are no leftovers of two restarts, which RFC 4724
+//! §4.2 has removed, and the helper keeps them with the rest.
+
+use std::time::Instant;
+
+use super::messages::report;
+use super::{Peer, Timer};
+use crate::session::{Fault, REFRESH_TIME, Sink, State};
+use crate::speaker::io::Event;
+use crate::types::{Family, FamilySet};
+use crate::wire::{RouteRefresh, WireError};
+
+impl Peer {
+    /// Asks the peer for the families of the session again. False if it cannot be asked.
+    pub fn request_refresh(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
+        let Some(slot) = self.slot_in(State::Established) else { return false };
+        let Some(connection) = &mut self.connections[slot] else { return false };
+        let Some(negotiated) = connection.negotiated.as_ref().filter(|n| n.route_refresh) else {
+            return false;
+        };
+        for family in negotiated.families.iter() {
+            connection.queue(|out| RouteRefresh::request(family).encode(out));
+            self.traffic.sent.route_refresh += 1;
+        }
+        self.announce(slot, now, sink);
+        true
+    }
+
+    /// A ROUTE-REFRESH of the Established session: a request, or a marker.
+    pub(super) fn handle_route_refresh(
+        &mut self,
+        slot: usize,
+        body: &[u8],
+        now: Instant,
+        sink: &mut impl Sink,
+    ) -> Result<(), Fault> {
+        let Some(negotiated) = self.connections[slot].as_ref().and_then(|c| c.negotiated.as_ref()) else {
+            return Ok(());
+        };
+        let (families, enhanced) = (negotiated.families, negotiated.enhanced_refresh);
+        let waits_for_end_of_rib = negotiated.graceful_restart.is_some();
+        let refresh = match RouteRefresh::decode(body) {
+            Ok(refresh) => refresh,
+            // Markers mean nothing to who did not agree on them, whatever their length (RFC 7313 §5).
+            Err(_) if !enhanced => return Ok(()),
+            Err(error) => return Err(WireError::from(error).into()),
+        };
+        // Families and subtypes that were not agreed on are ignored (RFC 2918 §4, RFC 7313 §5).
+        let Some(family) = refresh.family.family().filter(|family| families.contains(*family)) else {
+            return Ok(());
+        };
+        match refresh.subtype {
+            RouteRefresh::REQUEST => {
+                sink.refresh(self.id, family, enhanced);
+                self.announce(slot, now, sink);
+            }
+            RouteRefresh::BEGIN if enhanced && waits_for_end_of_rib && !self.end_of_rib.contains(family) => {
+                let fault = format!("BoRR of {family} before its End-of-RIB; ignored");
+                report(&mut self.malformed, self.id, &self.config, fault, sink);
+            }
+            RouteRefresh::BEGIN if enhanced => {
+                self.refreshing.insert(family);
+                self.timers.set(Timer::Refresh, now + REFRESH_TIME);
+                sink.mark_stale(self.id, family, true);
+            }
+            RouteRefresh::END if enhanced && self.refreshing.contains(family) => {
+                self.end_refresh(FamilySet::from_iter([family]), sink);
+            }
+            RouteRefresh::END if enhanced => {
+                let fault = format!("EoRR of {family} without a BoRR; ignored");
+                report(&mut self.malformed, self.id, &self.config, fault, sink);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Removes what was not announced again.
+    pub(super) fn end_refresh(&mut self, families: FamilySet, sink: &mut impl Sink) {
+        for family in families.iter().collect::<Vec<Family>>() {
+            self.refreshing.remove(family);
+            let paths = sink.sweep(self.id, family);
+            sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
+        }
+        if self.refreshing.is_empty() {
+            self.timers.stop(Timer::Refresh);
+        }
+    }
+
+    /// The session is lost before EoRR: what has not come again is no older than the rest.
+    pub(super) fn abandon_refresh(&mut self, sink: &mut impl Sink) {
+        for family in self.refreshing.iter() {
+            sink.mark_stale(self.id, family, false);
+        }
+        self.refreshing = FamilySet::EMPTY;
+        self.timers.stop(Timer::Refresh);
+    }
+}
