@@ -1,0 +1,405 @@
+//! One session: the state machine and its timers (RFC 5880 §6.2, §6.8).
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::packet::{Diagnostic, Packet, State};
+
+/// Until a session is Up nobody sends faster than this (§6.8.3).
+const SLOW: Duration = Duration::from_secs(1);
+
+/// How a session is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BfdConfig {
+    /// Both Desired Min TX Interval and Required Min RX Interval while Up: 10 ms to 60 s. The slower side decides.
+    pub interval: Duration,
+    /// Detect Mult: this many packets in a row are missed before the peer calls the session Down; 1 to 255.
+    pub multiplier: u8,
+    /// The peer is more than one hop away (RFC 5883): port 4784, and any TTL is taken.
+    pub multihop: bool,
+}
+
+impl BfdConfig {
+    /// The fastest interval.
+    pub const MIN_INTERVAL: Duration = Duration::from_millis(10);
+    /// The slowest interval.
+    pub const MAX_INTERVAL: Duration = Duration::from_secs(60);
+
+    /// A single-hop session with multiplier 3.
+    pub fn new(interval: Duration) -> Self {
+        BfdConfig { interval, multiplier: 3, multihop: false }
+    }
+
+    /// Whether every field is in its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if !(Self::MIN_INTERVAL..=Self::MAX_INTERVAL).contains(&self.interval) {
+            return Err(ConfigError::Interval(self.interval));
+        }
+        if self.multiplier == 0 {
+            return Err(ConfigError::Multiplier);
+        }
+        Ok(())
+    }
+}
+
+/// A value that BFD has no place for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Out of range.
+    #[error("an interval of {0:?} is out of range: give 10 ms to 60 s")]
+    Interval(Duration),
+    /// 0.
+    #[error("a multiplier of 0 would never be Up (RFC 5880 section 6.8.1): give 1 to 255, 3 is usual")]
+    Multiplier,
+}
+
+/// Whom a session is with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The peer's address.
+    pub remote: IpAddr,
+    /// The address of this side; any if none.
+    pub local: Option<IpAddr>,
+    /// The interface of a link-local peer, by name.
+    pub interface: Option<String>,
+    /// How it is watched.
+    pub config: BfdConfig,
+}
+
+/// Why a session left Up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Nothing came for the detection time.
+    TimeExpired,
+    /// The peer said Down: it has not heard this side, or was restarted.
+    NeighborDown,
+    /// The peer's operator took the session down: nothing is said about the path (RFC 5882 §3.2).
+    NeighborAdminDown,
+}
+
+/// The end of Up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Down {
+    /// Why.
+    pub cause: Cause,
+    /// The peer's C bit: its BFD does not share fate with its control plane (RFC 5882 §4.3).
+    pub control_plane_independent: bool,
+}
+
+/// How a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The state of this side.
+    pub state: State,
+    /// The state that the peer said last.
+    pub remote_state: State,
+    /// Why this side last left Up.
+    pub diagnostic: Diagnostic,
+    /// What the peer gives as the reason why it last left Up.
+    pub remote_diagnostic: Diagnostic,
+    /// My Discriminator.
+    pub local_discriminator: u32,
+    /// The peer's; 0 while unknown.
+    pub remote_discriminator: u32,
+    /// Between packets of this side, before jitter.
+    pub transmit_interval: Duration,
+    /// The silence that takes the session Down; none while the peer was never heard.
+    pub detection_time: Option<Duration>,
+    /// The peer's C bit.
+    pub control_plane_independent: bool,
+    /// More than one hop.
+    pub multihop: bool,
+    /// How often the session became Up.
+    pub up_count: u64,
+    /// How often it left Up.
+    pub down_count: u64,
+}
+
+/// Timers of a peer as its last packet gave them.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    at: Instant,
+    multiplier: u8,
+    desired_min_tx: Duration,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) target: Target,
+    local_discriminator: u32,
+    remote_discriminator: u32,
+    state: State,
+    remote_state: State,
+    diagnostic: Diagnostic,
+    remote_diagnostic: Diagnostic,
+    /// What is advertised as Desired Min TX Interval.
+    desired_min_tx: Duration,
+    /// What is sent by: lags behind a slower `desired_min_tx` until the peer has answered the Poll (§6.8.3).
+    acting_tx: Duration,
+    /// What the detection time is computed with: lags behind a faster `interval` likewise.
+    acting_rx: Duration,
+    remote_min_rx: Duration,
+    remote_demand: bool,
+    remote_independent: bool,
+    heard: Option<Heard>,
+    polling: bool,
+    next_send: Option<Instant>,
+    up_count: u64,
+    down_count: u64,
+    /// Ends by itself then (§6.8.16): an AdminDown has been said for long enough.
+    ends: Option<Instant>,
+}
+
+/// What came of a packet or of time.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) changed: bool,
+    pub(super) down: Option<Down>,
+    /// A packet with F has to go out now.
+    pub(super) answer: bool,
+}
+
+impl Session {
+    pub(super) fn new(target: Target, local_discriminator: u32, now: Instant) -> Session {
+        let rx = target.config.interval;
+        let slow = SLOW.max(target.config.interval);
+        Session {
+            target,
+            local_discriminator,
+            remote_discriminator: 0,
+            state: State::Down,
+            remote_state: State::Down,
+            diagnostic: Diagnostic::NONE,
+            remote_diagnostic: Diagnostic::NONE,
+            desired_min_tx: slow,
+            acting_tx: slow,
+            acting_rx: rx,
+            // §6.8.1: 1 microsecond until the peer says otherwise.
+            remote_min_rx: Duration::from_micros(1),
+            remote_demand: false,
+            remote_independent: false,
+            heard: None,
+            polling: false,
+            next_send: Some(now),
+            up_count: 0,
+            down_count: 0,
+            ends: None,
+        }
+    }
+
+    pub(super) fn discriminator(&self) -> u32 {
+        self.local_discriminator
+    }
+
+    pub(super) fn is_admin_down(&self) -> bool {
+        self.state == State::AdminDown
+    }
+
+    /// Other timers, applied as §6.8.3 demands.
+    pub(super) fn configure(&mut self, target: Target, now: Instant) {
+        self.target = target;
+        let interval = self.target.config.interval;
+        if self.state != State::Up {
+            self.acting_rx = interval;
+            self.slow_down();
+            return;
+        }
+        self.desired_min_tx = interval;
+        self.acting_tx = self.acting_tx.min(interval);
+        self.acting_rx = self.acting_rx.max(interval);
+        self.polling = true;
+        self.send_by(now);
+    }
+
+    /// AdminDown, said for a detection time of the peer's, then the session is over (§6.8.16).
+    pub(super) fn admin_down(&mut self, now: Instant) {
+        let slowest = self.transmit_interval().max(SLOW);
+        self.state = State::AdminDown;
+        self.diagnostic = Diagnostic::ADMIN_DOWN;
+        self.polling = false;
+        self.slow_down();
+        self.next_send = Some(now);
+        self.ends = Some(now + slowest * u32::from(self.target.config.multiplier));
+    }
+
+    /// Whether it may be forgotten.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.ends.is_some_and(|ends| ends <= now)
+    }
+
+    fn slow_down(&mut self) {
+        self.desired_min_tx = SLOW.max(self.target.config.interval);
+        self.acting_tx = self.desired_min_tx;
+    }
+
+    fn transmit_interval(&self) -> Duration {
+        self.acting_tx.max(self.remote_min_rx)
+    }
+
+    /// §6.8.4, asynchronous mode.
+    fn detection_time(&self) -> Option<Duration> {
+        let heard = self.heard?;
+        Some(self.acting_rx.max(heard.desired_min_tx) * u32::from(heard.multiplier))
+    }
+
+    fn detection_deadline(&self) -> Option<Instant> {
+        // There is nothing to lose in Down, except the peer's discriminator (§6.8.1).
+        let heard = self.heard.filter(|_| self.state != State::AdminDown)?;
+        Some(heard.at + self.detection_time()?)
+    }
+
+    /// Whether packets go out at a pace (§6.8.7).
+    fn sends(&self) -> bool {
+        let unwanted = self.remote_demand && self.state == State::Up && self.remote_state == State::Up;
+        !self.remote_min_rx.is_zero() && (!unwanted || self.polling)
+    }
+
+    /// The next packet goes out within a transmit interval from now.
+    fn send_by(&mut self, now: Instant) {
+        let latest = now + self.transmit_interval();
+        self.next_send = Some(self.next_send.map_or(now, |at| at.min(latest)));
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let send = self.next_send.filter(|_| self.sends());
+        send.into_iter().chain(self.detection_deadline()).chain(self.ends).min()
+    }
+
+    /// §6.8.6, from the point where the session is known. `at` is when the packet arrived.
+    pub(super) fn handle_packet(&mut self, packet: &Packet, at: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.state == State::AdminDown {
+            return outcome;
+        }
+        let before = (self.remote_state, self.detection_time(), self.transmit_interval());
+        self.remote_discriminator = packet.my_discriminator;
+        self.remote_state = packet.state;
+        self.remote_diagnostic = packet.diagnostic;
+        self.remote_demand = packet.demand;
+        self.remote_independent = packet.control_plane_independent;
+        let slower = packet.required_min_rx != self.remote_min_rx;
+        self.remote_min_rx = packet.required_min_rx;
+        let at = self.heard.map_or(at, |heard| heard.at.max(at));
+        self.heard = Some(Heard { at, multiplier: packet.multiplier, desired_min_tx: packet.desired_min_tx });
+        if packet.final_ && self.polling {
+            self.polling = false;
+            self.acting_tx = self.desired_min_tx;
+            self.acting_rx = self.target.config.interval;
+        }
+        let down = |cause| Down { cause, control_plane_independent: packet.control_plane_independent };
+        match (self.state, packet.state) {
+            (State::Up | State::Init, State::AdminDown) => {
+                outcome.down = self.leave(Diagnostic::NEIGHBOR_DOWN, down(Cause::NeighborAdminDown), at);
+            }
+            (State::Up, State::Down) => {
+                outcome.down = self.leave(Diagnostic::NEIGHBOR_DOWN, down(Cause::NeighborDown), at);
+            }
+            (State::Down, State::Down) => {
+                self.state = State::Init;
+                self.next_send = Some(at);
+            }
+            (State::Down, State::Init) | (State::Init, State::Init | State::Up) => self.come_up(at),
+            _ => {}
+        }
+        if slower {
+            self.send_by(at);
+        }
+        outcome.answer = packet.poll;
+        outcome.changed = before != (self.remote_state, self.detection_time(), self.transmit_interval());
+        outcome
+    }
+
+    fn come_up(&mut self, now: Instant) {
+        self.state = State::Up;
+        self.diagnostic = Diagnostic::NONE;
+        self.up_count += 1;
+        self.desired_min_tx = self.target.config.interval;
+        // Faster, so that it holds at once; the peer learns it by the Poll.
+        self.acting_tx = self.desired_min_tx;
+        self.polling = true;
+        self.next_send = Some(now);
+    }
+
+    fn leave(&mut self, diagnostic: Diagnostic, down: Down, now: Instant) -> Option<Down> {
+        let was_up = self.state == State::Up;
+        self.state = State::Down;
+        self.diagnostic = diagnostic;
+        self.polling = false;
+        self.acting_rx = self.target.config.interval;
+        self.slow_down();
+        // The peer is told at once, and not a second later.
+        self.next_send = Some(now);
+        self.down_count += u64::from(was_up);
+        was_up.then_some(down)
+    }
+
+    /// What is due without a packet to send.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.detection_deadline().is_some_and(|deadline| deadline <= now) {
+            let control_plane_independent = self.remote_independent;
+            if self.state >= State::Init {
+                let down = Down { cause: Cause::TimeExpired, control_plane_independent };
+                outcome.down = self.leave(Diagnostic::TIME_EXPIRED, down, now);
+            }
+            // §6.8.1: a peer that was not heard for a detection time may come back as another.
+            self.remote_discriminator = 0;
+            self.remote_state = State::Down;
+            self.remote_min_rx = Duration::from_micros(1);
+            self.remote_demand = false;
+            self.heard = None;
+            outcome.changed = true;
+        }
+        outcome
+    }
+
+    /// The packet that is due, and the time of the next; `unit` is drawn from 0 to 1.
+    pub(super) fn take_due(&mut self, now: Instant, unit: f64) -> Option<Packet> {
+        let due = self.next_send.filter(|due| *due <= now && self.sends())?;
+        // §6.8.7: 75 to 100 %, and not more than 90 % where a single packet must not be late.
+        let most = if self.target.config.multiplier == 1 { 0.90 } else { 1.0 };
+        let interval = self.transmit_interval().mul_f64(0.75 + (most - 0.75) * unit);
+        // From the deadline and not from now, so that being late does not add up; unless a whole interval is lost.
+        let next = due + interval;
+        self.next_send = Some(if next <= now { now + interval } else { next });
+        Some(self.packet(false))
+    }
+
+    /// What this side says now.
+    pub(super) fn packet(&self, answer: bool) -> Packet {
+        Packet {
+            diagnostic: self.diagnostic,
+            state: self.state,
+            poll: self.polling && !answer,
+            final_: answer,
+            // The process that speaks BFD is the one that speaks BGP.
+            control_plane_independent: false,
+            authenticated: false,
+            demand: false,
+            multiplier: self.target.config.multiplier,
+            my_discriminator: self.local_discriminator,
+            your_discriminator: self.remote_discriminator,
+            desired_min_tx: self.desired_min_tx,
+            required_min_rx: self.target.config.interval,
+            required_min_echo_rx: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        Status {
+            state: self.state,
+            remote_state: self.remote_state,
+            diagnostic: self.diagnostic,
+            remote_diagnostic: self.remote_diagnostic,
+            local_discriminator: self.local_discriminator,
+            remote_discriminator: self.remote_discriminator,
+            transmit_interval: self.transmit_interval(),
+            detection_time: self.detection_time(),
+            control_plane_independent: self.remote_independent,
+            multihop: self.target.config.multihop,
+            up_count: self.up_count,
+            down_count: self.down_count,
+        }
+    }
+}
