@@ -180,12 +180,24 @@ pub(super) fn values(mut block: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 struct Entry {
     /// The next hop's length (0: this speaker itself), the next hop, the attributes.
     bytes: Box<[u8]>,
+    /// Holders in the low 31 bits, [`Entry::DYING`] above.
     references: u32,
     generation: u32,
+    /// Of `bytes`: the index grows, and sets go, without a look at them.
+    hash: u32,
     digest: Digest,
-    /// In `dead`.
-    dying: bool,
 }
+
+impl Entry {
+    /// In `dead`.
+    const DYING: u32 = 1 << 31;
+
+    fn holders(&self) -> u32 {
+        self.references & !Self::DYING
+    }
+}
+
+const _: () = assert!(size_of::<Entry>() == 48);
 
 /// The interned sets.
 #[derive(Debug)]
@@ -226,8 +238,11 @@ impl AttributeTable {
         put_next_hop(next_hop, &mut scratch);
         scratch.extend_from_slice(attributes);
         let hash = hash(&scratch);
-        let found =
-            self.index.find(hash, |number| *self.entries[*number as usize].bytes == *scratch).copied();
+        let same = |number: &u32| {
+            let entry = &self.entries[*number as usize];
+            entry.hash == hash && *entry.bytes == *scratch
+        };
+        let found = self.index.find(spread(hash), same).copied();
         let number = found.unwrap_or_else(|| self.insert(hash, &scratch, attributes));
         self.scratch = scratch;
         self.entries[number as usize].references += 1;
@@ -235,7 +250,7 @@ impl AttributeTable {
         AttrId(NonZeroU32::new(number + 1).unwrap())
     }
 
-    fn insert(&mut self, hash: u64, bytes: &[u8], attributes: &[u8]) -> u32 {
+    fn insert(&mut self, hash: u32, bytes: &[u8], attributes: &[u8]) -> u32 {
         let digest = Digest::of(attributes, self.local_as);
         let generation = self.generation;
         self.generation = generation.wrapping_add(1);
@@ -245,16 +260,17 @@ impl AttributeTable {
                 entry.bytes = bytes.into();
                 entry.digest = digest;
                 entry.generation = generation;
+                entry.hash = hash;
                 number
             }
             None => {
                 let bytes = bytes.into();
-                self.entries.push(Entry { bytes, references: 0, generation, digest, dying: false });
+                self.entries.push(Entry { bytes, references: 0, generation, hash, digest });
                 (self.entries.len() - 1) as u32
             }
         };
         let entries = &self.entries;
-        self.index.insert_unique(hash, number, |number| self::hash(&entries[*number as usize].bytes));
+        self.index.insert_unique(spread(hash), number, |number| spread(entries[*number as usize].hash));
         number
     }
 
@@ -267,35 +283,39 @@ impl AttributeTable {
     /// Counts one holder less.
     pub(super) fn release(&mut self, id: AttrId) {
         let entry = &mut self.entries[id.index()];
-        debug_assert!(entry.references > 0, "a set is released as often as it was acquired");
+        debug_assert!(entry.holders() > 0, "a set is released as often as it was acquired");
         entry.references -= 1;
-        if entry.references == 0 && !entry.dying {
-            entry.dying = true;
+        if entry.references == 0 {
+            entry.references = Entry::DYING;
             self.dead.push(id);
         }
     }
 
-    /// Forgets the sets that nobody holds. No number that is not counted may be used across this.
-    pub(super) fn collect(&mut self) {
-        for id in std::mem::take(&mut self.dead) {
+    /// Forgets the sets that nobody holds; whether none are left after many, so that who remembers outcomes by number
+    /// can give the memory back too. No number that is not counted may be used across this.
+    pub(super) fn collect(&mut self) -> bool {
+        while let Some(id) = self.dead.pop() {
             let entry = &mut self.entries[id.index()];
-            entry.dying = false;
+            entry.references = entry.holders();
             if entry.references > 0 {
                 continue; // interned again meanwhile
             }
-            let bytes = std::mem::take(&mut entry.bytes);
-            let number = id.index() as u32;
-            if let Ok(found) = self.index.find_entry(hash(&bytes), |other| *other == number) {
+            entry.bytes = Box::default();
+            let (hash, number) = (entry.hash, id.index() as u32);
+            if let Ok(found) = self.index.find_entry(spread(hash), |other| *other == number) {
                 found.remove();
             }
             self.free.push(number);
         }
-        if self.index.is_empty() && self.index.capacity() > 1024 {
+        let emptied = self.index.is_empty() && self.index.capacity() > 1024;
+        if emptied {
             // A large table has come and gone: its memory is given back. Generations go on.
             self.index = HashTable::new();
             self.entries = Vec::new();
             self.free = Vec::new();
+            self.dead = Vec::new();
         }
+        emptied
     }
 
     /// The number with what tells it from a later set of the same number.
@@ -343,10 +363,16 @@ impl AttributeTable {
     }
 }
 
-fn hash(bytes: &[u8]) -> u64 {
+fn hash(bytes: &[u8]) -> u32 {
     let mut hasher = FxHasher::default();
     hasher.write(bytes);
-    hasher.finish()
+    let hash = hasher.finish();
+    (hash ^ hash >> 32) as u32
+}
+
+/// What the index takes: it looks at the highest and the lowest bits.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
 }
 
 fn put_next_hop(next_hop: Option<&NextHop>, out: &mut Vec<u8>) {

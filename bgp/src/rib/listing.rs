@@ -143,7 +143,7 @@ impl Rib {
             IpNet::V4(prefix) => adj_out::explain(&self.v4, shared, peer, self.v4.find(&prefix)),
             IpNet::V6(prefix) => adj_out::explain(&self.v6, shared, peer, self.v6.find(&prefix)),
         };
-        self.shared.attributes.collect();
+        self.shared.collect();
         match outcome {
             Some(NotAdvertised::NoPath) if self.is_held(family) => Some(NotAdvertised::Held),
             outcome => outcome,

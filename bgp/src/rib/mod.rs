@@ -134,7 +134,7 @@ impl Rib {
                 table.mark_stale(shared, peer, true);
             });
         }
-        self.shared.attributes.collect();
+        self.shared.collect();
     }
 
     /// Takes in an UPDATE: withdrawals, then announcements. One whose attributes are faulty withdraws all that it
@@ -163,7 +163,7 @@ impl Rib {
                 self.shared.attributes.release(received);
             }
         }
-        self.shared.attributes.collect();
+        self.shared.collect();
         outcome
     }
 
@@ -176,7 +176,7 @@ impl Rib {
     /// Removes the stale paths of a peer; how many there were.
     pub fn sweep_stale(&mut self, peer: PeerId, family: Family) -> usize {
         let swept = in_family!(self, family, |table, shared| table.remove_paths(shared, peer, true));
-        self.shared.attributes.collect();
+        self.shared.collect();
         swept
     }
 
@@ -200,7 +200,7 @@ impl Rib {
             }
         }
         self.shared.attributes.release(id);
-        self.shared.attributes.collect();
+        self.shared.collect();
     }
 
     /// Originates a prefix no more; whether it was originated.
@@ -210,7 +210,7 @@ impl Rib {
             IpNet::V4(prefix) => self.v4.withdraw(shared, PeerId::LOCAL, &prefix.trunc()),
             IpNet::V6(prefix) => self.v6.withdraw(shared, PeerId::LOCAL, &prefix.trunc()),
         };
-        self.shared.attributes.collect();
+        self.shared.collect();
         was_there
     }
 
@@ -229,7 +229,7 @@ impl Rib {
             });
         }
         self.shared.signal(peer);
-        self.shared.attributes.collect();
+        self.shared.collect();
     }
 
     /// This side announces other next hops as its own: paths that carry them are told again.
@@ -286,7 +286,7 @@ impl Rib {
         for peer in self.shared.peers_up().to_vec() {
             self.shared.signal(peer);
         }
-        self.shared.attributes.collect();
+        self.shared.collect();
     }
 
     /// Ends a hold: every prefix is decided, and each peer's initial table goes out, with End-of-RIB after it.
@@ -308,7 +308,7 @@ impl Rib {
                 shared.signal(peer);
             }
         });
-        self.shared.attributes.collect();
+        self.shared.collect();
     }
 
     /// Whether a family is held.
@@ -340,7 +340,7 @@ impl Rib {
                 });
             }
         }
-        self.shared.attributes.collect();
+        self.shared.collect();
         let more = self.pending(peer);
         if !more {
             self.shared.written_empty(peer);

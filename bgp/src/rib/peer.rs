@@ -212,6 +212,13 @@ impl Shared {
         }
     }
 
+    /// Forgets the attribute sets that nobody holds. No number that is not counted may be used across this.
+    pub(super) fn collect(&mut self) {
+        if self.attributes.collect() {
+            self.transforms.forget();
+        }
+    }
+
     /// Why a peer's path is refused whatever its prefix.
     pub(super) fn refusal(&self, peer: PeerId, received: AttrId) -> Option<Filtered> {
         let peer = self.peer(peer)?;

@@ -20,6 +20,7 @@
 use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
@@ -235,9 +236,13 @@ impl<F: AddressFamily> Table<F> {
     }
 
     fn row_for(&mut self, prefix: F::Prefix) -> u32 {
-        if let Some(row) = self.find(&prefix) {
-            return row;
-        }
+        let rows = &self.rows;
+        let same = |row: &u32| rows[*row as usize].prefix == prefix;
+        let hash_of = |row: &u32| FxBuildHasher.hash_one(rows[*row as usize].prefix);
+        let place = match self.index.entry(FxBuildHasher.hash_one(prefix), same, hash_of) {
+            Entry::Occupied(found) => return *found.get(),
+            Entry::Vacant(place) => place,
+        };
         let new = Row { prefix, flags: 0, told: 0, head: NIL };
         let row = match self.free_row {
             NIL => {
@@ -250,10 +255,7 @@ impl<F: AddressFamily> Table<F> {
                 row
             }
         };
-        let rows = &self.rows;
-        self.index.insert_unique(FxBuildHasher.hash_one(prefix), row, |row| {
-            FxBuildHasher.hash_one(rows[*row as usize].prefix)
-        });
+        place.insert(row);
         row
     }
 

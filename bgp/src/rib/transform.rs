@@ -14,8 +14,9 @@ use rustc_hash::FxHashMap;
 
 use super::attributes::{AttrId, AttributeTable};
 use crate::policy::{Policy, RuleMask, Verdict};
-use crate::types::Asn;
+use crate::types::{Asn, NextHop};
 use crate::wire::PathAttributes;
+use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, table as codes};
 
 /// Which way, and to or from whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +138,65 @@ impl Transform {
         input: AttrId,
         originated: bool,
     ) -> Option<AttrId> {
+        if let Some(block) = self.shortcut(table.block(input), originated) {
+            debug_assert_eq!(Some((None, block.clone())), self.rewrite(table, mask, input, originated));
+            return Some(table.intern(None, &block));
+        }
+        let (next_hop, block) = self.rewrite(table, mask, input, originated)?;
+        Some(table.intern(next_hop.as_ref(), &block))
+    }
+
+    /// What goes to an external peer when no rule touches it, without taking the set apart: the AS in front of the
+    /// path, and what stays within the AS left out. None: the set has something that this does not know.
+    fn shortcut(&self, block: &[u8], originated: bool) -> Option<Vec<u8>> {
+        const AS_SEQUENCE: u8 = 2;
+        let Direction::ExportExternal { local_as } = self.direction else { return None };
+        if !self.policy.rules.is_empty() || self.policy.default == Verdict::Reject {
+            return None;
+        }
+        let mut out = Vec::with_capacity(block.len() + 8);
+        let mut seen = [false; 2];
+        for attribute in Attributes::new(block) {
+            match (attribute.code, attribute.value) {
+                (codes::AS_PATH, path) => {
+                    let (count, members) = match path {
+                        [] => (0, path),
+                        [AS_SEQUENCE, count, members @ ..] if members.len() == usize::from(*count) * 4 => {
+                            (*count, members)
+                        }
+                        _ => return None,
+                    };
+                    let start = begin_attribute(&mut out, attribute.flags, codes::AS_PATH);
+                    out.extend_from_slice(&[AS_SEQUENCE, count.checked_add(1)?]);
+                    out.extend_from_slice(&local_as.0.to_be_bytes());
+                    out.extend_from_slice(members);
+                    finish_attribute(&mut out, start);
+                    seen[1] = true;
+                }
+                (_, []) => return None,
+                (codes::MED, _) if !originated => {}
+                (codes::LOCAL_PREF | codes::ORIGINATOR_ID | codes::CLUSTER_LIST, _) => {}
+                (codes::ORIGIN, _) => {
+                    out.extend_from_slice(attribute.whole);
+                    seen[0] = true;
+                }
+                (codes::MED | codes::COMMUNITIES | codes::LARGE_COMMUNITIES, _) => {
+                    out.extend_from_slice(attribute.whole);
+                }
+                _ => return None,
+            }
+        }
+        (seen == [true; 2]).then_some(out)
+    }
+
+    /// The same by way of the parsed attributes, with the policy's rules.
+    fn rewrite(
+        &self,
+        table: &AttributeTable,
+        mask: &RuleMask,
+        input: AttrId,
+        originated: bool,
+    ) -> Option<(Option<NextHop>, Vec<u8>)> {
         let parsed = PathAttributes::parse(table.block(input));
         debug_assert!(parsed.is_ok(), "what is interned was checked by the decoder: {parsed:?}");
         let mut attributes = parsed.ok()?;
@@ -169,7 +229,7 @@ impl Transform {
         }
         let mut block = Vec::new();
         attributes.encode(&mut block);
-        Some(table.intern(next_hop.as_ref(), &block))
+        Some((next_hop, block))
     }
 }
 
@@ -206,6 +266,11 @@ impl Transforms {
         }
     }
 
+    /// Forgets the outcomes: the sets that they are about are gone.
+    pub(super) fn forget(&mut self) {
+        self.0.iter_mut().flatten().for_each(|transform| transform.classes.clear());
+    }
+
     /// See [`Transform::apply`].
     pub(super) fn apply(
         &mut self,
@@ -216,5 +281,74 @@ impl Transforms {
         originated: bool,
     ) -> Option<AttrId> {
         self.0[id.0].as_mut()?.apply(table, prefix, input, originated)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORIGIN: &[u8] = &[0x40, 1, 1, 0];
+    const PATH: &[u8] = &[0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xe9];
+    const MED: &[u8] = &[0x80, 4, 4, 0, 0, 0, 9];
+    const LOCAL_PREF: &[u8] = &[0x40, 5, 4, 0, 0, 0, 200];
+    const COMMUNITIES: &[u8] = &[0xe0, 8, 4, 0xfd, 0xe9, 0, 1]; // partial
+    const ORIGINATOR: &[u8] = &[0x80, 9, 4, 10, 0, 0, 9];
+    const CLUSTERS: &[u8] = &[0x80, 10, 4, 0, 0, 0, 1];
+    const LARGE: &[u8] = &[0xc0, 32, 12, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
+
+    fn export() -> Transform {
+        Transform::new(Direction::ExportExternal { local_as: Asn(65000) }, Policy::accept_all())
+    }
+
+    /// Of a path of `count` members in one sequence.
+    fn sequence(count: u8) -> Vec<u8> {
+        let mut block = ORIGIN.to_vec();
+        let start = begin_attribute(&mut block, 0x40, codes::AS_PATH);
+        block.extend_from_slice(&[2, count]);
+        block.extend((0..count).flat_map(|member| [0, 0, 1, member]));
+        finish_attribute(&mut block, start);
+        block
+    }
+
+    #[test]
+    fn the_shortcut_leads_where_the_long_way_does() {
+        let parts = [MED, LOCAL_PREF, COMMUNITIES, ORIGINATOR, CLUSTERS, LARGE];
+        let all = (0..1 << parts.len()).map(|chosen: u32| {
+            let parts = parts.iter().enumerate().filter(|(place, _)| chosen >> place & 1 == 1);
+            [ORIGIN, PATH].into_iter().chain(parts.map(|(_, part)| *part)).collect::<Vec<_>>().concat()
+        });
+        let paths = [[ORIGIN, &[0x40, 2, 0]].concat(), sequence(63), sequence(64), sequence(254)];
+        for block in all.chain(paths) {
+            let mut table = AttributeTable::new(Asn(65000));
+            let input = table.intern(None, &block);
+            for originated in [false, true] {
+                let export = export();
+                let short = export.shortcut(&block, originated).expect("nothing unusual is in it");
+                let long = export.rewrite(&table, &export.every_prefix, input, originated);
+                assert_eq!(Some((None, short)), long, "{block:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_shortcut_does_not_know_goes_the_long_way() {
+        let unusual: [(&str, Vec<u8>); 6] = [
+            ("a full segment", sequence(255)),
+            ("a set in front", [ORIGIN, &[0x40, 2, 6, 1, 1, 0, 0, 0, 7]].concat()),
+            ("two segments", [ORIGIN, &[0x40, 2, 12, 2, 1, 0, 0, 0, 7, 1, 1, 0, 0, 0, 8]].concat()),
+            ("ATOMIC_AGGREGATE", [ORIGIN, PATH, &[0x40, 6, 0]].concat()),
+            ("an unknown attribute", [ORIGIN, PATH, &[0xe0, 99, 1, 1]].concat()),
+            ("no AS_PATH", ORIGIN.to_vec()),
+        ];
+        for (what, block) in unusual {
+            assert_eq!(export().shortcut(&block, false), None, "{what}");
+        }
+        let block = [ORIGIN, PATH].concat();
+        let reject = Transform::new(export().direction, Policy::reject_all());
+        let internal =
+            Transform::new(Direction::ExportInternal { local_as: Asn(65000) }, Policy::accept_all());
+        assert_eq!(reject.shortcut(&block, false), None);
+        assert_eq!(internal.shortcut(&block, false), None);
     }
 }
