@@ -60,6 +60,33 @@ fn open() {
     assert_eq!(Open::decode(&octets[HEADER..]), Ok(open));
 }
 
+/// RFC 9072 §2, on both sides of what one octet can count.
+#[test]
+fn open_with_more_parameters_than_one_octet_can_count() {
+    for (value, header) in [
+        (251, "0136 01 04 fde9 005a 0a000001 ff 02 fd c8 fb"),
+        (252, "0136 01 04 fde9 005a 0a000001 ff ff 0101 02 00fe c8 fc"),
+        (255, "0139 01 04 fde9 005a 0a000001 ff ff 0104 02 0101 c8 ff"),
+    ] {
+        let capability = Capability::Unknown { code: 200, value: vec![0xaa; value] };
+        let open = Open::new(Asn(65001), 90, Ipv4Addr::new(10, 0, 0, 1), vec![capability]);
+        let mut octets = message(header);
+        octets.resize(octets.len() + value, 0xaa);
+        let length = octets.len() as u16;
+        octets[16..18].copy_from_slice(&length.to_be_bytes());
+        let mut out = vec![];
+        open.encode(&mut out);
+        assert_eq!(out, octets, "{value}");
+        assert_eq!(Open::decode(&octets[HEADER..]), Ok(open), "{value}");
+    }
+    // The long form is read however little there is, and whatever the short length says, so long as it is not 0.
+    for short in ["ff", "01", "08"] {
+        let octets = message(&format!("0025 01 04 fde9 005a 0a000001 {short} ff 0005 02 0002 02 00"));
+        let open = Open::new(Asn(65001), 90, Ipv4Addr::new(10, 0, 0, 1), vec![Capability::RouteRefresh]);
+        assert_eq!(Open::decode(&octets[HEADER..]), Ok(open), "{short}");
+    }
+}
+
 #[test]
 fn small_messages() {
     let mut out = vec![];
@@ -68,6 +95,10 @@ fn small_messages() {
     out.clear();
     RouteRefresh::request(Family::Ipv6Unicast).encode(&mut out);
     assert_eq!(out, message("0017 05 0002 00 01"));
+    out.clear();
+    RouteRefresh::begin(Family::Ipv6Unicast).encode(&mut out);
+    RouteRefresh::end(Family::Ipv4Unicast).encode(&mut out);
+    assert_eq!(out, [message("0017 05 0002 01 01"), message("0017 05 0001 02 01")].concat());
     out.clear();
     Notification::new(6, 2, *b"\x03bye").encode(&mut out);
     assert_eq!(out, message("0019 03 06 02 03 627965"));

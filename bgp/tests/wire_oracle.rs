@@ -19,8 +19,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use trunkline_bgp::types::{Asn, Family, Ipv4, Ipv6, NextHop};
 use trunkline_bgp::wire::{
-    AfiSafi, AsPath, Capability, EncodeContext, HEADER, Notification, Open, Origin, PathAttributes,
-    RestartFamily, RouteRefresh, UpdateWriter, encode_keepalive,
+    AddPathFamily, AfiSafi, AsPath, Capability, EncodeContext, HEADER, Notification, Open, Origin,
+    PathAttributes, RestartFamily, RouteRefresh, UpdateWriter, encode_keepalive,
 };
 use wire_support::*;
 use zettabgp::BgpTransportMode;
@@ -254,6 +254,10 @@ fn netgauze_reads_the_other_messages() {
             Capability::Multiprotocol(ipv6),
             Capability::RouteRefresh,
             Capability::EnhancedRouteRefresh,
+            Capability::AddPath(vec![
+                AddPathFamily { family: ipv4, receive: true, send: true },
+                AddPathFamily { family: ipv6, receive: false, send: true },
+            ]),
             Capability::ExtendedMessage,
             Capability::ExtendedNextHop(vec![(ipv4, 2)]),
             Capability::GracefulRestart {

@@ -49,6 +49,17 @@ pub struct RestartFamily {
     pub forwarding: bool,
 }
 
+/// A family of the ADD-PATH capability, and what its sender does in it (RFC 7911 §4): at least one of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddPathFamily {
+    /// The family.
+    pub family: AfiSafi,
+    /// It takes several paths of a prefix.
+    pub receive: bool,
+    /// It may send several paths of a prefix.
+    pub send: bool,
+}
+
 /// One capability.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Capability {
@@ -73,6 +84,8 @@ pub enum Capability {
     },
     /// 65: four-octet AS numbers, with the speaker's own (RFC 6793).
     FourOctetAs(Asn),
+    /// 69: several paths of a prefix (RFC 7911).
+    AddPath(Vec<AddPathFamily>),
     /// 70: a refresh of the routes begins and ends with a marker (RFC 7313).
     EnhancedRouteRefresh,
     /// 73: the speaker's host and domain name (draft-walton-bgp-hostname-capability), shown to operators only.
@@ -101,6 +114,7 @@ impl Capability {
             Capability::ExtendedMessage => 6,
             Capability::GracefulRestart { .. } => 64,
             Capability::FourOctetAs(_) => 65,
+            Capability::AddPath(_) => 69,
             Capability::EnhancedRouteRefresh => 70,
             Capability::Hostname { .. } => 73,
             Capability::Unknown { code, .. } => *code,
@@ -134,6 +148,10 @@ impl Capability {
                     .collect(),
             },
             (65, &[a, b, c, d]) => Capability::FourOctetAs(Asn(u32::from_be_bytes([a, b, c, d]))),
+            // One that makes no sense counts as not understood (RFC 7911 §4), and is shown raw.
+            (69, value) => {
+                add_path(value).unwrap_or_else(|| Capability::Unknown { code, value: value.to_vec() })
+            }
             (70, []) => Capability::EnhancedRouteRefresh,
             (1 | 2 | 5 | 6 | 64 | 65 | 70, _) => return Err(wrong_length()),
             // A name that does not fit is no reason to end a session: it is shown raw.
@@ -169,6 +187,15 @@ impl Capability {
                     out.extend_from_slice(&[entry.family.safi, u8::from(entry.forwarding) << 7]);
                 }
             }
+            Capability::AddPath(families) => {
+                for entry in families.iter().take(255 / 4) {
+                    out.extend_from_slice(&entry.family.afi.to_be_bytes());
+                    out.extend_from_slice(&[
+                        entry.family.safi,
+                        u8::from(entry.receive) | u8::from(entry.send) << 1,
+                    ]);
+                }
+            }
             Capability::FourOctetAs(asn) => out.extend_from_slice(&asn.0.to_be_bytes()),
             Capability::Hostname { host, domain } => {
                 for name in [host, domain] {
@@ -181,6 +208,19 @@ impl Capability {
         }
         out[start - 1] = (out.len() - start) as u8;
     }
+}
+
+fn add_path(value: &[u8]) -> Option<Capability> {
+    let (entries, []) = value.as_chunks::<4>() else { return None };
+    let families = entries.iter().map(|&[afi0, afi1, safi, mode]| {
+        let family = AfiSafi { afi: u16::from_be_bytes([afi0, afi1]), safi };
+        (1..=3).contains(&mode).then_some(AddPathFamily {
+            family,
+            receive: mode & 1 != 0,
+            send: mode & 2 != 0,
+        })
+    });
+    Some(Capability::AddPath(families.collect::<Option<_>>()?))
 }
 
 fn hostname(value: &[u8]) -> Option<Capability> {
@@ -205,6 +245,15 @@ impl fmt::Display for Capability {
             Capability::ExtendedNextHop(entries) => {
                 f.write_str("extended next hop")?;
                 entries.iter().try_for_each(|(family, afi)| write!(f, " {family} over AFI {afi}"))
+            }
+            Capability::AddPath(families) => {
+                f.write_str("add path")?;
+                families.iter().enumerate().try_for_each(|(place, entry)| {
+                    let comma = if place == 0 { "" } else { "," };
+                    let receive = if entry.receive { " receive" } else { "" };
+                    let send = if entry.send { " send" } else { "" };
+                    write!(f, "{comma} {}{receive}{send}", entry.family)
+                })
             }
             Capability::EnhancedRouteRefresh => f.write_str("enhanced route refresh"),
             Capability::ExtendedMessage => f.write_str("extended message"),
@@ -257,6 +306,13 @@ mod tests {
             },
             Capability::FourOctetAs(Asn(4_200_000_000)),
             Capability::Hostname { host: "tor1".into(), domain: "rack.example".into() },
+            Capability::AddPath(vec![
+                AddPathFamily { family: ipv4, receive: true, send: false },
+                AddPathFamily { family: AfiSafi { afi: 25, safi: 70 }, receive: true, send: true },
+            ]),
+            Capability::Unknown { code: 69, value: vec![0, 1, 1, 4] },
+            Capability::Unknown { code: 69, value: vec![0, 1, 1, 0] },
+            Capability::Unknown { code: 69, value: vec![0, 1, 1, 3, 0] },
             Capability::EnhancedRouteRefresh,
             Capability::Unknown { code: 128, value: vec![] },
             Capability::Unknown { code: 73, value: vec![9, 1] },
@@ -284,6 +340,8 @@ mod tests {
     fn a_capability_is_shown_in_words() {
         let shown = Capability::decode(64, &[0x80, 120, 0, 1, 1, 0x80]).unwrap().to_string();
         assert_eq!(shown, "graceful restart 120 s, restarting, ipv4-unicast forwarding");
-        assert_eq!(Capability::decode(69, &[0, 1, 1, 3]).unwrap().to_string(), "capability 69 0x00010103");
+        let shown = Capability::decode(69, &[0, 1, 1, 3, 0, 2, 1, 2]).unwrap().to_string();
+        assert_eq!(shown, "add path ipv4-unicast receive send, ipv6-unicast send");
+        assert_eq!(Capability::decode(69, &[0, 1, 1, 4]).unwrap().to_string(), "capability 69 0x00010104");
     }
 }

@@ -17,7 +17,7 @@
 //! withdraw) are not errors at all but part of [`Update`].
 //!
 //! Done: RFC 4271, 4760 (IPv4 and IPv6 unicast), 2545, 2918, 4486, 4724, 5492, 6286, 6793, 7606, 7607, 8092,
-//! 7313, 8654, 8950, 9003, 9072. Not done: ADD-PATH (7911), confederations
+//! 7313, 8654, 8950, 9003, 9072. Not done: ADD-PATH (7911, beyond showing the peer's capability), confederations
 //! (5065: their segments are malformed here, as that RFC wants outside one), deprecation of AS_SET (9774:
 //! routers in the field still aggregate with it).
 
@@ -32,7 +32,7 @@ pub mod update;
 pub mod writer;
 
 pub use attributes::{AsPath, Origin, PathAttributes, Segment, SegmentKind, UnknownAttribute};
-pub use capability::{AfiSafi, Capability, RestartFamily};
+pub use capability::{AddPathFamily, AfiSafi, Capability, RestartFamily};
 pub use error::{
     AttributeFault, AttributeFaultKind, HeaderError, OpenError, Outcome, RefreshError, UpdateError, WireError,
 };
