@@ -311,7 +311,9 @@ impl Speaker {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let peers = self.peers.iter().flatten().filter_map(Peer::poll_timeout);
         let stations = self.hub.stations.iter().filter_map(Station::poll_timeout);
-        peers.chain(self.deferral.poll_timeout()).chain(stations).min()
+        // After a stop nothing is decided any more, and a deadline that nobody deals with would be due for ever.
+        let deferral = self.deferral.poll_timeout().filter(|_| !self.hub.frozen);
+        peers.chain(deferral).chain(stations).min()
     }
 
     /// Up to `max` prefixes whose learned best paths changed since they were last asked for, each with its state

@@ -18,6 +18,7 @@ mod daemons;
 mod demo;
 mod evidence;
 mod fabric;
+mod fuzz;
 mod host;
 mod interrupt;
 mod netns;
@@ -107,6 +108,19 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Fuzz the speaker's codec and sessions; without a target, all of them.
+    ///
+    /// The exit status is 1 if something was found.
+    Fuzz {
+        /// Only these targets: update, messages, session, differential.
+        target: Vec<String>,
+        /// How long, each target.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Do not fuzz: take what earlier runs found to reach more over into the committed corpus.
+        #[arg(long)]
+        minimise: bool,
+    },
     /// List the topologies, and which are up.
     List,
 }
@@ -162,6 +176,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Test { list: true, .. } => tests::list(),
         Command::Test { filter, list: false } => {
             return Ok(if tests::run(&place, &filter)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Fuzz { target, seconds, minimise } => {
+            let good = fuzz::run(&place, &target, seconds, minimise)?;
+            return Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::List => list(&place)?,
     }

@@ -456,3 +456,17 @@ fn a_silent_stop_says_nothing_and_refuses_from_then_on() {
     assert_eq!(speaker.poll_timeout(), None, "nothing is due any more");
     assert_eq!(speaker.peer_id(ip(2)).map(|peer| peer.0), Some(0));
 }
+
+/// Found by fuzzing: a stop in the deferral left a deadline that was due for ever, and a shell that sleeps until it
+/// would not have slept.
+#[test]
+fn a_stop_in_the_deferral_leaves_no_deadline() {
+    let mut all = Net::pair();
+    all.nodes.get_mut(&1).unwrap().config.restarting = true;
+    all.boot(1);
+    all.with(1, |speaker, now| {
+        assert!(speaker.poll_timeout().is_some());
+        speaker.stop(Stop::Silent, now);
+        assert_eq!(speaker.poll_timeout(), None);
+    });
+}

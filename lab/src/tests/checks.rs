@@ -20,6 +20,7 @@ pub(super) const TESTS: &[Test] = &[
         run: no_tokio,
     },
     Test { name: "check/unit", about: "unit, property and kernel tests of all crates", run: unit },
+    Test { name: "check/fuzz", about: "a minute of each fuzz target finds nothing", run: fuzz },
     Test { name: "check/plugin-size", about: "the CNI plugin is under 2 MB", run: plugin_size },
 ];
 
@@ -129,6 +130,15 @@ fn unit(context: &Context) -> Result<Verdict> {
         "{ran} tests, {ignored} ignored{}",
         skips.iter().map(|s| format!("; {s}")).collect::<String>()
     ))
+}
+
+fn fuzz(context: &Context) -> Result<Verdict> {
+    let binary = crate::fuzz::build(&context.place)?;
+    let results = crate::fuzz::fuzz(&context.place, &binary, &crate::fuzz::TARGETS, 60)?;
+    for result in &results {
+        ensure!(result.failure.is_none(), "{result}");
+    }
+    passed(results.iter().map(|r| format!("{} {} inputs", r.target, r.runs)).collect::<Vec<_>>().join(", "))
 }
 
 fn plugin_size(context: &Context) -> Result<Verdict> {

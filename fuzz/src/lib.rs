@@ -1,0 +1,59 @@
+//! What a peer's octets must never do, as functions over arbitrary input.
+//!
+//! A [`Target`] takes any octets and panics if something that must hold does not. `cargo lab fuzz` runs one under a
+//! coverage-guided fuzzer (feature `libfuzzer`, `main.rs`); `cargo test` replays the committed corpus of each,
+//! `corpus/TARGET/`, and `cargo lab test fuzz` does both. The corpus is minimised: every file reaches something that no
+//! smaller one does, or is an input that a defect was found by.
+//!
+//! Random octets are nearly always refused at the first length. So each target has a mutator that knows the input's
+//! structure ([`mutate`]): it repeats, drops, swaps and damages whole attributes and messages and keeps the lengths
+//! around them right, most of the time; the fuzzer's own mutations do the rest.
+
+pub mod differential;
+pub mod messages;
+pub mod mutate;
+pub mod session;
+pub mod update;
+
+pub use mutate::Mutate;
+
+/// One fuzz target.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, also of its corpus.
+    pub name: &'static str,
+    /// What must hold, in one line.
+    pub about: &'static str,
+    /// Panics if it does not hold.
+    pub run: fn(&[u8]),
+    /// Changes an input into one that is worth a try.
+    pub mutate: Mutate,
+}
+
+/// Every target.
+pub const TARGETS: [Target; 4] = [
+    Target {
+        name: "update",
+        about: "UPDATE in every context: no panic, and what is accepted holds together",
+        run: update::run,
+        mutate: mutate::update,
+    },
+    Target {
+        name: "messages",
+        about: "a stream of OPEN, NOTIFICATION, ROUTE-REFRESH and whatever: what is read is written again",
+        run: messages::run,
+        mutate: mutate::messages,
+    },
+    Target {
+        name: "session",
+        about: "a speaker whose peers, transports and clock do anything",
+        run: session::run,
+        mutate: mutate::script,
+    },
+    Target {
+        name: "differential",
+        about: "valid UPDATEs read as zettabgp and netgauze read them",
+        run: differential::run,
+        mutate: mutate::octets,
+    },
+];

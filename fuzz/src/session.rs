@@ -1,0 +1,414 @@
+//! A speaker with an external and an internal peer, whose transports, octets, operators and clock do anything.
+//!
+//! The input is an octet of configuration and then a script: steps of an opcode, a length and that many octets. What
+//! has to hold after each step: the engine names only connections that are there, what it writes are whole messages
+//! that it would itself accept, a deadline that was dealt with is over, no peer has more prefixes than its limit, and
+//! what is reported is bounded. At the end everything is closed and time passes, after which nothing of any peer is left.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use ipnet::{IpNet, Ipv4Net};
+use trunkline_bgp::speaker::{Action, ConnId, Origination, PeerConfig, Speaker, SpeakerConfig, State, Stop};
+use trunkline_bgp::types::{Asn, Family, FamilySet};
+use trunkline_bgp::wire::{
+    DecodeContext, MAX_EXTENDED, MessageKind, Notification, Open, RouteRefresh, Scratch, decode_update, frame,
+};
+
+use crate::mutate::message;
+
+const LIMIT: u32 = 50;
+const PEERS: [(IpAddr, u32); 2] =
+    [(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 65002), (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3)), 65001)];
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+
+/// One end of a connection, as its shell sees it.
+#[derive(Debug, Default)]
+struct Pipe {
+    peer: usize,
+    /// Attempts are answered once.
+    connected: bool,
+    written: Vec<u8>,
+}
+
+struct World {
+    speaker: Speaker,
+    now: Instant,
+    pipes: BTreeMap<ConnId, Pipe>,
+    /// What a newer connection may not be called.
+    names: u64,
+    stopped: bool,
+}
+
+/// An octet of configuration, then the script.
+pub fn run(data: &[u8]) {
+    let Some((&octet, mut script)) = data.split_first() else { return };
+    let mut world = World::new(octet);
+    let mut steps = 0;
+    while let [opcode, length, rest @ ..] = script {
+        let (argument, rest) = rest.split_at(usize::from(*length).min(rest.len()));
+        world.step(*opcode, argument);
+        world.settle();
+        script = rest;
+        steps += 1;
+        if steps == 200 {
+            break;
+        }
+    }
+    world.end();
+}
+
+impl World {
+    fn new(octet: u8) -> World {
+        #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
+        let now = Instant::now();
+        let config = SpeakerConfig {
+            restarting: octet & 1 != 0,
+            selection_deferral: Duration::from_secs(60),
+            seed: u64::from(octet),
+            ..SpeakerConfig::new(Asn(65001), Ipv4Addr::new(10, 0, 0, 1))
+        };
+        let Ok(speaker) = Speaker::new(config, now) else { unreachable!("a configuration of constants") };
+        let mut world = World { speaker, now, pipes: BTreeMap::new(), names: 0, stopped: false };
+        for (peer, (address, asn)) in PEERS.into_iter().enumerate() {
+            let config = PeerConfig {
+                max_prefixes: Some(LIMIT),
+                graceful_restart: (octet & 2 == 0).then_some(120),
+                passive: octet & (4 << peer) != 0,
+                hold_time: Duration::from_secs(if octet & 16 == 0 { 90 } else { 0 }),
+                ..PeerConfig::new(address, Asn(asn))
+            };
+            assert!(world.speaker.add_peer(config, now).is_ok());
+        }
+        if octet & 32 == 0 {
+            world.speaker.originate(prefix(1), Origination::default(), now);
+            world.speaker.originations_complete(now);
+        }
+        world.settle();
+        world
+    }
+
+    fn step(&mut self, opcode: u8, argument: &[u8]) {
+        let first = argument.first().copied().unwrap_or_default();
+        let second = argument.get(1).copied().unwrap_or_default();
+        let peer = usize::from(opcode >> 7);
+        let (address, asn) = PEERS[peer];
+        let now = self.now;
+        match opcode & 0x1f {
+            0 => self.accept(peer),
+            1 => self.answer(peer, first & 1 == 0),
+            2 => self.send(peer, &open(peer, asn, first)),
+            3 => self.send(peer, &message(4, &[])),
+            4 => self.send(peer, argument),
+            5 => self.send(peer, &message(first, argument.get(1..).unwrap_or_default())),
+            6 | 7 => self.send(peer, &message(2, argument)),
+            8 => self.send(peer, &message(2, &announce(first, second))),
+            9 => self.send(peer, &message(2, &withdraw(first, second))),
+            10 => self.send(
+                peer,
+                &message(2, if first & 1 == 0 { &[0; 4] } else { &[0, 0, 0, 6, 0x80, 15, 3, 0, 2, 1] }),
+            ),
+            11 => self.send(peer, &message(5, &[0, 1 + (first & 1), second & 3, 1])),
+            12 => self.send(peer, &message(3, if argument.len() < 2 { &[6, 2] } else { argument })),
+            // One octet at a time, as TCP may.
+            13 => argument.iter().for_each(|octet| self.send(peer, &[*octet])),
+            14 => {
+                // A whole handshake, so that most scripts get somewhere.
+                self.accept(peer);
+                self.send(peer, &open(peer, asn, first));
+                self.send(peer, &message(4, &[]));
+            }
+            15 => {
+                if let Some(conn) = self.conn(peer, true) {
+                    self.pipes.remove(&conn);
+                    self.speaker.handle_closed(conn, "closed".to_owned(), now);
+                }
+            }
+            16 => self.pass(Duration::from_millis(u64::from(first) << (second & 15))),
+            17 => self.fire(),
+            18 => self.speaker.originate(
+                prefix(first),
+                Origination { med: Some(second.into()), ..Origination::default() },
+                now,
+            ),
+            19 => self.speaker.withdraw(prefix(first), now),
+            20 => self.speaker.originations_complete(now),
+            21 => _ = self.speaker.request_refresh(address, now),
+            22 => self.edit(peer, first, second),
+            23 => _ = self.speaker.route_changes(usize::from(first) + 1),
+            24 => self.speaker.watch(prefix(first)),
+            25 => self.speaker.unwatch(prefix(first)),
+            26 if first == 0xff && second == 0xff => {
+                let stop = if argument.len() & 1 == 0 {
+                    Stop::Silent
+                } else {
+                    Stop::Cease { communication: "bye".to_owned() }
+                };
+                self.stopped = true;
+                self.speaker.stop(stop, now);
+            }
+            27 if first == 0xff => _ = self.speaker.remove_peer(address, now),
+            28 => {
+                _ = self.speaker.add_peer(
+                    PeerConfig { max_prefixes: Some(LIMIT), ..PeerConfig::new(address, Asn(asn)) },
+                    now,
+                )
+            }
+            // Names that were never given out.
+            29 => self.speaker.handle_bytes(ConnId(u64::MAX), argument, now),
+            _ => self.write(usize::from(first) + 1),
+        }
+    }
+
+    /// The peer's connection, the newest or the oldest, with something to it.
+    fn conn(&self, peer: usize, connected: bool) -> Option<ConnId> {
+        let mut conns =
+            self.pipes.iter().filter(|(_, pipe)| pipe.peer == peer && pipe.connected == connected);
+        conns.next_back().map(|(conn, _)| *conn)
+    }
+
+    fn accept(&mut self, peer: usize) {
+        let remote = SocketAddr::new(PEERS[peer].0, 40000);
+        if let Ok(conn) = self.speaker.handle_accepted(SocketAddr::new(LOCAL, 179), remote, self.now) {
+            self.named(conn, peer, true);
+            self.settle();
+        }
+    }
+
+    /// A name is never given twice.
+    fn named(&mut self, conn: ConnId, peer: usize, connected: bool) {
+        assert!(conn.0 >= self.names, "{conn} again");
+        self.names = conn.0 + 1;
+        self.pipes.insert(conn, Pipe { peer, connected, written: Vec::new() });
+    }
+
+    fn answer(&mut self, peer: usize, yes: bool) {
+        let Some(conn) = self.conn(peer, false) else { return };
+        match yes {
+            true => {
+                if let Some(pipe) = self.pipes.get_mut(&conn) {
+                    pipe.connected = true;
+                }
+                let remote = SocketAddr::new(PEERS[peer].0, 179);
+                self.speaker.handle_connected(conn, SocketAddr::new(LOCAL, 40001), remote, self.now);
+            }
+            false => {
+                self.pipes.remove(&conn);
+                self.speaker.handle_connect_failed(conn, "refused".to_owned(), self.now);
+            }
+        }
+    }
+
+    fn send(&mut self, peer: usize, octets: &[u8]) {
+        if let Some(conn) = self.conn(peer, true) {
+            self.speaker.handle_bytes(conn, octets, self.now);
+            self.settle();
+        }
+    }
+
+    fn edit(&mut self, peer: usize, first: u8, second: u8) {
+        let config = PeerConfig {
+            max_prefixes: Some(LIMIT.min(1 + u32::from(second))),
+            hold_time: Duration::from_secs(if first & 1 == 0 { 90 } else { 30 }),
+            graceful_restart: (first & 2 == 0).then_some(second.into()),
+            shutdown: first & 12 == 12,
+            families: if first & 16 == 0 {
+                FamilySet::ALL
+            } else {
+                [Family::Ipv4Unicast].into_iter().collect()
+            },
+            next_hop_v6: (first & 32 != 0).then_some(std::net::Ipv6Addr::LOCALHOST),
+            ..PeerConfig::new(PEERS[peer].0, Asn(PEERS[peer].1))
+        };
+        _ = self.speaker.update_peer(config, self.now);
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while let Some(due) = self.speaker.poll_timeout().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.fire();
+            if self.speaker.poll_timeout().is_some_and(|next| next <= end)
+                && duration > Duration::from_secs(3600)
+            {
+                break;
+            }
+        }
+        self.now = end;
+        self.fire();
+    }
+
+    /// A deadline that was dealt with is over.
+    fn fire(&mut self) {
+        for _ in 0..20 {
+            self.speaker.handle_timeout(self.now);
+            self.settle();
+            if self.speaker.poll_timeout().is_none_or(|due| due > self.now) {
+                return;
+            }
+        }
+        panic!("a deadline of the past that stays");
+    }
+
+    fn write(&mut self, budget: usize) {
+        for conn in self.pipes.keys().copied().collect::<Vec<_>>() {
+            let mut out = Vec::new();
+            while self.speaker.poll_transmit(conn, &mut out, budget, self.now) {
+                assert!(out.len() < 1 << 20, "more than is there to say");
+            }
+            if let Some(pipe) = self.pipes.get_mut(&conn) {
+                pipe.written.extend_from_slice(&out);
+            }
+            self.settle();
+            self.read_written(conn);
+        }
+    }
+
+    /// What was written are whole messages that this engine would accept.
+    fn read_written(&mut self, conn: ConnId) {
+        let Some(pipe) = self.pipes.get_mut(&conn) else { return };
+        whole(&std::mem::take(&mut pipe.written), PEERS[pipe.peer].1 != 65001);
+    }
+
+    /// Does what the speaker says, and looks at what must hold.
+    fn settle(&mut self) {
+        while let Some(action) = self.speaker.poll_action() {
+            match action {
+                Action::Connect { conn, peer, remote, .. } => {
+                    let place = PEERS.iter().position(|(address, _)| *address == remote.ip());
+                    let Some(place) = place else { panic!("{peer:?} is nobody's") };
+                    self.named(conn, place, false);
+                }
+                Action::Close { conn, last_words } => {
+                    // A connection that the shell has told of as gone is not closed again.
+                    let Some(pipe) = self.pipes.remove(&conn) else { panic!("{conn} is not there") };
+                    whole(&last_words, PEERS[pipe.peer].1 != 65001);
+                }
+                Action::Configure { conn, .. } => {
+                    assert!(self.pipes.contains_key(&conn), "{conn} is not there")
+                }
+                Action::Listen(keys) => assert!(keys.len() <= PEERS.len()),
+            }
+        }
+        let mut events = 0;
+        while self.speaker.poll_event().is_some() {
+            events += 1;
+        }
+        assert!(events < 2000, "{events} events of one step");
+        while let Some(conn) = self.speaker.poll_writable() {
+            assert!(self.pipes.contains_key(&conn), "{conn} is not there");
+        }
+        // At most one attempt and one that came, and those that wait for the other side's verdict.
+        assert!(self.pipes.len() <= 2 * PEERS.len(), "{:?}", self.pipes);
+        for status in self.speaker.peers(self.now) {
+            let received: usize = status.families.iter().map(|family| family.received).sum();
+            assert!(received <= LIMIT as usize + 400, "{received} prefixes");
+            if status.state == State::Established {
+                assert!(status.session.is_some());
+                assert!(received <= LIMIT as usize, "{received} prefixes of an Established peer");
+            }
+            for family in &status.families {
+                assert!(family.stale <= family.received && family.accepted <= family.received);
+            }
+        }
+    }
+
+    /// Everything is closed, and time passes.
+    fn end(mut self) {
+        for conn in self.pipes.keys().copied().collect::<Vec<_>>() {
+            if let Some(pipe) = self.pipes.remove(&conn) {
+                match pipe.connected {
+                    true => self.speaker.handle_closed(conn, "closed".to_owned(), self.now),
+                    false => self.speaker.handle_connect_failed(conn, "refused".to_owned(), self.now),
+                }
+                self.settle();
+            }
+        }
+        // The longest Restart Time, and then some; attempts to connect are not answered.
+        for _ in 0..5 {
+            self.now += Duration::from_secs(1100);
+            self.fire();
+        }
+        if !self.stopped {
+            for (address, _) in PEERS {
+                let received = self.speaker.received(address).map_or(0, |routes| routes.len());
+                assert_eq!(received, 0, "routes of {address} are left");
+            }
+            assert!(self.speaker.routes().iter().all(|route| route.peer.is_none()), "best paths of nobody");
+        }
+    }
+}
+
+/// Whole messages that can be read.
+fn whole(mut octets: &[u8], ebgp: bool) {
+    while !octets.is_empty() {
+        let Ok(Some(message)) = frame(octets, MAX_EXTENDED) else {
+            panic!("not a whole message: {octets:02x?}")
+        };
+        octets = &octets[message.len..];
+        let read = match message.kind {
+            MessageKind::Open => Open::decode(message.body).is_ok(),
+            MessageKind::Notification => Notification::decode(message.body).is_ok(),
+            MessageKind::RouteRefresh => RouteRefresh::decode(message.body).is_ok(),
+            MessageKind::Keepalive => true,
+            MessageKind::Update => [true, false].into_iter().any(|four_octet_as| {
+                let context =
+                    DecodeContext { four_octet_as, ext_next_hop: true, families: FamilySet::ALL, ebgp };
+                let mut scratch = Scratch::default();
+                let update = decode_update(message.body, &context, &mut scratch);
+                update.is_ok_and(|update| update.treat_as_withdraw.is_none() && update.discarded.is_empty())
+            }),
+        };
+        assert!(read, "would be refused: {message:02x?}");
+    }
+}
+
+fn prefix(number: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 1, number, 0), 24))
+}
+
+/// The OPEN of a peer; `options` choose its capabilities.
+fn open(peer: usize, asn: u32, options: u8) -> Vec<u8> {
+    let [.., a, b] = asn.to_be_bytes();
+    let mut capabilities: Vec<u8> = Vec::new();
+    for (bit, capability) in [
+        (1, &[1, 4, 0, 1, 0, 1][..]),
+        (2, &[1, 4, 0, 2, 0, 1]),
+        (4, &[65, 4, 0, 0, a, b]),
+        (8, &[2, 0]),
+        (16, &[6, 0]),
+        (32, &[64, 10, 0x40, 120, 0, 1, 1, 0x80, 0, 2, 1, 0x80]),
+        (64, &[64, 2, 0x80, 10]),
+        (128, &[5, 6, 0, 1, 0, 1, 0, 2]),
+    ] {
+        // Inverted: an octet of 0 is a peer with nearly everything.
+        if (options ^ 0x40) & bit == 0 {
+            capabilities.extend_from_slice(capability);
+        }
+    }
+    let length = capabilities.len() as u8;
+    let mut body = vec![4, a, b, 0, 90, 10, 0, 0, 2 + peer as u8];
+    match length {
+        0 => body.push(0),
+        length => body.extend_from_slice(&[length + 2, 2, length]),
+    }
+    body.extend_from_slice(&capabilities);
+    message(1, &body)
+}
+
+/// Some /24s with four-octet attributes.
+fn announce(number: u8, count: u8) -> Vec<u8> {
+    let mut body =
+        vec![0, 0, 0, 20, 0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xea, 0x40, 3, 4, 10, 0, 0, 2];
+    (0..count & 63).for_each(|i| body.extend_from_slice(&[24, 10, number, i]));
+    body
+}
+
+fn withdraw(number: u8, count: u8) -> Vec<u8> {
+    let count = count & 63;
+    let mut body = (u16::from(count) * 4).to_be_bytes().to_vec();
+    (0..count).for_each(|i| body.extend_from_slice(&[24, 10, number, i]));
+    body.extend_from_slice(&[0, 0]);
+    body
+}

@@ -1,0 +1,134 @@
+//! UPDATE, in every context that a session can have.
+
+use trunkline_bgp::types::{Family, FamilySet, Ipv4, Ipv6};
+use trunkline_bgp::wire::update::decode_update_carefully;
+use trunkline_bgp::wire::{
+    DecodeContext, EncodeContext, MAX_EXTENDED, PathAttributes, Prefixes, Reach, Scratch, Update,
+    UpdateError, UpdateWriter, WireError, decode_update, frame,
+};
+
+/// The context that an octet stands for.
+pub fn context(octet: u8) -> DecodeContext {
+    let families = match octet >> 3 & 3 {
+        0 | 3 => FamilySet::ALL,
+        1 => [Family::Ipv4Unicast].into_iter().collect(),
+        _ => [Family::Ipv6Unicast].into_iter().collect(),
+    };
+    DecodeContext {
+        four_octet_as: octet & 1 == 0,
+        ext_next_hop: octet & 2 == 0,
+        ebgp: octet & 4 == 0,
+        families,
+    }
+}
+
+/// An octet of context, then the body.
+pub fn run(data: &[u8]) {
+    let Some((&octet, body)) = data.split_first() else { return };
+    // As long as a message can be.
+    let body = &body[..body.len().min(MAX_EXTENDED - 19)];
+    check(body, &context(octet));
+}
+
+/// What must hold for a body.
+pub fn check(body: &[u8], context: &DecodeContext) {
+    let mut scratch = Scratch::default();
+    let decoded = decode_update(body, context, &mut scratch);
+    let mut other = Scratch::default();
+    let seen = seen(&decoded);
+    assert_eq!(seen, self::seen(&decode_update_carefully(body, context, &mut other)), "the two ways differ");
+    match decoded {
+        Err(error) => {
+            let notification = WireError::from(error).notification();
+            assert_eq!(notification.code, 3);
+            let mut octets = vec![];
+            notification.encode(&mut octets);
+            assert!(frame(&octets, 4096).is_ok_and(|frame| frame.is_some()));
+        }
+        Ok(update) => consistent(&update, context),
+    }
+}
+
+/// All that a reader can see of the result.
+fn seen(result: &Result<Update<'_>, UpdateError>) -> String {
+    match result {
+        Err(error) => format!("{error:?}"),
+        Ok(update) => {
+            let withdrawn: Vec<_> = update.withdrawn().collect();
+            let announced: Vec<_> = update.announced().collect();
+            let Update { attributes, treat_as_withdraw, discarded, end_of_rib, .. } = update;
+            format!(
+                "{withdrawn:?} {announced:?} {attributes:?} {treat_as_withdraw:?} {discarded:?} {end_of_rib:?}"
+            )
+        }
+    }
+}
+
+fn consistent(update: &Update<'_>, context: &DecodeContext) {
+    for prefixes in update.withdrawn().chain(update.announced().map(|reach| reach.prefixes)) {
+        assert!(!prefixes.is_empty() && prefixes.iter().count() == prefixes.len());
+        assert!(context.families.contains(prefixes.family()));
+        prefixes.iter().for_each(|prefix| assert_eq!(prefix, prefix.trunc()));
+    }
+    let announces = update.announced().next().is_some();
+    assert_eq!(announces, update.attributes.is_some());
+    assert!(!announces || update.treat_as_withdraw.is_none());
+    let nothing = update.withdrawn().next().is_none() && !announces;
+    assert!(update.end_of_rib.is_none() || nothing);
+    for fault in update.treat_as_withdraw.iter().chain(update.discarded) {
+        assert!(!fault.to_string().is_empty());
+    }
+    let Some(block) = update.attributes else { return };
+    let attributes = match PathAttributes::parse(block) {
+        Ok(attributes) => attributes,
+        Err(fault) => panic!("a decoded block is at fault: {fault}"),
+    };
+    let mut again = vec![];
+    attributes.encode(&mut again);
+    assert_eq!(
+        PathAttributes::parse(&again).as_ref(),
+        Ok(&attributes),
+        "what was parsed is not what is written"
+    );
+    for reach in update.announced() {
+        passed_on(&reach, block, &attributes);
+    }
+}
+
+/// What was read and written again says the same to a peer with everything, and can be said to one with two octets.
+fn passed_on(reach: &Reach<'_>, block: &[u8], attributes: &PathAttributes) {
+    let internal =
+        DecodeContext { four_octet_as: true, ext_next_hop: true, families: FamilySet::ALL, ebgp: false };
+    for four_octet_as in [true, false] {
+        let context = EncodeContext { four_octet_as, ext_next_hop: true, max_message: MAX_EXTENDED };
+        let mut out = vec![];
+        let mut writer = UpdateWriter::new(&mut out, context);
+        let written = match reach.prefixes {
+            Prefixes::V4(nlri) => writer.announce::<Ipv4>(reach.next_hop, block, nlri),
+            Prefixes::V6(nlri) => writer.announce::<Ipv6>(reach.next_hop, block, nlri),
+        };
+        let Ok(count) = written else { continue }; // attributes that leave no room
+        assert_eq!(count, reach.prefixes.len());
+        let decode = DecodeContext { four_octet_as, ..internal };
+        let mut rest = &out[..];
+        let mut routes = vec![];
+        while !rest.is_empty() {
+            let Ok(Some(message)) = frame(rest, MAX_EXTENDED) else { panic!("not a whole message") };
+            rest = &rest[message.len..];
+            let mut scratch = Scratch::default();
+            let Ok(update) = decode_update(message.body, &decode, &mut scratch) else {
+                panic!("refused: {message:?}")
+            };
+            assert_eq!((update.treat_as_withdraw, update.discarded.len()), (None, 0));
+            let read = update.attributes.map(PathAttributes::parse);
+            if four_octet_as {
+                assert_eq!(read.as_ref(), Some(&Ok(attributes.clone())));
+            }
+            for again in update.announced() {
+                assert_eq!(again.next_hop, reach.next_hop);
+                routes.extend(again.prefixes.iter());
+            }
+        }
+        assert!(routes.into_iter().eq(reach.prefixes.iter()));
+    }
+}
