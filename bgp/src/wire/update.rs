@@ -6,7 +6,7 @@
 //! unfindable is an [`UpdateError`] and ends the session; a malformed attribute moves the routes of the message
 //! to the withdrawn ones; a discarded attribute only goes missing from the block.
 //!
-//! Nearly every UPDATE has nothing wrong with it; [`plain`] reads those in one pass, and what follows is for the rest.
+//! Nearly every UPDATE has nothing wrong with it; `plain` reads those in one pass, and what follows is for the rest.
 //!
 //! A treated-as-withdrawn UPDATE needs no care by the reader: [`Update::announced`] is empty and
 //! [`Update::withdrawn`] has the routes.
