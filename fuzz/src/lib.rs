@@ -3,12 +3,13 @@
 //! A [`Target`] takes any octets and panics if something that must hold does not. `cargo lab fuzz` runs one under a
 //! coverage-guided fuzzer (feature `libfuzzer`, `main.rs`); `cargo test` replays the committed corpus of each,
 //! `corpus/TARGET/`, and `cargo lab test fuzz` does both. The corpus is minimised: every file reaches something that no
-//! smaller one does, or is an input that a defect was found by.
+//! other does, or is an input that some implementation was broken by.
 //!
 //! Random octets are nearly always refused at the first length. So each target has a mutator that knows the input's
 //! structure ([`mutate`]): it repeats, drops, swaps and damages whole attributes and messages and keeps the lengths
 //! around them right, most of the time; the fuzzer's own mutations do the rest.
 
+pub mod bfd;
 pub mod differential;
 pub mod messages;
 pub mod mutate;
@@ -31,7 +32,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     Target {
         name: "update",
         about: "UPDATE in every context: no panic, and what is accepted holds together",
@@ -48,6 +49,12 @@ pub const TARGETS: [Target; 4] = [
         name: "session",
         about: "a speaker whose peers, transports and clock do anything",
         run: session::run,
+        mutate: mutate::script,
+    },
+    Target {
+        name: "bfd",
+        about: "a BFD endpoint whose peers, clock and owner do anything",
+        run: bfd::run,
         mutate: mutate::script,
     },
     Target {

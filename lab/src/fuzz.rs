@@ -16,7 +16,7 @@ use crate::interrupt;
 use crate::progress::{say, step};
 
 /// The targets, as `fuzz/src/lib.rs` has them.
-pub(crate) const TARGETS: [&str; 4] = ["update", "messages", "session", "differential"];
+pub(crate) const TARGETS: [&str; 5] = ["update", "messages", "session", "bfd", "differential"];
 
 const FLAGS: [&str; 7] = [
     "--cfg=fuzzing",
@@ -189,13 +189,13 @@ fn committed(place: &Place, target: &str) -> PathBuf {
     place.repository.join("fuzz/corpus").join(target)
 }
 
-/// Adds to the committed corpus, smallest first, what reaches more than it.
+/// Adds to the committed corpus the few inputs that reach the edges it does not.
 fn merge(place: &Place, binary: &Path, target: &str) -> Result<()> {
     let own = place.state.join("fuzz").join(target).join("corpus");
     std::fs::create_dir_all(&own)?;
     let output = Command::new(binary)
         .env("TRUNKLINE_FUZZ_TARGET", target)
-        .args(["-merge=1", "-max_len=4096"])
+        .args(["-set_cover_merge=1", "-use_counters=0", "-use_cmp=0", "-max_len=4096"])
         .arg(committed(place, target))
         .arg(own)
         .stdin(Stdio::null())

@@ -112,7 +112,7 @@ enum Command {
     ///
     /// The exit status is 1 if something was found.
     Fuzz {
-        /// Only these targets: update, messages, session, differential.
+        /// Only these targets: update, messages, session, bfd, differential.
         target: Vec<String>,
         /// How long, each target.
         #[arg(long, default_value_t = 60)]
