@@ -373,6 +373,15 @@ fn peers() {
             check(&[(&[(from, to)], "Network rack1", &field, parts)]);
         }
     }
+    // The speaker tells its peers apart by address: one of these would silently be the only one.
+    let third = "      holdTimeSeconds: 0\n    - {asn: 65000, address: fe80::1%eth2}\n";
+    let parts: &[&str] = &["fe80::1", "another interface", "another link-local address"];
+    check(&[(
+        &[("      holdTimeSeconds: 0\n", third)],
+        "Network rack1",
+        "spec.config.bgpPeers[2].address",
+        parts,
+    )]);
 }
 
 #[test]
