@@ -144,11 +144,14 @@ impl Fabric {
         }
         let left = Self::namespaces(place, &topology);
         if !left.is_empty() {
-            if !folder.join("files").exists() {
+            // Every node that is up has a process in its namespace. Names alone are what a lab leaves that was killed,
+            // in whatever working tree that was: nobody can be using them.
+            let used = left.iter().find(|ns| !ns.pids().is_empty());
+            if let Some(used) = used.filter(|_| !folder.join("files").exists()) {
                 bail!(
-                    "namespace {} is there, and no lab of this working tree made it; `cargo lab down {name}` takes it \
-                     down if it is nobody's, --tag gives this lab other names",
-                    left[0].name()
+                    "processes run in namespace {}, and no lab of this working tree made it; `cargo lab down {name}` \
+                     takes it down if it is nobody's, --tag gives this lab other names",
+                    used.name()
                 );
             }
             Self::remove(place, &topology);
