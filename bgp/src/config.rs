@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use crate::bfd::{BfdConfig, Target};
 use crate::policy::Policy;
 use crate::types::{Asn, FamilySet};
 
@@ -115,6 +116,8 @@ pub struct PeerConfig {
     pub next_hop_v4: Option<Ipv4Addr>,
     /// IPv6 next hop that this side announces; the session's local address where it is IPv6, if none.
     pub next_hop_v6: Option<Ipv6Addr>,
+    /// The path to the peer is watched by BFD (RFC 5882): its failure ends the session. BGP does not wait for it to come up.
+    pub bfd: Option<BfdConfig>,
     /// Administratively down: configured, shown, not connected.
     pub shutdown: bool,
 }
@@ -142,8 +145,16 @@ impl PeerConfig {
             export: Policy::accept_all(),
             next_hop_v4: None,
             next_hop_v6: None,
+            bfd: None,
             shutdown: false,
         }
+    }
+
+    /// The BFD session that watches the path to the peer, if there should be one.
+    pub fn bfd_target(&self) -> Option<Target> {
+        let config = self.bfd.clone().filter(|_| !self.shutdown)?;
+        let (remote, local, interface) = (self.address, self.local_address, self.interface.clone());
+        Some(Target { remote, local, interface, config })
     }
 
     /// Whether going from `self` to `new` needs a new session: what was agreed in OPEN, or what the TCP
@@ -170,6 +181,7 @@ impl PeerConfig {
             export: _,       // run again over what is advertised
             next_hop_v4: _,  // paths are sent again
             next_hop_v6: _,
+            bfd: _, // a session beside this one
             shutdown,
         } = self;
         *address != new.address
@@ -318,6 +330,9 @@ impl PeerConfig {
                 "graceful_restart",
                 "the Restart Time is at most 4095 s (RFC 4724 section 3)".to_owned(),
             );
+        }
+        if let Some(Err(error)) = self.bfd.as_ref().map(BfdConfig::validate) {
+            return fault("bfd", error.to_string());
         }
         if self.max_prefixes == Some(0) {
             return fault("max_prefixes", "0 would end every session: leave it out for no limit".to_owned());

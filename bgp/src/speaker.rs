@@ -31,8 +31,9 @@ pub use crate::rib::{FibPath, Origination, RouteChange};
 pub use crate::types::PeerId;
 pub use io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions, Stop};
 pub use route::Route;
-pub use status::{Dated, FamilyStatus, MessageCounts, PeerStatus, SessionStatus, State, Traffic};
+pub use status::{BfdStatus, Dated, FamilyStatus, MessageCounts, PeerStatus, SessionStatus, State, Traffic};
 
+use crate::bfd;
 use crate::bmp::Station;
 use crate::rib::{Rib, RibConfig};
 use crate::session::{Fault, Local, Peer};
@@ -97,8 +98,12 @@ impl Speaker {
         };
         // Peers of one speaker draw differently, and the same again from the same seed.
         let seed = self.config.seed.wrapping_add(u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let bfd = config.bfd_target();
         let mut peer = Peer::new(id, config, local, seed, now);
         if !self.hub.frozen {
+            if let Some(target) = bfd {
+                self.hub.actions.push_back(Action::SetBfd { peer: id, target });
+            }
             peer.start(now, &mut self.hub);
         }
         if place == self.peers.len() {
@@ -123,6 +128,16 @@ impl Speaker {
         let key = peer.listen_key();
         let change = peer.update(config, now, &mut self.hub);
         self.listen_changed |= peer.listen_key() != key;
+        match (before.bfd_target(), peer.config().bfd_target()) {
+            (old, Some(target)) if old.as_ref() != Some(&target) && !self.hub.frozen => {
+                self.hub.actions.push_back(Action::SetBfd { peer: id, target });
+            }
+            (Some(_), None) => {
+                peer.forget_bfd();
+                self.hub.actions.push_back(Action::RemoveBfd { peer: id });
+            }
+            _ => {}
+        }
         let config = peer.config();
         if config.remote_as != before.remote_as {
             // Nothing of the peer in the other AS is left.
@@ -145,6 +160,9 @@ impl Speaker {
         let id = self.by_address.remove(&address).ok_or(ConfigError::UnknownPeer(address))?;
         if let Some(mut peer) = self.peers[id.0 as usize].take() {
             peer.stop(Fault::Deconfigured, now, &mut self.hub);
+            if peer.config().bfd.is_some() {
+                self.hub.actions.push_back(Action::RemoveBfd { peer: id });
+            }
             self.hub.rib.remove_peer(id);
         }
         self.listen_changed = true;
@@ -198,6 +216,11 @@ impl Speaker {
         };
         for peer in self.peers.iter_mut().flatten() {
             peer.stop(fault.clone(), now, &mut self.hub);
+            // A silent stop says nothing by BFD either: peers would take AdminDown for the end of a session that is to
+            // come back (RFC 5882 §4.3.2.2).
+            if !self.hub.silent && peer.config().bfd.is_some() {
+                self.hub.actions.push_back(Action::RemoveBfd { peer: peer.id() });
+            }
         }
     }
 
@@ -244,6 +267,24 @@ impl Speaker {
         self.hub.clock = now;
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
             peer.handle_bytes(conn, bytes, now, &mut self.hub);
+        }
+        self.after(now);
+    }
+
+    /// The BFD session of [`Action::SetBfd`] with `remote` stands differently; `down` if it has left Up since the last
+    /// call. What was said of a peer that is not there any more is ignored.
+    pub fn handle_bfd(
+        &mut self,
+        peer: PeerId,
+        remote: IpAddr,
+        down: Option<bfd::Down>,
+        status: bfd::Status,
+        now: Instant,
+    ) {
+        self.hub.clock = now;
+        let Some(Some(peer)) = self.peers.get_mut(peer.0 as usize) else { return };
+        if peer.config().bfd_target().is_some_and(|target| target.remote == remote) && !self.hub.frozen {
+            peer.handle_bfd(down, status, now, &mut self.hub);
         }
         self.after(now);
     }

@@ -288,6 +288,8 @@ impl World {
                 Action::Configure { conn, .. } => {
                     assert!(self.pipes.contains_key(&conn), "{conn} is not there")
                 }
+                // No peer of this target has BFD.
+                Action::SetBfd { .. } | Action::RemoveBfd { .. } => panic!("{action:?} for nobody"),
                 Action::Listen(keys) => assert!(keys.len() <= PEERS.len()),
             }
         }

@@ -588,6 +588,13 @@ impl Task {
             Event::PeerError { address, error, .. } => {
                 tracing::warn!(peer = %address, %error, "no session");
             }
+            Event::Bfd { address, state, down, .. } => match down {
+                Some(down) => {
+                    let independent = down.control_plane_independent;
+                    tracing::warn!(peer = %address, cause = ?down.cause, independent, "BFD session down");
+                }
+                None => tracing::info!(peer = %address, %state, "BFD session"),
+            },
             Event::MalformedUpdate { address, fault, .. } => {
                 tracing::warn!(peer = %address, %fault, "malformed UPDATE");
             }

@@ -23,6 +23,7 @@ enum Subject {
     Session(IpAddr),
     Error(IpAddr),
     Malformed(IpAddr),
+    Bfd(IpAddr),
     EndOfRib(IpAddr, Family),
     StaleSwept(IpAddr, Family),
     Converged(Family),
@@ -64,6 +65,7 @@ impl EventSender {
         let subject = match &event {
             Event::PeerUp { address, .. } | Event::PeerDown { address, .. } => Subject::Session(*address),
             Event::PeerError { address, .. } => Subject::Error(*address),
+            Event::Bfd { address, .. } => Subject::Bfd(*address),
             Event::MalformedUpdate { address, .. } => Subject::Malformed(*address),
             Event::EndOfRib { address, family, .. } => Subject::EndOfRib(*address, *family),
             Event::StaleSwept { address, family, .. } => Subject::StaleSwept(*address, *family),

@@ -101,7 +101,7 @@ impl SpeakerHandle {
 
     /// Every configured peer, by address.
     pub async fn peers(&self) -> Result<Vec<PeerStatus>, Stopped> {
-        self.call(|owner, now| owner.speaker.peers(now)).await
+        self.call(|owner, now| owner.peers(now)).await
     }
 
     /// What a peer told, refused paths included.

@@ -6,6 +6,7 @@
 //!  connect tasks ───inputs───►│  the Speaker  │──changes─► RouteChanges (asked for, never pushed)
 //!  reader tasks ────inputs───►│  the sockets  │
 //!  writer tasks ────inputs───►└───────────────┘──octets──► sockets, writer tasks
+//!  BFD thread ──────reports──►                 ──sessions► BFD thread
 //! ```
 //!
 //! One task owns the engine and nobody else touches it, so nothing is locked. Everything that can wait, waits outside:
@@ -22,6 +23,7 @@
 //!
 //! [`Stop::Silent`]: crate::speaker::Stop::Silent
 
+mod bfd;
 mod bmp;
 mod connect;
 mod connection;

@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use super::bfd::{Bfd, Report};
 use super::connect::{connect, set_options};
 use super::connection::{CHUNK, Connection, Input};
 use super::events::EventSender;
@@ -27,7 +28,7 @@ use super::{ShellConfig, now, sockopt};
 use crate::bmp::{StationId, StationRead};
 use crate::config::{ConfigError, PeerConfig};
 use crate::rib::RouteChange;
-use crate::speaker::{Action, ConnId, Event, ListenKey, SocketOptions, Speaker, Stop};
+use crate::speaker::{Action, ConnId, Event, ListenKey, PeerStatus, SocketOptions, Speaker, Stop};
 use crate::types::PeerId;
 
 /// Commands or inputs that are taken in one turn, before anything is written.
@@ -67,6 +68,8 @@ pub(super) struct Owner {
     route_changes: VecDeque<(usize, oneshot::Sender<Vec<RouteChange>>)>,
     /// Monitoring stations that wait for something to be told.
     stations: Vec<StationWaits>,
+    bfd: Bfd,
+    bfd_reports: Option<mpsc::Receiver<Report>>,
     stopping: Vec<oneshot::Sender<()>>,
     stopped: bool,
 }
@@ -81,6 +84,7 @@ impl Owner {
         refused: Arc<AtomicU64>,
         shell: &ShellConfig,
     ) -> Self {
+        let (bfd, bfd_reports) = Bfd::new();
         Owner {
             speaker,
             listeners,
@@ -99,6 +103,8 @@ impl Owner {
             watches_swept_at: WATCHES_KEPT,
             route_changes: VecDeque::new(),
             stations: Vec::new(),
+            bfd,
+            bfd_reports: Some(bfd_reports),
             stopping: Vec::new(),
             stopped: false,
         }
@@ -110,6 +116,7 @@ impl Owner {
         mut commands: mpsc::Receiver<Command>,
         mut inputs: mpsc::Receiver<Input>,
     ) {
+        let mut bfd_reports = self.bfd_reports.take();
         while !self.stopped {
             let deadline = self.speaker.poll_timeout();
             let timer = async {
@@ -118,7 +125,14 @@ impl Owner {
                     None => std::future::pending().await,
                 }
             };
+            let reported = async {
+                match &mut bfd_reports {
+                    Some(reports) => reports.recv().await,
+                    None => None,
+                }
+            };
             tokio::select! {
+                Some(report) = reported => self.hear_bfd(report, now()),
                 command = commands.recv() => match command {
                     Some(command) => command(&mut self, now()),
                     None => self.stop_speaker(Stop::Silent, now()),
@@ -208,6 +222,8 @@ impl Owner {
                 }
                 Action::Configure { conn, options } => self.configure(conn, &options),
                 Action::Close { conn, last_words } => self.close(conn, last_words),
+                Action::SetBfd { peer, target } => self.bfd.set(peer, target),
+                Action::RemoveBfd { peer } => self.bfd.remove(peer),
                 Action::Listen(keys) => self.set_listen_keys(keys),
             }
         }
@@ -218,6 +234,23 @@ impl Owner {
                 self.events.send(event);
             }
         }
+    }
+
+    fn hear_bfd(&mut self, report: Report, now: Instant) {
+        let Report { peer, remote, down, status } = report;
+        self.speaker.handle_bfd(peer, remote, down, status, now);
+        self.act();
+    }
+
+    /// Every configured peer, with what only the shell can count.
+    pub(super) fn peers(&self, now: Instant) -> Vec<PeerStatus> {
+        let mut peers = self.speaker.peers(now);
+        for status in &mut peers {
+            if let Some(bfd) = &mut status.bfd {
+                (bfd.packets_received, bfd.packets_sent) = self.bfd.packets(status.peer);
+            }
+        }
+        peers
     }
 
     fn handle_input(&mut self, input: Input, now: Instant) {

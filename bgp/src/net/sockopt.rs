@@ -15,6 +15,8 @@
 
 #![allow(unsafe_code)]
 
+pub(super) mod datagram;
+
 use std::ffi::CString;
 use std::io;
 use std::mem::{size_of, size_of_val};
@@ -98,9 +100,15 @@ pub(super) fn set_min_ttl(socket: impl AsFd, remote: IpAddr, min_ttl: u8) -> io:
 /// What every BGP connection has: no delay for small messages, the precedence of routing protocols, and a bound
 /// on what waits unsent in the kernel.
 pub(super) fn set_common(socket: impl AsFd, remote: IpAddr) -> io::Result<()> {
+    let tcp = SockRef::from(&socket);
+    tcp.set_tcp_nodelay(true)?;
+    tcp.set_tcp_notsent_lowat(UNSENT_LIMIT)?;
+    set_precedence(&socket, remote)
+}
+
+/// The precedence of routing protocols.
+pub(super) fn set_precedence(socket: impl AsFd, remote: IpAddr) -> io::Result<()> {
     let socket = SockRef::from(&socket);
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_notsent_lowat(UNSENT_LIMIT)?;
     match remote {
         IpAddr::V4(_) => socket.set_tos_v4(INTERNETWORK_CONTROL),
         IpAddr::V6(_) => socket.set_tclass_v6(INTERNETWORK_CONTROL),

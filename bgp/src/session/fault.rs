@@ -4,6 +4,7 @@
 //! NOTIFICATION (`Fault::notification`), whether the peer's paths may outlive the session
 //! (`Fault::retains`, RFC 4724 §4.2), and the wait (`Fault::retry`).
 
+use crate::bfd::Diagnostic;
 use crate::wire::{Cease, MessageKind, Notification, WireError};
 
 use super::State;
@@ -33,6 +34,12 @@ pub enum Fault {
     SendHoldTimer {
         /// The time in seconds.
         seconds: u64,
+    },
+    /// BFD says that the path to the peer is down (RFC 5882 §4.2).
+    #[error("BFD session down: {diagnostic}")]
+    BfdDown {
+        /// What BFD has to say of it.
+        diagnostic: Diagnostic,
     },
     /// More prefixes than the limit.
     #[error("{received} prefixes received, the limit is {limit}: raise the limit or have the peer filter")]
@@ -129,6 +136,7 @@ impl Fault {
             Fault::SendHoldTimer { .. } => Notification::new(8, 0, []),
             // AFI and SAFI of RFC 4486 §4 are left out: the limit is over all families.
             Fault::PrefixLimit { .. } => Notification::cease(Cease::MaximumPrefixes, None),
+            Fault::BfdDown { .. } => Notification::cease(Cease::BfdDown, None),
             Fault::Collision => Notification::cease(Cease::ConnectionCollision, None),
             Fault::ConfigurationChange => Notification::cease(Cease::ConfigurationChange, None),
             Fault::Deconfigured => Notification::cease(Cease::PeerDeconfigured, None),
@@ -170,6 +178,7 @@ impl Fault {
             Fault::Closed(_)
             | Fault::Connect(_)
             | Fault::NoAnswer { .. }
+            | Fault::BfdDown { .. }
             | Fault::Collision
             | Fault::Superseded
             | Fault::Replaced

@@ -1,6 +1,7 @@
 //! The peer's own part of the state machine: operator's verbs, connections made and lost, timers.
 //! What comes over a connection is in `messages`, what an operator sees in `status`.
 
+mod bfd;
 mod messages;
 mod refresh;
 mod status;
@@ -13,6 +14,7 @@ use super::fault::{Fault, Retry};
 use super::negotiated::{Local, offer};
 use super::timers::{Jitter, Kind, Timers};
 use super::{CONNECT_TIME, FIRST_WAIT, LASTING, LONGEST_IDLE_HOLD, OPEN_HOLD_TIME, Session, Sink, State};
+use crate::bfd::Status;
 use crate::config::PeerConfig;
 use crate::speaker::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
 use crate::speaker::status::Traffic;
@@ -87,6 +89,8 @@ pub struct Peer {
     reported: Option<String>,
     /// Texts of [`Event::MalformedUpdate`] in this session.
     malformed: Vec<String>,
+    /// How the BFD session stands, and since when it has its state.
+    bfd: Option<(Status, Instant)>,
     scratch: Scratch,
 }
 
@@ -117,6 +121,7 @@ impl Peer {
             notification_received: None,
             reported: None,
             malformed: Vec::new(),
+            bfd: None,
             scratch: Scratch::default(),
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::bfd;
 use crate::config::Password;
 use crate::types::{Asn, Family, FamilySet, PeerId};
 
@@ -55,6 +56,18 @@ pub enum Action {
         /// lingering: a NOTIFICATION, with the OPEN before it if that was not taken yet. Empty when there is
         /// nothing to say (a silent stop above all).
         last_words: Vec<u8>,
+    },
+    /// Start the BFD session of a peer, or change the one that is there. What becomes of it is told by `handle_bfd`.
+    SetBfd {
+        /// The peer.
+        peer: PeerId,
+        /// With whom, and how.
+        target: bfd::Target,
+    },
+    /// End the BFD session of a peer, with AdminDown (RFC 5880 §6.8.16).
+    RemoveBfd {
+        /// The peer.
+        peer: PeerId,
     },
     /// The complete key table of the listening sockets, in place of the one before.
     Listen(Vec<ListenKey>),
@@ -177,6 +190,17 @@ pub enum Event {
         address: IpAddr,
         /// What went wrong, in words.
         error: String,
+    },
+    /// The BFD session of a peer has become Up, or has left Up.
+    Bfd {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: IpAddr,
+        /// Its state now.
+        state: bfd::State,
+        /// Why, if it has left Up.
+        down: Option<bfd::Down>,
     },
     /// A malformed attribute was met and dealt with by RFC 7606, or a marker of a refresh that was out of place (RFC 7313)
     /// was ignored; the session stays. One event per peer and wording at most while the session lasts.

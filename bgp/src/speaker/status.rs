@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::bfd;
 use crate::types::{Asn, Family, PeerId};
 
 /// The states of RFC 4271 §8.2.2.
@@ -74,6 +75,8 @@ pub struct PeerStatus {
     pub established_count: u64,
     /// How often it left Established.
     pub flaps: u64,
+    /// The BFD session that watches the path, if one is configured.
+    pub bfd: Option<BfdStatus>,
     /// Prefix limit over both families.
     pub max_prefixes: Option<u32>,
     /// What went wrong last, and how long ago; kept when the session comes back.
@@ -84,6 +87,19 @@ pub struct PeerStatus {
     pub notification_sent: Option<Dated>,
     /// The last NOTIFICATION received.
     pub notification_received: Option<Dated>,
+}
+
+/// The BFD session of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BfdStatus {
+    /// How it stands.
+    pub status: bfd::Status,
+    /// How long it has been in this state.
+    pub state_for: Duration,
+    /// Packets that were its own. Filled in by the shell, which counts them.
+    pub packets_received: u64,
+    /// Packets sent, likewise.
+    pub packets_sent: u64,
 }
 
 /// What an Established session agreed on.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{Password, PeerConfig};
 use trunkline_bgp::policy::{Policy, Verdict};
 use trunkline_bgp::speaker::{Change, ConfigError, Event, State};
@@ -35,6 +36,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
         export: _,
         next_hop_v4: _,
         next_hop_v6: _,
+        bfd: _,
         shutdown: _,
     } = peer(2);
     vec![
@@ -56,6 +58,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
         ("export", |peer| peer.export = Policy::reject_all()),
         ("next_hop_v4", |peer| peer.next_hop_v4 = Some("10.0.0.99".parse().unwrap())),
         ("next_hop_v6", |peer| peer.next_hop_v6 = Some("2001:db8::1".parse().unwrap())),
+        ("bfd", |peer| peer.bfd = Some(BfdConfig::new(Duration::from_millis(300)))),
         ("shutdown", |peer| peer.shutdown = true),
     ]
 }

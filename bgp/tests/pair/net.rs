@@ -11,11 +11,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use trunkline_bgp::bfd::Target;
 use trunkline_bgp::speaker::{
     Action, ConnId, Event, FibPath, Origination, PeerConfig, PeerStatus, SocketOptions, Speaker,
     SpeakerConfig, State, Stop,
 };
-use trunkline_bgp::types::{Asn, Family};
+use trunkline_bgp::types::{Asn, Family, PeerId};
 use trunkline_bgp::wire::{self, Capability, MAX_EXTENDED, MessageKind, Notification, Open};
 
 pub(crate) const LATENCY: Duration = Duration::from_millis(2);
@@ -75,6 +76,8 @@ pub(crate) struct Node {
     life: u32,
     pub(crate) events: Vec<Event>,
     pub(crate) options: BTreeMap<ConnId, SocketOptions>,
+    /// BFD sessions that were asked for.
+    pub(crate) bfd: BTreeMap<PeerId, Target>,
     /// What its kernel would have.
     pub(crate) fib: BTreeMap<IpNet, Vec<FibPath>>,
     fresh: BTreeSet<IpNet>,
@@ -134,6 +137,7 @@ impl Net {
             life: 0,
             events: Vec::new(),
             options: BTreeMap::new(),
+            bfd: BTreeMap::new(),
             fib: BTreeMap::new(),
             fresh: BTreeSet::new(),
         };
@@ -475,6 +479,12 @@ impl Net {
                     self.send(Delivery::Bytes { pipe, to: 1 - side, bytes: last_words });
                 }
                 self.close(pipe, side);
+            }
+            Action::SetBfd { peer, target } => {
+                self.nodes.get_mut(&host).unwrap().bfd.insert(peer, target);
+            }
+            Action::RemoveBfd { peer } => {
+                self.nodes.get_mut(&host).unwrap().bfd.remove(&peer);
             }
             Action::Listen(_) => {}
         }

@@ -40,6 +40,7 @@ impl Peer {
             traffic: self.traffic,
             established_count: self.established_count,
             flaps: self.flaps,
+            bfd: self.bfd_status(now),
             max_prefixes: self.config.max_prefixes,
             last_error: dated(&self.last_error),
             last_down: dated(&self.last_down),

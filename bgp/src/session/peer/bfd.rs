@@ -1,0 +1,69 @@
+//! What BFD says of the path to the peer, and what follows for the session (RFC 5882 §4).
+//!
+//! - Down ends an Established session with Cease, BFD Down (RFC 9384), and its paths go: §4.2, and §4.3.2.2 where
+//!   graceful restart was agreed upon but none is under way.
+//! - While the peer restarts gracefully (its paths are stale) Down means that forwarding is gone if the peer's C bit says
+//!   that its BFD does not share fate with its control plane: the paths go (§4.3.1). Without the C bit BFD went down with
+//!   the restart itself, and the paths stay (§4.3.2). This side's own C bit plays no part: it is this side that runs.
+//! - AdminDown of the peer is no failure (§3.2).
+//! - BGP does not wait for BFD. When BFD comes Up while the next attempt to connect is awaited, it is made at once.
+
+use std::time::Instant;
+
+use super::{Fault, Peer, Sink, State};
+use crate::bfd::{self, Cause, Down, Status};
+use crate::speaker::io::Event;
+use crate::speaker::status::BfdStatus;
+
+impl Peer {
+    /// The BFD session stands differently, and has left Up meanwhile if `down` says so.
+    pub fn handle_bfd(&mut self, down: Option<Down>, status: Status, now: Instant, sink: &mut impl Sink) {
+        let before = self.bfd.map(|(status, _)| status.state);
+        let since = self.bfd.filter(|(old, _)| old.state == status.state).map_or(now, |(_, since)| since);
+        self.bfd = Some((status, since));
+        if let Some(down) = down {
+            let event = Event::Bfd {
+                peer: self.id,
+                address: self.config.address,
+                state: status.state,
+                down: Some(down),
+            };
+            sink.event(event);
+            if down.cause != Cause::NeighborAdminDown {
+                self.path_down(down, now, sink);
+            }
+        }
+        if status.state == bfd::State::Up && (before != Some(bfd::State::Up) || down.is_some()) {
+            let event =
+                Event::Bfd { peer: self.id, address: self.config.address, state: status.state, down: None };
+            sink.event(event);
+            if self.state == State::Active && self.wants_to_connect() {
+                self.connect(now, sink);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// There is no BFD session any more.
+    pub fn forget_bfd(&mut self) {
+        self.bfd = None;
+    }
+
+    pub(super) fn bfd_status(&self, now: Instant) -> Option<BfdStatus> {
+        let (status, since) = self.bfd?;
+        let state_for = now.saturating_duration_since(since);
+        Some(BfdStatus { status, state_for, packets_received: 0, packets_sent: 0 })
+    }
+
+    fn path_down(&mut self, down: Down, now: Instant, sink: &mut impl Sink) {
+        if let Some(slot) = self.slot_in(State::Established) {
+            let diagnostic = match down.cause {
+                Cause::TimeExpired => bfd::Diagnostic::TIME_EXPIRED,
+                Cause::NeighborDown | Cause::NeighborAdminDown => bfd::Diagnostic::NEIGHBOR_DOWN,
+            };
+            self.fail(slot, Fault::BfdDown { diagnostic }, now, sink);
+        } else if down.control_plane_independent {
+            self.sweep(self.stale, sink);
+        }
+    }
+}
