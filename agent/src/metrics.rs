@@ -208,6 +208,19 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
         "Since the last error, which is kept when the session comes back; `trunkline peers` has it in words.",
         &["peer"],
     )?;
+    let bfd_up = gauges("trunkline_bfd_session_up", "1 while a peer's BFD session is Up.", &["peer"])?;
+    let bfd_transitions = counters(
+        "trunkline_bfd_session_transitions_total",
+        "Times a BFD session became Up, or left Up.",
+        &["peer", "to"],
+    )?;
+    let bfd_detections = counters(
+        "trunkline_bfd_session_detections_total",
+        "Times a BFD session left Up because nothing came for the detection time.",
+        &["peer"],
+    )?;
+    let bfd_packets =
+        counters("trunkline_bfd_session_packets_total", "BFD packets.", &["peer", "direction"])?;
     for peer in peers {
         let name = peer.address.to_string();
         let name = name.as_str();
@@ -223,6 +236,14 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
             ] {
                 prefixes.with_label_values(&[name, &family.family, kind]).set(signed(count as u64));
             }
+        }
+        if let Some(bfd) = &peer.bfd {
+            bfd_up.with_label_values(&[name]).set(i64::from(bfd.state == "Up"));
+            bfd_transitions.with_label_values(&[name, "up"]).inc_by(bfd.ups);
+            bfd_transitions.with_label_values(&[name, "down"]).inc_by(bfd.downs);
+            bfd_detections.with_label_values(&[name]).inc_by(bfd.detections);
+            bfd_packets.with_label_values(&[name, "received"]).inc_by(bfd.packets_received);
+            bfd_packets.with_label_values(&[name, "sent"]).inc_by(bfd.packets_sent);
         }
         if let Some(most) = peer.max_prefixes {
             limit.with_label_values(&[name]).set(i64::from(most));
@@ -341,6 +362,24 @@ mod tests {
                 received: messages,
                 sent: messages,
                 flaps: 2,
+                bfd: Some(BfdSession {
+                    state: "Up".to_owned(),
+                    state_seconds: 3,
+                    remote_state: "Up".to_owned(),
+                    diagnostic: "No Diagnostic".to_owned(),
+                    remote_diagnostic: "No Diagnostic".to_owned(),
+                    multihop: false,
+                    transmit_milliseconds: 50,
+                    detection_milliseconds: Some(150),
+                    control_plane_independent: true,
+                    local_discriminator: 1,
+                    remote_discriminator: 2,
+                    ups: 4,
+                    downs: 3,
+                    detections: 1,
+                    packets_received: 1000,
+                    packets_sent: 1001,
+                }),
                 max_prefixes: Some(100),
                 last_error: Some(Dated { text: "Hold Timer Expired".to_owned(), seconds_ago: 61 }),
                 notification_sent: None,
@@ -372,6 +411,10 @@ mod tests {
             "trunkline_bgp_peer_prefixes{family=\"ipv4-unicast\",kind=\"accepted\",peer=\"10.0.0.1\"} 9",
             "trunkline_bgp_peer_messages_total{direction=\"sent\",kind=\"update\",peer=\"10.0.0.1\"} 7",
             "trunkline_bgp_peer_last_error_age_seconds{peer=\"10.0.0.1\"} 61",
+            "trunkline_bfd_session_up{peer=\"10.0.0.1\"} 1",
+            "trunkline_bfd_session_transitions_total{peer=\"10.0.0.1\",to=\"down\"} 3",
+            "trunkline_bfd_session_detections_total{peer=\"10.0.0.1\"} 1",
+            "trunkline_bfd_session_packets_total{direction=\"sent\",peer=\"10.0.0.1\"} 1001",
             "trunkline_bgp_refused_connections_total 4",
             "trunkline_kernel_repairs_total 2",
             "trunkline_request_duration_seconds_bucket{command=\"attach\",outcome=\"ok\",le=\"0.004\"} 1",

@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, BgpStatus, BmpStation, Dated, DumpDone, KernelStatus, ManifestStatus, Messages,
+    AgentStatus, BfdSession, BgpStatus, BmpStation, Dated, DumpDone, KernelStatus, ManifestStatus, Messages,
     NetworkStatus, Peer, PeerFamily, PeerSession, PodStatus, Route, StoreStatus, SubnetStatus,
 };
 use trunkline_bgp::net::{CommandError, Monitor};
-use trunkline_bgp::speaker::{self, MessageCounts, PeerStatus, State};
+use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, State};
 
 use crate::attach::device::{default_mac, host_ifname};
 use crate::http::Probe;
@@ -425,10 +425,34 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
         received: messages(&status.traffic.received),
         sent: messages(&status.traffic.sent),
         flaps: status.flaps,
+        bfd: status.bfd.as_ref().map(bfd_session),
         max_prefixes: status.max_prefixes,
         last_error: dated(&status.last_error),
         notification_sent: dated(&status.notification_sent),
         notification_received: dated(&status.notification_received),
+    }
+}
+
+fn bfd_session(bfd: &BfdStatus) -> BfdSession {
+    let status = &bfd.status;
+    let milliseconds = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    BfdSession {
+        state: status.state.to_string(),
+        state_seconds: bfd.state_for.as_secs(),
+        remote_state: status.remote_state.to_string(),
+        diagnostic: status.diagnostic.to_string(),
+        remote_diagnostic: status.remote_diagnostic.to_string(),
+        multihop: status.multihop,
+        transmit_milliseconds: milliseconds(status.transmit_interval),
+        detection_milliseconds: status.detection_time.map(milliseconds),
+        control_plane_independent: status.control_plane_independent,
+        local_discriminator: status.local_discriminator,
+        remote_discriminator: status.remote_discriminator,
+        ups: status.up_count,
+        downs: status.down_count,
+        detections: status.expired_count,
+        packets_received: bfd.packets_received,
+        packets_sent: bfd.packets_sent,
     }
 }
 

@@ -243,6 +243,9 @@ pub struct Peer {
     pub sent: Messages,
     /// How often the session left Established.
     pub flaps: u64,
+    /// The BFD session that watches the path, where one is configured.
+    #[serde(default)]
+    pub bfd: Option<BfdSession>,
     /// Most prefixes taken from it.
     pub max_prefixes: Option<u32>,
     /// What went wrong last; it is kept when the session comes back.
@@ -251,6 +254,44 @@ pub struct Peer {
     pub notification_sent: Option<Dated>,
     /// The last NOTIFICATION received.
     pub notification_received: Option<Dated>,
+}
+
+/// The BFD session (RFC 5880) of a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BfdSession {
+    /// `AdminDown`, `Down`, `Init` or `Up`.
+    pub state: String,
+    /// In this state for.
+    pub state_seconds: u64,
+    /// The state that the peer says.
+    pub remote_state: String,
+    /// Why this side last left Up, in RFC 5880's words.
+    pub diagnostic: String,
+    /// What the peer gives as its reason.
+    pub remote_diagnostic: String,
+    /// Over several hops (RFC 5883, UDP port 4784) instead of one (RFC 5881, UDP port 3784).
+    pub multihop: bool,
+    /// Between packets of this side, before jitter.
+    pub transmit_milliseconds: u64,
+    /// The silence that takes the session Down; none while the peer was never heard.
+    pub detection_milliseconds: Option<u64>,
+    /// The peer's C bit: its BFD outlives its control plane (RFC 5882 §4.3).
+    pub control_plane_independent: bool,
+    /// My Discriminator.
+    pub local_discriminator: u32,
+    /// The peer's; 0 while unknown.
+    pub remote_discriminator: u32,
+    /// How often the session became Up.
+    pub ups: u64,
+    /// How often it left Up.
+    pub downs: u64,
+    /// Of these, because nothing came for the detection time.
+    pub detections: u64,
+    /// Packets that were its own.
+    pub packets_received: u64,
+    /// Packets sent.
+    pub packets_sent: u64,
 }
 
 /// What an Established session agreed on.

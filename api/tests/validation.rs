@@ -31,6 +31,7 @@ spec:
       ebgpMultihop: 255
       passive: false
       maxPrefixes: 100000
+      bfd: {intervalMilliseconds: 300, multiplier: 3}
       import:
         rules:
         - prefixes: [{prefix: 0.0.0.0/0}, {prefix: 10.0.0.0/8, ge: 16, le: 24}]
@@ -328,6 +329,15 @@ fn peers() {
             "ttlSecurity",
             &["excludes ebgpMultihop"],
         ),
+        (
+            "intervalMilliseconds: 300",
+            "intervalMilliseconds: 9",
+            "bfd.intervalMilliseconds",
+            &["9", "10 to 60000", "for 300"],
+        ),
+        ("intervalMilliseconds: 300", "intervalMilliseconds: 60001", "bfd.intervalMilliseconds", &["60001"]),
+        ("multiplier: 3", "multiplier: 0", "bfd.multiplier", &["0", "1 to 255", "for 3"]),
+        ("multiplier: 3", "multiplier: 256", "bfd.multiplier", &["256"]),
         ("maxPrefixes: 100000", "maxPrefixes: 0", "maxPrefixes", &["0", "leave it out"]),
         ("password: \"k1\"", "password: k1\n      passwordFile: /k", "passwordFile", &["leave one"]),
         (

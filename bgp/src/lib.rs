@@ -60,7 +60,7 @@
 //! | 4724 graceful restart | done | both roles |
 //! | 4760 multiprotocol | partly | IPv4 and IPv6 unicast |
 //! | 5492, 9072 capabilities, extended optional parameters | done | |
-//! | 5880, 5881, 5883 BFD | partly | the endpoint; no session is tied to it yet |
+//! | 5880, 5881, 5882, 5883 BFD, 9384 Cease BFD Down | partly | asynchronous mode; no authentication and no echo, see [`bfd`] |
 //! | 6286, 7607 identifiers, AS 0 | done | |
 //! | 6396, 8050 MRT | partly | TABLE_DUMP_V2, writing |
 //! | 6608, 9687 FSM error subcodes, SendHoldTimer | done | |

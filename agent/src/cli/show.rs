@@ -116,6 +116,7 @@ pub fn peers(peers: &[Peer]) -> String {
         "ACCEPTED",
         "ADVERTISED",
         "FLAPS",
+        "BFD",
         "LAST ERROR",
     ]);
     for peer in peers {
@@ -130,6 +131,7 @@ pub fn peers(peers: &[Peer]) -> String {
             sum(|family| family.accepted),
             sum(|family| family.advertised),
             peer.flaps.to_string(),
+            peer.bfd.as_ref().map_or("-", |bfd| &bfd.state).to_owned(),
             peer.last_error.as_ref().map(dated).unwrap_or_default(),
         ]);
     }
@@ -156,6 +158,32 @@ pub fn peer(peer: &Peer) -> String {
     }
     line("flaps", peer.flaps.to_string());
     peer.max_prefixes.iter().for_each(|most| line("prefix limit", most.to_string()));
+    if let Some(bfd) = &peer.bfd {
+        line(
+            "BFD",
+            format!("{} for {}, the peer says {}", bfd.state, duration(bfd.state_seconds), bfd.remote_state),
+        );
+        let hops = if bfd.multihop { "multihop" } else { "one hop" };
+        let detection = match bfd.detection_milliseconds {
+            Some(milliseconds) => format!("a silence of {milliseconds} ms takes it Down"),
+            None => "the peer was not heard yet".to_owned(),
+        };
+        line("", format!("{hops}, a packet every {} ms, {detection}", bfd.transmit_milliseconds));
+        line(
+            "",
+            format!(
+                "Up {} times, left Up {} times ({} by silence), {} packets in, {} out",
+                bfd.ups, bfd.downs, bfd.detections, bfd.packets_received, bfd.packets_sent
+            ),
+        );
+        for (whose, diagnostic) in
+            [("last left Up", &bfd.diagnostic), ("the peer last left Up", &bfd.remote_diagnostic)]
+        {
+            if diagnostic != "No Diagnostic" {
+                line("", format!("{whose}: {diagnostic}"));
+            }
+        }
+    }
     if let Some(session) = &peer.session {
         line("connection", format!("{} to {}", session.local, session.remote));
         line("router ID", session.router_id.to_string());

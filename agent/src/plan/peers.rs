@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use trunkline_api::resources::{BgpPeer, Network};
+use trunkline_api::resources::{Bfd, BgpPeer, Network};
+use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{Password, PeerConfig};
 use trunkline_bgp::types::{Asn, Family, NextHop};
 
@@ -21,12 +22,24 @@ pub(super) struct Peer<'a> {
     /// The link that the session runs over.
     pub(super) link: Option<&'a Link>,
     session: Option<&'a Session>,
+    /// In the AS of this node.
+    internal: bool,
+    /// On a network that the host is connected to.
+    connected: bool,
 }
 
 impl Peer<'_> {
     /// What this peer advertises is routed, instead of a default route to it.
     pub(super) fn imports(&self) -> bool {
         self.spec.import.is_some() && routes_traffic(self.spec)
+    }
+
+    /// Whether BFD runs over several hops (RFC 5883) or over one (RFC 5881). External peers are one hop away unless
+    /// `ebgpMultihop` or `ttlSecurity` says otherwise; internal ones are if the host has their network.
+    fn is_multihop(&self) -> bool {
+        let configured =
+            self.spec.ebgp_multihop.is_some() || self.spec.ttl_security.is_some_and(|hops| hops > 1);
+        configured || (self.internal && !self.connected)
     }
 
     /// Where traffic of a family is sent by way of this peer; none while it is not established or no next hop of the family is known.
@@ -70,7 +83,20 @@ pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<Pl
         let session = host.sessions.iter().find(|session| session.peer == address);
         let local = source.or_else(|| session.and_then(|session| session.local));
         let link = link_of(host, address, interface, local);
-        peers.push(Peer { network: network.name(), index, spec, address, interface, source, link, session });
+        let internal = network.spec.net_id == Some(spec.asn);
+        let connected = interface.is_some() || connected_link(host, address).is_some();
+        peers.push(Peer {
+            network: network.name(),
+            index,
+            spec,
+            address,
+            interface,
+            source,
+            link,
+            session,
+            internal,
+            connected,
+        });
     }
     peers
 }
@@ -85,19 +111,23 @@ fn link_of<'a>(
     if let Some(interface) = interface {
         return host.links.iter().find(|link| link.name == interface);
     }
-    let connected = host
-        .links
-        .iter()
-        .flat_map(|link| link.addresses.iter().map(move |prefix| (prefix, link)))
-        .filter(|(prefix, _)| prefix.prefix_len() < prefix.max_prefix_len() && prefix.contains(&address))
-        .max_by_key(|(prefix, link)| (prefix.prefix_len(), link.up));
-    connected.map(|(_, link)| link).or_else(|| {
+    connected_link(host, address).or_else(|| {
         let local = local?;
         // A loopback address says nothing about the way.
         host.links
             .iter()
             .find(|link| link.name != "lo" && link.addresses.iter().any(|prefix| prefix.addr() == local))
     })
+}
+
+/// The link that has the address on a connected network.
+fn connected_link(host: &Host, address: IpAddr) -> Option<&Link> {
+    host.links
+        .iter()
+        .flat_map(|link| link.addresses.iter().map(move |prefix| (prefix, link)))
+        .filter(|(prefix, _)| prefix.prefix_len() < prefix.max_prefix_len() && prefix.contains(&address))
+        .max_by_key(|(prefix, link)| (prefix.prefix_len(), link.up))
+        .map(|(_, link)| link)
 }
 
 /// The hops of the default route: every established peer that routes traffic and whose own routes are not imported.
@@ -142,6 +172,12 @@ fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> Pe
     config.ttl_security = octet("ttlSecurity", spec.ttl_security);
     config.graceful_restart = Some(spec.graceful_restart());
     config.max_prefixes = spec.max_prefixes;
+    config.bfd = spec.bfd.as_ref().map(|bfd| BfdConfig {
+        interval: Duration::from_millis(bfd.interval_milliseconds.unwrap_or(Bfd::DEFAULT_INTERVAL).into()),
+        multiplier: octet("bfd.multiplier", Some(bfd.multiplier.unwrap_or(Bfd::DEFAULT_MULTIPLIER)))
+            .unwrap_or_default(),
+        multihop: peer.is_multihop(),
+    });
     config.export = policy::originated_only();
     if let Some(password) = spec.password() {
         match Password::new(password.expose()) {

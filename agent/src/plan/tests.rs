@@ -245,6 +245,35 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
 }
 
 #[test]
+fn bfd_is_multihop_where_the_peer_may_be_behind_a_router() {
+    let peers = serde_json::json!([
+        {"asn": 65001, "address": "192.0.2.1", "bfd": {}},
+        {"asn": 65001, "address": "192.0.2.3", "bfd": {"intervalMilliseconds": 50, "multiplier": 5}, "ebgpMultihop": 2},
+        {"asn": 65001, "address": "198.51.100.1", "bfd": {}},
+        {"asn": 65001, "address": "198.51.100.2", "bfd": {}, "ttlSecurity": 2},
+        {"asn": 65100, "address": "2001:db8:0:2::2", "bfd": {}},
+        {"asn": 65100, "address": "2001:db8:0:9::2", "bfd": {}},
+        {"asn": 65100, "address": "fe80::1%up1", "bfd": {}},
+        {"asn": 65001, "address": "192.0.2.5"},
+    ]);
+    let mut intent = usual();
+    intent.networks = vec![bgp("rack", 65100, peers)];
+    let bgp = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
+    let bfd = |address: &str| {
+        let config = bgp.peers[&address.parse::<IpAddr>().unwrap()].bfd.clone()?;
+        Some((config.interval.as_millis(), config.multiplier, config.multihop))
+    };
+    assert_eq!(bfd("192.0.2.1"), Some((300, 3, false)), "the defaults");
+    assert_eq!(bfd("192.0.2.3"), Some((50, 5, true)), "ebgpMultihop");
+    assert_eq!(bfd("198.51.100.1"), Some((300, 3, false)), "external, on no connected network");
+    assert_eq!(bfd("198.51.100.2"), Some((300, 3, true)), "ttlSecurity of two hops");
+    assert_eq!(bfd("2001:db8:0:2::2"), Some((300, 3, false)), "internal, on a connected network");
+    assert_eq!(bfd("2001:db8:0:9::2"), Some((300, 3, true)), "internal, elsewhere");
+    assert_eq!(bfd("fe80::1"), Some((300, 3, false)));
+    assert_eq!(bfd("192.0.2.5"), None);
+}
+
+#[test]
 fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
     let mut intent = usual();
     intent.networks.push(network("global", "GlobalBGP/GlobalBGP", serde_json::json!({})));

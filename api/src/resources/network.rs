@@ -137,9 +137,31 @@ pub struct BgpPeer {
     /// More prefixes than this, over both families, end the session (RFC 4486); at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_prefixes: Option<u32>,
+    /// The path to the peer is watched by BFD (RFC 5880), and its failure ends the session; `{}` takes the defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bfd: Option<Bfd>,
     /// Given: what the peer advertises and this policy accepts is routed. Not given: a default route to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<Policy>,
+}
+
+/// How BFD watches the path to a [`BgpPeer`]. See there for when it is a multihop session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Bfd {
+    /// Between packets, and the least that is taken from the peer: 10 to 60000 ms; 300 unless said. The slower side decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval_milliseconds: Option<u32>,
+    /// This many packets in a row are missed before the path has failed: 1 to 255; 3 unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multiplier: Option<u32>,
+}
+
+impl Bfd {
+    /// `intervalMilliseconds` where it is missing.
+    pub const DEFAULT_INTERVAL: u32 = 300;
+    /// `multiplier` where it is missing.
+    pub const DEFAULT_MULTIPLIER: u32 = 3;
 }
 
 /// What was seen of a [`Network`].

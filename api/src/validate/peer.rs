@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::Faults;
 use crate::policy::{Changes, Policy, PrefixMatch, Rule, parse_community, parse_large_community};
-use crate::resources::{BgpPeer, Network, ValueError};
+use crate::resources::{Bfd, BgpPeer, Network, ValueError};
 
 /// An AS number that a speaker may have: not 0 (RFC 7607), and not AS_TRANS (RFC 6793 §9).
 pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<'_>) {
@@ -61,6 +61,7 @@ impl PeerCheck<'_, '_> {
         self.password();
         self.timers();
         self.hops(local_as);
+        self.bfd();
         if self.peer.port == Some(0) {
             self.fault("port", "0 is not a port: write 1 to 65535, or leave it out for 179");
         }
@@ -180,6 +181,24 @@ impl PeerCheck<'_, '_> {
             self.fault(
                 "connectRetrySeconds",
                 format!("{retry} is not from 1 to 65535: write a number of seconds, or leave it out for 120"),
+            );
+        }
+    }
+
+    fn bfd(&mut self) {
+        let Some(bfd) = &self.peer.bfd else { return };
+        let interval = bfd.interval_milliseconds.unwrap_or(Bfd::DEFAULT_INTERVAL);
+        if !(10..=60_000).contains(&interval) {
+            self.fault(
+                "bfd.intervalMilliseconds",
+                format!("{interval} is not from 10 to 60000: write a number of milliseconds, or leave it out for 300"),
+            );
+        }
+        let multiplier = bfd.multiplier.unwrap_or(Bfd::DEFAULT_MULTIPLIER);
+        if !(1..=255).contains(&multiplier) {
+            self.fault(
+                "bfd.multiplier",
+                format!("{multiplier} is not from 1 to 255 (RFC 5880): write how many packets may be missed, or leave it out for 3"),
             );
         }
     }

@@ -107,6 +107,7 @@ impl Endpoint {
             };
             if same(&session.target) == same(&target) {
                 session.configure(target, now);
+                self.events.push_back(Event { session: id, down: None, status: session.status() });
                 return Ok(());
             }
             self.remove(id, now);

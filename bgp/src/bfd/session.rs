@@ -113,6 +113,8 @@ pub struct Status {
     pub up_count: u64,
     /// How often it left Up.
     pub down_count: u64,
+    /// Of these, because nothing came for the detection time.
+    pub expired_count: u64,
 }
 
 /// Timers of a peer as its last packet gave them.
@@ -147,6 +149,7 @@ pub(super) struct Session {
     next_send: Option<Instant>,
     up_count: u64,
     down_count: u64,
+    expired_count: u64,
     /// Ends by itself then (§6.8.16): an AdminDown has been said for long enough.
     ends: Option<Instant>,
 }
@@ -184,6 +187,7 @@ impl Session {
             next_send: Some(now),
             up_count: 0,
             down_count: 0,
+            expired_count: 0,
             ends: None,
         }
     }
@@ -342,6 +346,7 @@ impl Session {
             if self.state >= State::Init {
                 let down = Down { cause: Cause::TimeExpired, control_plane_independent };
                 outcome.down = self.leave(Diagnostic::TIME_EXPIRED, down, now);
+                self.expired_count += u64::from(outcome.down.is_some());
             }
             // §6.8.1: a peer that was not heard for a detection time may come back as another.
             self.remote_discriminator = 0;
@@ -400,6 +405,7 @@ impl Session {
             multihop: self.target.config.multihop,
             up_count: self.up_count,
             down_count: self.down_count,
+            expired_count: self.expired_count,
         }
     }
 }
