@@ -112,3 +112,14 @@ pub(crate) fn wait_established(host: &Host, deadline: Duration) -> Result<()> {
         }))
     })
 }
+
+/// Waits until every BFD session of a node is Up, and there is one for every peer.
+pub(crate) fn wait_bfd(host: &Host, deadline: Duration) -> Result<()> {
+    wait_for(&format!("the BFD sessions of {}", host.name), deadline, || {
+        let peers = peers(host)?;
+        let state = |p: &Peer| p.bfd.as_ref().map_or("none", |bfd| bfd.state.as_str()).to_owned();
+        Ok(Seen::when(!peers.is_empty() && peers.iter().all(|p| state(p) == "Up"), || {
+            peers.iter().map(|p| format!("{} {}", p.address, state(p))).collect::<Vec<_>>().join(", ")
+        }))
+    })
+}

@@ -44,19 +44,17 @@ fn start(host: &Host, image: Image, env: &[(&str, &str)]) -> Result<()> {
 fn start_frr(host: &Host) -> Result<()> {
     let wanted = host.sh("cat /etc/frr/daemons")?;
     let set = |name: &str, value: &str| wanted.lines().any(|l| l.trim() == format!("{name}={value}"));
-    let mut args = String::new();
+    let option = |name: &str| {
+        let line = wanted.lines().find_map(|l| l.trim().strip_prefix(&format!("{name}=")));
+        line.map(|value| value.trim_matches('"').to_owned())
+    };
     for daemon in ["zebra", "bgpd", "bfdd", "staticd"] {
         if daemon == "zebra" || set(daemon, "yes") {
-            args = wanted
-                .lines()
-                .find_map(|l| l.trim().strip_prefix(&format!("{daemon}_options=")))
-                .unwrap_or("\"-A 127.0.0.1\"")
-                .trim_matches('"')
-                .to_owned();
-            host.sh(&format!("/usr/lib/frr/{daemon} -d {args} --log file:/var/log/frr/{daemon}.log"))?;
+            let args = option(&format!("{daemon}_options")).unwrap_or("-A 127.0.0.1".to_owned());
+            let wrap = option(&format!("{daemon}_wrap")).unwrap_or_default();
+            host.sh(&format!("{wrap} /usr/lib/frr/{daemon} -d {args} --log file:/var/log/frr/{daemon}.log"))?;
         }
     }
-    drop(args);
     host.run("vtysh", ["-b"]).map(|_| ())
 }
 

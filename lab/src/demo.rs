@@ -44,6 +44,9 @@ pub(crate) struct Summary {
     /// From the cut until the last request that was lost, and one interval more; 0 if none was.
     pub uplink_cut_recovery_ms: f64,
     pub uplink_cut_lost_packets: usize,
+    /// The longest time that any flow went unanswered when a ToR fell silent with all its links up.
+    pub silent_tor_recovery_ms: f64,
+    pub silent_tor_lost_packets: usize,
     /// From the start of DEL until both routes had left both spines.
     pub withdraw_ms: f64,
     pub attach_p50_ms: f64,
@@ -122,6 +125,13 @@ impl Summary {
                     self.uplink_cut_recovery_ms, self.uplink_cut_lost_packets
                 ),
             ),
+            row(
+                "recovery from a ToR that falls silent (BFD)",
+                format!(
+                    "{:.0} ms ({} packets lost)",
+                    self.silent_tor_recovery_ms, self.silent_tor_lost_packets
+                ),
+            ),
             row("DEL until the routes have left the spines", format!("{:.1} ms", self.withdraw_ms)),
             row(
                 "ADD, the plugin's whole run",
@@ -184,6 +194,7 @@ pub(crate) fn tour(place: &Place, product: &std::path::Path) -> Result<Summary> 
         tour.restart()?;
         tour.kill()?;
         tour.cut_uplink()?;
+        tour.silent_tor()?;
         tour.withdraw()?;
         Ok(tour.summary)
     })?;
@@ -238,14 +249,16 @@ impl<'a> Tour<'a> {
             for node in &self.nodes {
                 client::wait_answering(self.fabric.host(node)?)?;
                 client::wait_established(self.fabric.host(node)?, PATIENCE)?;
+                client::wait_bfd(self.fabric.host(node)?, PATIENCE)?;
             }
             for router in self.fabric.topology.with_role("tor").chain(self.fabric.topology.with_role("spine"))
             {
                 sessions += routers::wait_sessions(self.fabric.host(router)?, PATIENCE)?;
+                routers::wait_bfd(self.fabric.host(router)?, PATIENCE)?;
             }
             Ok(sessions)
         };
-        step_with("BGP sessions of routers and nodes", work, |n| {
+        step_with("BGP and BFD sessions of routers and nodes", work, |n| {
             format!("{n} session ends established, MD5 towards the nodes")
         })?;
         Ok(())
@@ -356,6 +369,7 @@ impl<'a> Tour<'a> {
 
         client::start_agent(host)?;
         client::wait_established(host, PATIENCE)?;
+        client::wait_bfd(host, PATIENCE)?;
         for (tor, address) in &sessions {
             routers::wait_neighbour(self.fabric.host(tor)?, address, true, PATIENCE)?;
             routers::wait_nothing_stale(self.fabric.host(tor)?, address, PATIENCE)?;
@@ -397,6 +411,51 @@ impl<'a> Tour<'a> {
         (self.summary.uplink_cut_recovery_ms, self.summary.uplink_cut_lost_packets) =
             step_with(&title, work, words)?;
         Ok(())
+    }
+
+    /// A ToR dies as routers do that hang: its links stay up, and nothing comes from it or through it any more.
+    fn silent_tor(&mut self) -> Result<()> {
+        let tor = self.fabric.topology.with_role("tor").last().context("a ToR")?;
+        let host = self.fabric.host(tor)?;
+        let nodes: Vec<&str> =
+            self.nodes.iter().copied().filter(|node| self.rack(node) == self.rack(tor)).collect();
+        let rack = |p: &Pod| self.rack(&p.sandbox.node) == self.rack(tor);
+        let few = |p: &Pod| !p.sandbox.name.ends_with("pod3");
+        let work = || {
+            let mut pinger =
+                Pinger::start(self.flows(|p| few(p) && rack(p), |p| few(p) && !rack(p)), INTERVAL)?;
+            let before = packets(host, "rack")?;
+            pinger.settle(PATIENCE)?;
+            let carried = packets(host, "rack")? - before;
+            ensure!(carried > 100, "the ToR that is to die carries nothing ({carried} packets)");
+            let detections = nodes.iter().map(|node| self.detections(node)).sum::<Result<u64>>()?;
+            host.silence()?;
+            pinger.wait_answers(200, PATIENCE)?;
+            let outcomes = pinger.finish()?;
+            let detected = nodes.iter().map(|node| self.detections(node)).sum::<Result<u64>>()? - detections;
+            ensure!(detected == nodes.len() as u64, "BFD told {detected} of {nodes:?}");
+            host.end_silence()?;
+            routers::wait_sessions(host, PATIENCE)?;
+            routers::wait_bfd(host, PATIENCE)?;
+            for node in &nodes {
+                client::wait_established(self.fabric.host(node)?, PATIENCE)?;
+                client::wait_bfd(self.fabric.host(node)?, PATIENCE)?;
+            }
+            let gap = outcomes.iter().map(|o| o.longest_gap).max().unwrap_or_default();
+            Ok((ms(gap), outcomes.iter().map(|o| o.lost.len()).sum()))
+        };
+        let title = format!("{tor} silent, all its links up");
+        let words =
+            |(recovery, lost): &(f64, usize)| format!("recovered in {recovery:.0} ms, {lost} packets lost");
+        (self.summary.silent_tor_recovery_ms, self.summary.silent_tor_lost_packets) =
+            step_with(&title, work, words)?;
+        Ok(())
+    }
+
+    /// Failures that BFD on a node has detected by itself.
+    fn detections(&self, node: &str) -> Result<u64> {
+        let peers = client::peers(self.fabric.host(node)?)?;
+        Ok(peers.iter().filter_map(|peer| peer.bfd.as_ref()).map(|bfd| bfd.detections).sum())
     }
 
     fn withdraw(&mut self) -> Result<()> {
@@ -511,6 +570,7 @@ mod tests {
             "restart_lost_packets",
             "kill_lost_packets",
             "uplink_cut_recovery_ms",
+            "silent_tor_recovery_ms",
             "withdraw_ms",
             "attach_p50_ms",
             "attach_p99_ms",

@@ -145,6 +145,23 @@ impl Host {
         self.run("sh", ["-c", line])
     }
 
+    /// From now on the node neither hears nor says nor forwards an IP packet, while its links stay up and its processes
+    /// run: the silent death of a router, in one transaction of the kernel.
+    pub(crate) fn silence(&self) -> Result<()> {
+        self.run(
+            "nft",
+            ["add table inet silence; \
+              add chain inet silence in { type filter hook prerouting priority -500; policy drop; }; \
+              add chain inet silence out { type filter hook output priority -500; policy drop; }"],
+        )
+        .map(drop)
+    }
+
+    /// Ends [`Host::silence`].
+    pub(crate) fn end_silence(&self) -> Result<()> {
+        self.run("nft", ["delete table inet silence"]).map(drop)
+    }
+
     /// Starts a daemon that stays in the foreground, in a process group of its own, its outputs in a log file.
     pub(crate) fn daemon(
         &self,

@@ -52,6 +52,20 @@ impl Log {
         let settled = self.sent.iter().rev().skip_while(|(_, answer)| answer.is_none());
         settled.take_while(|(sent, answer)| answer.is_some() && *sent >= since).count()
     }
+
+    /// The longest time between the first request of a row of lost ones and the next one that was answered (or the last
+    /// one sent).
+    fn longest_gap(&self) -> Duration {
+        let (mut longest, mut since) = (Duration::ZERO, None);
+        for (sent, answer) in &self.sent {
+            let since_lost = *since.get_or_insert(*sent);
+            longest = longest.max(sent.duration_since(since_lost));
+            if answer.is_some() {
+                since = None;
+            }
+        }
+        longest
+    }
 }
 
 /// Requests under way on a set of flows.
@@ -73,6 +87,8 @@ pub(crate) struct Outcome {
     pub lost: Vec<Instant>,
     /// The longest time an answer took.
     pub slowest: Duration,
+    /// From the first request of a row of lost ones until the next that was answered, the longest; zero if none was lost.
+    pub longest_gap: Duration,
 }
 
 impl Pinger {
@@ -151,6 +167,7 @@ impl Pinger {
                 sent: log.sent.len(),
                 lost: log.sent.iter().filter(|(_, a)| a.is_none()).map(|(sent, _)| *sent).collect(),
                 slowest: took.max().unwrap_or_default(),
+                longest_gap: log.longest_gap(),
             }
         };
         Ok(self.flows.iter().zip(&self.logs).map(outcome).collect())
@@ -301,6 +318,19 @@ mod tests {
         assert_eq!(log(&[true, true, true]).answered_in_a_row(t), 3);
         assert_eq!(log(&[true, false, true, true, false]).answered_in_a_row(t), 2);
         assert_eq!(log(&[false]).answered_in_a_row(t), 0);
+    }
+
+    #[test]
+    fn a_gap_lasts_until_the_next_request_that_was_answered() {
+        let t = Instant::now();
+        let log = |answers: &[bool]| {
+            let sent = |index: usize| t + Duration::from_millis(5) * u32::try_from(index).unwrap();
+            Log { sent: answers.iter().enumerate().map(|(i, a)| (sent(i), a.then_some(t))).collect() }
+                .longest_gap()
+        };
+        assert_eq!(log(&[true, true]), Duration::ZERO);
+        assert_eq!(log(&[true, false, true, false, false, true, true]), Duration::from_millis(10));
+        assert_eq!(log(&[true, false, false, false]), Duration::from_millis(10));
     }
 
     #[test]

@@ -25,6 +25,21 @@ pub(crate) fn wait_sessions(router: &Host, deadline: Duration) -> Result<usize> 
     })
 }
 
+/// Waits until every BFD session of a router is up; how many there are.
+pub(crate) fn wait_bfd(router: &Host, deadline: Duration) -> Result<usize> {
+    wait_for(&format!("the BFD sessions of {}", router.name), deadline, || {
+        let answer = vtysh_json(router, "show bfd peers json")?;
+        let sessions = answer.as_array().context("no BFD sessions")?;
+        let missing: Vec<String> = sessions
+            .iter()
+            .filter(|session| session["status"] != "up")
+            .map(|session| format!("{} {}", session["peer"], session["status"]))
+            .collect();
+        let good = missing.is_empty() && !sessions.is_empty();
+        Ok(if good { Seen::Yes(sessions.len()) } else { Seen::NotYet(missing.join(", ")) })
+    })
+}
+
 /// One neighbour, as the router describes it.
 pub(crate) fn neighbour(router: &Host, address: &str) -> Result<Value> {
     let answer = vtysh_json(router, &format!("show bgp neighbors {address} json"))?;

@@ -57,13 +57,14 @@ fn the_demo(context: &Context) -> Result<Verdict> {
         bail!("{}", faults.join("; "));
     }
     passed(format!(
-        "{}/{} pairs, {} routes, 0 of {} and 0 of {} packets lost, uplink {:.0} ms, withdraw {:.0} ms",
+        "{}/{} pairs, {} routes, 0 of {} and 0 of {} packets lost, uplink {:.0} ms, silent ToR {:.0} ms, withdraw {:.0} ms",
         summary.pairs_ok,
         summary.pairs_total,
         summary.spine_pod_routes,
         summary.restart_sent_packets,
         summary.kill_sent_packets,
         summary.uplink_cut_recovery_ms,
+        summary.silent_tor_recovery_ms,
         summary.withdraw_ms
     ))
 }
