@@ -149,8 +149,8 @@ impl Summary {
 /// `cargo lab demo`. Returns whether everything that was promised held.
 pub(crate) fn demo(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab demo")?;
-    say("Trunkline on two racks: 2 spines, 4 ToRs (FRR), 4 nodes with 3 pods each\n");
-    packages::need(packages::ALWAYS.into_iter().chain(["frr"]))?;
+    say("Trunkline on two racks: 2 spines (BIRD), 4 ToRs (FRR), 4 nodes with 3 pods each\n");
+    packages::need(packages::ALWAYS.into_iter().chain(["frr", "bird2"]))?;
     let start = Instant::now();
     let product = product::build(place)?;
     let mut summary = tour(place, &product)?;
@@ -171,7 +171,7 @@ pub(crate) fn demo(place: &Place, json: bool) -> Result<bool> {
     say("\nLook around:");
     say("  cargo lab up two-racks                                    bring it up and leave it running");
     say("  cargo lab exec two-racks node1a trunkline peers           the operator's commands");
-    say("  cargo lab exec two-racks spine1 vtysh -c 'show bgp ipv4 unicast'");
+    say("  cargo lab exec two-racks tor1a vtysh -c 'show bgp ipv4 unicast'");
     say("  cargo lab down two-racks");
     Ok(faults.is_empty())
 }
@@ -253,8 +253,8 @@ impl<'a> Tour<'a> {
             }
             for router in self.fabric.topology.with_role("tor").chain(self.fabric.topology.with_role("spine"))
             {
-                sessions += routers::wait_sessions(self.fabric.host(router)?, PATIENCE)?;
-                routers::wait_bfd(self.fabric.host(router)?, PATIENCE)?;
+                sessions += routers::wait_sessions(self.fabric, router, PATIENCE)?;
+                routers::wait_bfd(self.fabric, router, PATIENCE)?;
             }
             Ok(sessions)
         };
@@ -402,7 +402,7 @@ impl<'a> Tour<'a> {
             let recovery =
                 last_lost.map_or(Duration::ZERO, |at| at.saturating_duration_since(cut) + INTERVAL);
             let lost: usize = outcomes.iter().map(|o| o.lost.len()).sum();
-            routers::wait_sessions(host, PATIENCE)?;
+            routers::wait_sessions(self.fabric, tor, PATIENCE)?;
             Ok((ms(recovery), lost))
         };
         let title = format!("{tor}'s uplink to spine1 cut");
@@ -435,8 +435,8 @@ impl<'a> Tour<'a> {
             let detected = nodes.iter().map(|node| self.detections(node)).sum::<Result<u64>>()? - detections;
             ensure!(detected == nodes.len() as u64, "BFD told {detected} of {nodes:?}");
             host.end_silence()?;
-            routers::wait_sessions(host, PATIENCE)?;
-            routers::wait_bfd(host, PATIENCE)?;
+            routers::wait_sessions(self.fabric, tor, PATIENCE)?;
+            routers::wait_bfd(self.fabric, tor, PATIENCE)?;
             for node in &nodes {
                 client::wait_established(self.fabric.host(node)?, PATIENCE)?;
                 client::wait_bfd(self.fabric.host(node)?, PATIENCE)?;

@@ -70,7 +70,7 @@ enum Command {
     },
     /// Run a command on a node of a topology that is up, or a shell if no command is given.
     #[command(
-        after_help = "Examples:\n  cargo lab exec two-racks node1a trunkline peers\n  cargo lab exec two-racks spine1 vtysh -c 'show bgp summary'"
+        after_help = "Examples:\n  cargo lab exec two-racks node1a trunkline peers\n  cargo lab exec two-racks tor1a vtysh -c 'show bgp summary'"
     )]
     Exec {
         /// A topology's name: see `cargo lab list`.

@@ -1,6 +1,7 @@
-//! What the lab asks of FRR, and the kernel's tables on any node.
+//! What the lab asks of FRR and BIRD, and the kernel's tables on any node.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -8,36 +9,77 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::daemons::vtysh_json;
+use crate::fabric::Fabric;
 use crate::host::Host;
 use crate::shell::{Seen, wait_for};
+use crate::topology::Image;
 
-/// Waits until every BGP session of a router is established.
-pub(crate) fn wait_sessions(router: &Host, deadline: Duration) -> Result<usize> {
-    wait_for(&format!("the BGP sessions of {}", router.name), deadline, || {
-        let summary = vtysh_json(router, "show bgp ipv4 unicast summary json")?;
+/// Waits until every BGP session of a router (FRR or BIRD) is established; how many there are.
+pub(crate) fn wait_sessions(fabric: &Fabric, router: &str, deadline: Duration) -> Result<usize> {
+    wait_all(&format!("the BGP sessions of {router}"), deadline, "Established", || {
+        let host = fabric.host(router)?;
+        if is_bird(fabric, router) {
+            // Name Proto Table State Since Info
+            return words_of(&host.run("birdc", ["show", "protocols"])?, |words| {
+                (words.get(1) == Some(&"BGP")).then(|| (words[0], words.last().copied().unwrap_or_default()))
+            });
+        }
+        let summary = vtysh_json(host, "show bgp ipv4 unicast summary json")?;
         let peers = summary["peers"].as_object().context("no peers in the summary")?;
-        let missing: Vec<String> = peers
-            .iter()
-            .filter(|(_, p)| p["state"] != "Established")
-            .map(|(address, p)| format!("{address} {}", p["state"]))
-            .collect();
-        Ok(if missing.is_empty() { Seen::Yes(peers.len()) } else { Seen::NotYet(missing.join(", ")) })
+        Ok(peers.iter().map(|(address, peer)| (address.clone(), text(&peer["state"]))).collect())
     })
 }
 
-/// Waits until every BFD session of a router is up; how many there are.
-pub(crate) fn wait_bfd(router: &Host, deadline: Duration) -> Result<usize> {
-    wait_for(&format!("the BFD sessions of {}", router.name), deadline, || {
-        let answer = vtysh_json(router, "show bfd peers json")?;
-        let sessions = answer.as_array().context("no BFD sessions")?;
-        let missing: Vec<String> = sessions
-            .iter()
-            .filter(|session| session["status"] != "up")
-            .map(|session| format!("{} {}", session["peer"], session["status"]))
-            .collect();
-        let good = missing.is_empty() && !sessions.is_empty();
-        Ok(if good { Seen::Yes(sessions.len()) } else { Seen::NotYet(missing.join(", ")) })
+/// Waits until every BFD session of a router (FRR or BIRD) is up; how many there are.
+pub(crate) fn wait_bfd(fabric: &Fabric, router: &str, deadline: Duration) -> Result<usize> {
+    wait_all(&format!("the BFD sessions of {router}"), deadline, "up", || {
+        let host = fabric.host(router)?;
+        if is_bird(fabric, router) {
+            // Address Interface State Since Interval Timeout
+            return words_of(&host.run("birdc", ["show", "bfd", "sessions"])?, |words| {
+                let _address: IpAddr = words.first()?.parse().ok()?;
+                Some((words[0], words.get(2).copied().unwrap_or_default()))
+            });
+        }
+        let sessions = vtysh_json(host, "show bfd peers json")?;
+        let sessions = sessions.as_array().context("no list of BFD sessions")?;
+        Ok(sessions.iter().map(|session| (text(&session["peer"]), text(&session["status"]))).collect())
     })
+}
+
+fn wait_all(
+    what: &str,
+    deadline: Duration,
+    wanted: &str,
+    ask: impl Fn() -> Result<Vec<(String, String)>>,
+) -> Result<usize> {
+    wait_for(what, deadline, || {
+        let all = ask()?;
+        let missing: Vec<String> = all
+            .iter()
+            .filter(|(_, state)| !state.eq_ignore_ascii_case(wanted))
+            .map(|(who, state)| format!("{who} {state}"))
+            .collect();
+        let good = missing.is_empty() && !all.is_empty();
+        Ok(if good { Seen::Yes(all.len()) } else { Seen::NotYet(missing.join(", ")) })
+    })
+}
+
+fn is_bird(fabric: &Fabric, router: &str) -> bool {
+    fabric.topology.nodes.get(router).is_some_and(|node| node.image == Image::Bird)
+}
+
+/// Rows of a table that birdc prints, as far as `row` knows them.
+fn words_of(
+    table: &str,
+    row: impl for<'a> Fn(&[&'a str]) -> Option<(&'a str, &'a str)>,
+) -> Result<Vec<(String, String)>> {
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    Ok(rows.filter_map(|words| row(&words).map(|(who, state)| (who.to_owned(), state.to_owned()))).collect())
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// One neighbour, as the router describes it.
@@ -74,10 +116,16 @@ pub(crate) fn wait_nothing_stale(router: &Host, address: &str, deadline: Duratio
     })
 }
 
-/// Whether the router's BGP table has a prefix, from any peer.
-pub(crate) fn has_path(router: &Host, prefix: &IpNet) -> Result<bool> {
+/// Whether the table of a router (FRR or BIRD) has a prefix, from any peer.
+pub(crate) fn has_path(fabric: &Fabric, router: &str, prefix: &IpNet) -> Result<bool> {
+    let host = fabric.host(router)?;
+    if is_bird(fabric, router) {
+        // A failure means that there is none, and birdc says so with status 1.
+        let table = host.sh(&format!("birdc show route {prefix} || :"))?;
+        return Ok(table.contains(&prefix.to_string()));
+    }
     let family = if prefix.addr().is_ipv4() { "ipv4" } else { "ipv6" };
-    let answer = vtysh_json(router, &format!("show bgp {family} unicast {prefix} json"))?;
+    let answer = vtysh_json(host, &format!("show bgp {family} unicast {prefix} json"))?;
     Ok(answer["paths"].as_array().is_some_and(|paths| !paths.is_empty())
         && answer["prefix"] == prefix.to_string())
 }

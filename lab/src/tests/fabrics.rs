@@ -94,9 +94,11 @@ fn no_export(context: &Context) -> Result<Verdict> {
             has(router, &subnets)?;
             // The global pod's routes came after the local pod's: what was going to come has come.
             has(router, &prefixes(&everywhere.addresses))?;
-            let host = bed.host(router)?;
             for prefix in prefixes(&attached.addresses) {
-                ensure!(!routers::has_path(host, &prefix)?, "{router} has {prefix}, which carries NO_EXPORT");
+                ensure!(
+                    !routers::has_path(bed.fabric, router, &prefix)?,
+                    "{router} has {prefix}, which carries NO_EXPORT"
+                );
             }
         }
         // And it is reached from the other rack all the same, by its subnet.

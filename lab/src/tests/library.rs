@@ -55,7 +55,7 @@ fn example(context: &Context) -> Result<Verdict> {
         routers::wait_neighbour(frr, "10.1.0.2", true, PATIENCE)?;
         let prefix = "192.0.2.0/24".parse()?;
         wait_for("FRR to have the example's prefix", PATIENCE, || {
-            Ok(Seen::when(routers::has_path(frr, &prefix)?, || "not there".to_owned()))
+            Ok(Seen::when(routers::has_path(fabric, "frr", &prefix)?, || "not there".to_owned()))
         })?;
         wait_for("the example to have FRR's prefix", PATIENCE, || {
             let said = said(host)?;
