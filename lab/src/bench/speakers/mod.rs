@@ -55,6 +55,12 @@ impl Speaker {
         }
     }
 
+    /// Seconds. GoBGP takes no hold time for no time at all to write in, and drops the session at its first full buffer
+    /// (its write deadline is the negotiated hold time from now); its configuration has this hour too.
+    fn hold_time(self) -> u16 {
+        if self == Speaker::Gobgp { 3600 } else { 0 }
+    }
+
     /// Name of its process.
     fn process(self) -> &'static str {
         match self {
@@ -260,10 +266,9 @@ fn run(fabric: &Fabric, speaker: Speaker, load: Load, octets: &[u8]) -> Result<S
     // The most that was resident is that of this load.
     std::fs::write(format!("/proc/{}/clear_refs", pid.as_raw_nonzero()), "5")?;
     let cpu = cpu_seconds(pid)?;
-    let network = speaker.network();
     let (passed_on, withdrawn) = fabric.host("peers")?.ns.within(|| {
-        let sinks = Sinks::connect(network, sinks, prefixes)?;
-        let mut feeder = Feeder::connect(network)?;
+        let sinks = Sinks::connect(speaker, sinks, prefixes)?;
+        let mut feeder = Feeder::connect(speaker)?;
         let start = Instant::now();
         feeder.tell(octets)?;
         let passed_on = sinks.wait_announced(speaker.patience())?.duration_since(start);

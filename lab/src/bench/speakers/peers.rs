@@ -1,5 +1,6 @@
 //! The two ends of the benchmark: a feeder whose octets are written beforehand, and sinks that only count. Both are as
-//! cheap as can be, so that what is timed is the speaker between them. Hold time 0: nobody has to keep anything alive.
+//! cheap as can be, so that what is timed is the speaker between them. No hold time, or one longer than any load: nobody has to
+//! keep anything alive.
 
 use std::io::{Read, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Speaker;
 
 const FEEDER_AS: u32 = 65100;
 const SINK_AS: u32 = 65200;
@@ -58,10 +61,10 @@ pub(super) fn table(prefixes: u32, to_a_set: u32, network: u8) -> Vec<u8> {
 }
 
 /// An Established session from `local`; tries until the speaker takes it.
-fn establish(local: Ipv4Addr, asn: u32, network: u8) -> Result<TcpStream> {
+fn establish(local: Ipv4Addr, asn: u32, to: Speaker) -> Result<TcpStream> {
     let deadline = Instant::now() + SESSION;
     loop {
-        match attempt(local, asn, network) {
+        match attempt(local, asn, to) {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() > deadline => {
                 return Err(error.context(format!("no session from {local}")));
@@ -72,19 +75,19 @@ fn establish(local: Ipv4Addr, asn: u32, network: u8) -> Result<TcpStream> {
     }
 }
 
-fn attempt(local: Ipv4Addr, asn: u32, network: u8) -> Result<TcpStream> {
+fn attempt(local: Ipv4Addr, asn: u32, to: Speaker) -> Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.bind(&SocketAddr::from((local, 0)).into())?;
-    let speaker = SocketAddr::from((Ipv4Addr::new(10, network, 0, 1), 179));
+    let speaker = SocketAddr::from((Ipv4Addr::new(10, to.network(), 0, 1), 179));
     socket.connect_timeout(&speaker.into(), Duration::from_secs(5))?;
     let mut stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    // AS, hold time 0, identifier; multiprotocol IPv4 unicast and four-octet AS numbers.
+    // AS, hold time, identifier; multiprotocol IPv4 unicast and four-octet AS numbers.
     let mut open = vec![4];
     open.extend_from_slice(&(asn as u16).to_be_bytes());
-    open.extend_from_slice(&[0, 0]);
+    open.extend_from_slice(&to.hold_time().to_be_bytes());
     open.extend_from_slice(&local.octets());
     open.extend_from_slice(&[14, 2, 12, 1, 4, 0, 1, 0, 1, 65, 4]);
     open.extend_from_slice(&asn.to_be_bytes());
@@ -117,8 +120,8 @@ pub(super) struct Feeder {
 }
 
 impl Feeder {
-    pub(super) fn connect(network: u8) -> Result<Feeder> {
-        let stream = establish(Ipv4Addr::new(10, network, 0, 2), FEEDER_AS, network)?;
+    pub(super) fn connect(to: Speaker) -> Result<Feeder> {
+        let stream = establish(Ipv4Addr::new(10, to.network(), 0, 2), FEEDER_AS, to)?;
         let mut reader = stream.try_clone()?;
         let drain = std::thread::spawn(move || {
             let mut thrown_away = vec![0; 64 * 1024];
@@ -157,11 +160,11 @@ pub(super) struct Sinks {
 
 impl Sinks {
     /// `count` sinks that wait for `prefixes` each.
-    pub(super) fn connect(network: u8, count: u8, prefixes: u32) -> Result<Sinks> {
+    pub(super) fn connect(to: Speaker, count: u8, prefixes: u32) -> Result<Sinks> {
         let (sender, heard) = mpsc::channel();
         let (mut streams, mut threads) = (Vec::new(), Vec::new());
         for sink in 1..=count {
-            let stream = establish(Ipv4Addr::new(10, network, 1, sink), SINK_AS, network)?;
+            let stream = establish(Ipv4Addr::new(10, to.network(), 1, sink), SINK_AS, to)?;
             let (reader, sender) = (stream.try_clone()?, sender.clone());
             threads.push(std::thread::spawn(move || {
                 if let Err(error) = count_all(reader, prefixes, &sender) {
