@@ -106,6 +106,10 @@ pub struct PeerConfig {
     pub families: FamilySet,
     /// Graceful restart: the Restart Time offered, in seconds (12 bits, at most 4095). None: not offered.
     pub graceful_restart: Option<u16>,
+    /// Whether graceful restart also covers the end of a session by a NOTIFICATION or by the Hold Timer (RFC 8538, the
+    /// N bit), if the peer offers the same. Off unless said: without BFD, a peer that died would be believed for its
+    /// Restart Time longer.
+    pub restart_notification: bool,
     /// The most prefixes taken from the peer over both families; one more is a Cease (RFC 4486 subcode 1).
     pub max_prefixes: Option<u32>,
     /// What of the peer's paths is used. Paths that are refused are kept, so that an edit needs no refresh.
@@ -140,6 +144,7 @@ impl PeerConfig {
             ttl_security: None,
             families: FamilySet::ALL,
             graceful_restart: Some(120),
+            restart_notification: false,
             max_prefixes: None,
             import: Policy::accept_all(),
             export: Policy::accept_all(),
@@ -176,6 +181,7 @@ impl PeerConfig {
             ttl_security: _,  // likewise
             families,
             graceful_restart,
+            restart_notification,
             max_prefixes: _, // checked against the count at once
             import: _,       // run again over what was received
             export: _,       // run again over what is advertised
@@ -193,6 +199,7 @@ impl PeerConfig {
             || *hold_time != new.hold_time
             || *families != new.families
             || *graceful_restart != new.graceful_restart
+            || *restart_notification != new.restart_notification
             || *shutdown != new.shutdown
     }
 }

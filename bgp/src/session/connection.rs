@@ -151,6 +151,12 @@ impl Connection {
         }
     }
 
+    /// Both sides said that they know what a Hard Reset is (RFC 8538).
+    pub(crate) fn knows_hard_reset(&self) -> bool {
+        let restart = self.negotiated.as_ref().and_then(|negotiated| negotiated.graceful_restart);
+        restart.is_some_and(|restart| restart.notification)
+    }
+
     /// How long the peer may take nothing: 8 minutes, or twice the Hold Time (RFC 9687 §3.2).
     pub(crate) fn send_hold(&self) -> Duration {
         let hold = self.negotiated.as_ref().map_or(Duration::ZERO, |negotiated| negotiated.hold_time);

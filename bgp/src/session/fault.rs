@@ -2,7 +2,7 @@
 //!
 //! Every end of a connection, quiet or not, is a [`Fault`]. Its three consequences stand side by side here: the
 //! NOTIFICATION (`Fault::notification`), whether the peer's paths may outlive the session
-//! (`Fault::retains`, RFC 4724 §4.2), and the wait (`Fault::retry`).
+//! (`Fault::retains`, RFC 4724 §4.2 and RFC 8538), and the wait (`Fault::retry`).
 
 use crate::bfd::Diagnostic;
 use crate::wire::{Cease, MessageKind, Notification, WireError};
@@ -155,10 +155,24 @@ impl Fault {
         })
     }
 
-    /// Whether the peer may be restarting, so that its paths are kept if it said so: only where TCP ended and no
-    /// NOTIFICATION went either way (RFC 4724 §4.2; RFC 8538 would change that).
-    pub(crate) fn retains(&self) -> bool {
-        matches!(self, Fault::Closed(_) | Fault::Superseded)
+    /// Whether the end of an Established session is to last: nothing is kept over it on either side, graceful restart or
+    /// not. Where RFC 8538 is agreed upon, its NOTIFICATION travels inside a Hard Reset (§4, and the table of its §5).
+    pub(crate) fn is_hard(&self) -> bool {
+        matches!(
+            self,
+            // BFD says that packets do not arrive, which no restart of a control plane explains (RFC 9384 §3).
+            Fault::PrefixLimit { .. } | Fault::Deconfigured | Fault::Shutdown { .. } | Fault::BfdDown { .. }
+        )
+    }
+
+    /// Whether the peer's paths are kept if it offers that: where TCP ended and no NOTIFICATION went either way (RFC
+    /// 4724 §4.2), and with `notification` (both sides have RFC 8538's N bit) after any other end but a hard one.
+    pub(crate) fn retains(&self, notification: bool) -> bool {
+        match self {
+            Fault::Closed(_) | Fault::Superseded => true,
+            Fault::Notified(theirs) => notification && !theirs.is_hard_reset(),
+            _ => notification && !self.is_hard(),
+        }
     }
 
     /// What follows when no connection is left.

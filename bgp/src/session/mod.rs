@@ -21,12 +21,12 @@
 //!   Restart Time is over.
 //! - A NOTIFICATION is never answered by another.
 //!
-//! Graceful restart (RFC 4724). *Helper*: when TCP ends and no NOTIFICATION went either way, the families of the peer's
-//! capability are retained: their paths turn stale, and go at End-of-RIB, when the new OPEN lacks the family or its F
+//! Graceful restart (RFC 4724). *Helper*: when TCP ends and no NOTIFICATION went either way, or whatever ended the session
+//! unless it was a Hard Reset if both sides have the N bit (RFC 8538), the families of the peer's capability are retained: their paths turn stale, and go at End-of-RIB, when the new OPEN lacks the family or its F
 //! bit, when the Restart Time is over, or [`STALE_PATH_TIME`] after the session is back. Paths that are stale when
 //! the session is lost once more go at once. A connection that the peer opens while another has been Established for
 //! [`COLLISION_TIME`], and that goes as far as OPEN, is taken for its restart. *Restarting*: R and F bits in OPEN; the deferral is the
-//! speaker's. RFC 8538 (after NOTIFICATION) and RFC 9494 (long-lived) are not done.
+//! speaker's. An edit of this side's that needs a new session is such an end too: what stays agreed upon is kept. RFC 9494 (long-lived) is not done.
 
 pub(crate) mod connection;
 pub mod fault;
@@ -45,7 +45,7 @@ use crate::config::PeerConfig;
 pub use crate::speaker::io::{Action, ConnId, Event};
 pub use crate::speaker::status::State;
 use crate::types::{Family, FamilySet, PeerId};
-use crate::wire::{Open, Update};
+use crate::wire::{Notification, Open, Update};
 
 /// How long stale paths may wait for End-of-RIB after the session is back.
 pub const STALE_PATH_TIME: Duration = Duration::from_secs(360);
@@ -93,8 +93,9 @@ pub trait Sink {
     fn writable(&mut self, conn: ConnId);
     /// The session is Established. Stale paths of families in `kept` wait for End-of-RIB.
     fn established(&mut self, peer: PeerId, session: Session<'_>, kept: FamilySet);
-    /// The session is over, by `fault`; paths of families in `retained` turn stale, all others go.
-    fn down(&mut self, peer: PeerId, retained: FamilySet, fault: &Fault);
+    /// The session is over, by `fault`, of which the peer was told `notification`; paths of families in `retained` turn
+    /// stale, all others go.
+    fn down(&mut self, peer: PeerId, retained: FamilySet, fault: &Fault, notification: Option<&Notification>);
     /// An UPDATE of the Established session. The answer is how many prefixes there are from the peer now.
     fn update(&mut self, peer: PeerId, update: &Update<'_>) -> usize;
     /// How many prefixes there are from the peer.

@@ -55,6 +55,8 @@ pub struct Negotiated {
 /// The peer's side of graceful restart (RFC 4724 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRestart {
+    /// Its paths are kept after a NOTIFICATION too, unless that is a Hard Reset: both sides have the N bit (RFC 8538).
+    pub notification: bool,
     /// R: the peer was restarted; nobody waits for its End-of-RIB before telling it routes.
     pub restarting: bool,
     /// Restart Time: how long its paths are kept after it was lost.
@@ -80,7 +82,7 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
             config.families.iter().map(|family| RestartFamily { family: family.into(), forwarding });
         capabilities.push(Capability::GracefulRestart {
             restarting: local.restarting,
-            notification: false, // RFC 8538: not done here
+            notification: config.restart_notification,
             restart_time,
             families: families.collect(),
         });
@@ -111,7 +113,7 @@ impl Negotiated {
         let both = |is: fn(&Capability) -> bool| {
             ours.capabilities.iter().any(is) && theirs.capabilities.iter().any(is)
         };
-        let graceful_restart = config.graceful_restart.and_then(|_| PeerRestart::of(theirs));
+        let graceful_restart = config.graceful_restart.and_then(|_| PeerRestart::of(theirs, config));
         Ok(Negotiated {
             families,
             remote_as: theirs.my_as,
@@ -150,18 +152,21 @@ impl Negotiated {
 }
 
 impl PeerRestart {
-    fn of(open: &Open) -> Option<PeerRestart> {
+    fn of(open: &Open, config: &PeerConfig) -> Option<PeerRestart> {
         open.capabilities.iter().find_map(|capability| match capability {
-            Capability::GracefulRestart { restarting, restart_time, families, .. } => Some(PeerRestart {
-                restarting: *restarting,
-                time: Duration::from_secs(u64::from(*restart_time)),
-                families: families.iter().filter_map(|entry| entry.family.family()).collect(),
-                forwarding: families
-                    .iter()
-                    .filter(|entry| entry.forwarding)
-                    .filter_map(|entry| entry.family.family())
-                    .collect(),
-            }),
+            Capability::GracefulRestart { restarting, notification, restart_time, families } => {
+                Some(PeerRestart {
+                    notification: *notification && config.restart_notification,
+                    restarting: *restarting,
+                    time: Duration::from_secs(u64::from(*restart_time)),
+                    families: families.iter().filter_map(|entry| entry.family.family()).collect(),
+                    forwarding: families
+                        .iter()
+                        .filter(|entry| entry.forwarding)
+                        .filter_map(|entry| entry.family.family())
+                        .collect(),
+                })
+            }
             _ => None,
         })
     }

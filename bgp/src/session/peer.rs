@@ -19,7 +19,7 @@ use crate::config::PeerConfig;
 use crate::speaker::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
 use crate::speaker::status::Traffic;
 use crate::types::{Family, FamilySet, PeerId};
-use crate::wire::Scratch;
+use crate::wire::{Notification, Scratch};
 
 /// Timers of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +221,14 @@ impl Peer {
             self.mode = Mode::Stopped;
             self.fail(slot, Fault::ConfigurationChange, now, sink);
         }
-        self.sweep(self.stale, sink);
+        // What the new session will not carry, or another AS said.
+        let gone = match self.config.graceful_restart {
+            Some(_) if self.config.remote_as == before.remote_as => {
+                self.stale.difference(self.config.families)
+            }
+            _ => self.stale,
+        };
+        self.sweep(gone, sink);
         self.idle_hold = FIRST_WAIT;
         self.connect_wait = FIRST_WAIT;
         self.begin(now, sink);
@@ -513,12 +520,14 @@ impl Peer {
     fn drop_connection(&mut self, slot: usize, fault: Fault, now: Instant, sink: &mut impl Sink) {
         let Some(mut connection) = self.connections[slot].take() else { return };
         let text = fault.to_string();
+        let notification = fault.notification().filter(|_| connection.state >= State::OpenSent);
+        let hard = fault.is_hard() && connection.knows_hard_reset();
+        let notification = notification.map(|it| if hard { Notification::hard_reset(&it) } else { it });
         match &fault {
             Fault::Closed(_) | Fault::Connect(_) => {}
             _ => {
                 let mut last_words = Vec::new();
-                let notification = fault.notification().filter(|_| connection.state >= State::OpenSent);
-                if let Some(notification) = notification {
+                if let Some(notification) = &notification {
                     connection.take_output(&mut last_words);
                     let control = last_words.len();
                     notification.encode(&mut last_words);
@@ -534,7 +543,7 @@ impl Peer {
             self.last_error = Some((text.clone(), now));
         }
         if connection.state == State::Established {
-            self.lose_session(&connection, &fault, text, now, sink);
+            self.lose_session(&connection, &fault, notification.as_ref(), text, now, sink);
         } else if fault.is_error() && self.reported.as_ref() != Some(&text) {
             self.reported = Some(text.clone());
             sink.event(Event::PeerError { peer: self.id, address: self.config.address, error: text });
@@ -545,6 +554,7 @@ impl Peer {
         &mut self,
         connection: &Connection,
         fault: &Fault,
+        told: Option<&Notification>,
         reason: String,
         now: Instant,
         sink: &mut impl Sink,
@@ -553,7 +563,9 @@ impl Peer {
         // What is stale already was so before this loss: it goes (RFC 4724 §4.2, consecutive restarts).
         self.sweep(self.stale, sink);
         let negotiated = connection.negotiated.as_ref();
-        let restart = negotiated.and_then(|n| Some((n, n.graceful_restart?))).filter(|_| fault.retains());
+        let restart = negotiated
+            .and_then(|n| Some((n, n.graceful_restart?)))
+            .filter(|(_, restart)| fault.retains(restart.notification));
         let (retained, time) = restart.map_or((FamilySet::EMPTY, Duration::ZERO), |(negotiated, restart)| {
             let families = restart.families.intersection(negotiated.families);
             (if restart.time.is_zero() { FamilySet::EMPTY } else { families }, restart.time)
@@ -570,7 +582,7 @@ impl Peer {
             self.connect_wait = FIRST_WAIT;
         }
         self.last_down = Some((reason.clone(), now));
-        sink.down(self.id, retained, fault);
+        sink.down(self.id, retained, fault, told);
         sink.event(Event::PeerDown { peer: self.id, address: self.config.address, reason, retained });
     }
 

@@ -12,7 +12,7 @@ use crate::config::PeerConfig;
 use crate::rib::{Rib, RibPeer, SessionFacts};
 use crate::session::{Fault, Session, Sink};
 use crate::types::{Family, FamilySet, NextHop, PeerId};
-use crate::wire::Update;
+use crate::wire::{Notification, Update};
 
 /// See the module.
 #[derive(Debug)]
@@ -83,8 +83,14 @@ impl Sink for Hub {
         self.rib.peer_up(peer, session_facts(session));
     }
 
-    fn down(&mut self, peer: PeerId, retained: FamilySet, fault: &Fault) {
-        self.stations_down(peer, fault);
+    fn down(
+        &mut self,
+        peer: PeerId,
+        retained: FamilySet,
+        fault: &Fault,
+        notification: Option<&Notification>,
+    ) {
+        self.stations_down(peer, fault, notification);
         if !self.frozen {
             self.rib.peer_down(peer, retained);
         }

@@ -9,7 +9,7 @@ use crate::bmp::{DownReason, PeerHeader, Station, StationConfig, StationId, Stat
 use crate::rib::Rib;
 use crate::session::{Fault, Session};
 use crate::types::{AddressFamily, Family, Ipv4, Ipv6, PeerId};
-use crate::wire::Update;
+use crate::wire::{Notification, Update};
 
 /// Rows of the tables that are walked at once.
 const ROWS: usize = 512;
@@ -95,13 +95,13 @@ impl Hub {
         }
     }
 
-    pub(super) fn stations_down(&mut self, peer: PeerId, fault: &Fault) {
+    pub(super) fn stations_down(&mut self, peer: PeerId, fault: &Fault, told: Option<&Notification>) {
         if self.stations.is_empty() {
             return;
         }
-        let reason = match (fault, fault.notification()) {
+        let reason = match (fault, told) {
             (Fault::Notified(notification), _) => DownReason::NotifiedByPeer(notification.clone()),
-            (_, Some(notification)) => DownReason::Notified(notification),
+            (_, Some(notification)) => DownReason::Notified(notification.clone()),
             (Fault::Closed(_) | Fault::Superseded | Fault::Replaced, None) => DownReason::ClosedByPeer,
             (_, None) => DownReason::Closed,
         };

@@ -74,6 +74,28 @@ impl Notification {
         Notification::new(6, subcode as u8, data)
     }
 
+    /// A Hard Reset for the reason that `reason` gives (RFC 8538 §3): nothing is kept over it.
+    pub fn hard_reset(reason: &Notification) -> Notification {
+        let mut data = vec![reason.code, reason.subcode];
+        data.extend_from_slice(&reason.data);
+        Notification::new(6, Cease::HardReset as u8, data)
+    }
+
+    /// Whether it ends the session for good even where graceful restart would keep the routes (RFC 8538).
+    pub fn is_hard_reset(&self) -> bool {
+        (self.code, self.subcode) == (6, Cease::HardReset as u8)
+    }
+
+    /// The reason that a Hard Reset carries.
+    pub fn reason(&self) -> Option<Notification> {
+        match self.data[..] {
+            [code, subcode, ref data @ ..] if self.is_hard_reset() => {
+                Some(Notification::new(code, subcode, data))
+            }
+            _ => None,
+        }
+    }
+
     /// What follows the header.
     pub fn decode(body: &[u8]) -> Result<Notification, HeaderError> {
         match body {
@@ -212,6 +234,10 @@ impl fmt::Display for Notification {
             _ if self.subcode != 0 => write!(f, "/{}", self.subcode)?,
             _ => {}
         }
+        // One inside another is what nobody sends, and would nest as deep as a message is long.
+        if let Some(reason) = self.reason().filter(|reason| !reason.is_hard_reset()) {
+            return write!(f, " for {reason}");
+        }
         match self.communication() {
             Some(text) => write!(f, ": \"{text}\""),
             None => Ok(()),
@@ -240,6 +266,13 @@ mod tests {
                 Notification::new(6, 4, *b"\x05a\n\x1bb\xff"),
                 "Cease/Administrative Reset: \"a\\n\\u{1b}b\u{fffd}\"",
             ),
+            (
+                Notification::hard_reset(&Notification::cease(Cease::AdministrativeShutdown, Some("bye"))),
+                "Cease/Hard Reset for Cease/Administrative Shutdown: \"bye\"",
+            ),
+            (Notification::new(6, 9, []), "Cease/Hard Reset"),
+            (Notification::new(6, 9, [6]), "Cease/Hard Reset"),
+            (Notification::new(6, 9, [6, 9, 6, 9]), "Cease/Hard Reset"),
             (Notification::new(6, 2, *b"\x09abc"), "Cease/Administrative Shutdown"),
             (Notification::new(6, 2, [0]), "Cease/Administrative Shutdown"),
         ] {

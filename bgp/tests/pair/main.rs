@@ -12,6 +12,7 @@ mod edits;
 mod faults;
 mod fsm;
 mod net;
+mod notified;
 mod refresh;
 mod restart;
 mod sessions;
