@@ -298,6 +298,10 @@ pub struct Community(pub u32);
 impl Community {
     /// Planned maintenance of the path (RFC 8326).
     pub const GRACEFUL_SHUTDOWN: Community = Community(0xffff_0000);
+    /// A path that was kept because its peer restarts for long (RFC 9494): used if there is no other.
+    pub const LLGR_STALE: Community = Community(0xffff_0006);
+    /// Not to be kept as a long-lived stale path (RFC 9494).
+    pub const NO_LLGR: Community = Community(0xffff_0007);
     /// Discard traffic (RFC 7999).
     pub const BLACKHOLE: Community = Community(0xffff_029a);
     /// Not outside the receiving AS or confederation (RFC 1997).
@@ -307,8 +311,10 @@ impl Community {
     /// Not to external peers, not even of the confederation (RFC 1997).
     pub const NO_EXPORT_SUBCONFED: Community = Community(0xffff_ff03);
 
-    const NAMES: [(&'static str, Community); 5] = [
+    const NAMES: [(&'static str, Community); 7] = [
         ("graceful-shutdown", Community::GRACEFUL_SHUTDOWN),
+        ("llgr-stale", Community::LLGR_STALE),
+        ("no-llgr", Community::NO_LLGR),
         ("blackhole", Community::BLACKHOLE),
         ("no-export", Community::NO_EXPORT),
         ("no-advertise", Community::NO_ADVERTISE),

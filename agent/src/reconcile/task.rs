@@ -579,6 +579,10 @@ impl Task {
                 self.stale = true;
                 self.drain();
             }
+            Event::LongLivedStale { address, family, paths, removed, time, .. } => {
+                let seconds = time.as_secs();
+                tracing::warn!(peer = %address, %family, paths, removed, seconds, "paths are long-lived stale");
+            }
             Event::StaleSwept { address, family, paths, .. } => {
                 tracing::info!(peer = %address, %family, paths, "stale paths removed");
                 let known = self.sessions.entry(address).or_default();

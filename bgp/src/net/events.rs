@@ -25,6 +25,7 @@ enum Subject {
     Malformed(IpAddr),
     Bfd(IpAddr),
     EndOfRib(IpAddr, Family),
+    LongLivedStale(IpAddr, Family),
     StaleSwept(IpAddr, Family),
     Converged(Family),
 }
@@ -68,6 +69,7 @@ impl EventSender {
             Event::Bfd { address, .. } => Subject::Bfd(*address),
             Event::MalformedUpdate { address, .. } => Subject::Malformed(*address),
             Event::EndOfRib { address, family, .. } => Subject::EndOfRib(*address, *family),
+            Event::LongLivedStale { address, family, .. } => Subject::LongLivedStale(*address, *family),
             Event::StaleSwept { address, family, .. } => Subject::StaleSwept(*address, *family),
             Event::Converged { family } => Subject::Converged(*family),
             // Resolves a watch and is nobody else's.

@@ -39,6 +39,8 @@ pub enum NotAdvertised {
     NoAdvertise,
     /// It carries NO_EXPORT or NO_EXPORT_SUBCONFED, and the peer is external (RFC 1997).
     NoExport,
+    /// It is long-lived stale, and the peer does not know what that is (RFC 9494 §4.3).
+    LongLivedStale,
     /// Export policy rejected it.
     Policy,
     /// There is no next hop of a family that the session can carry for this one.
@@ -203,6 +205,7 @@ pub(super) fn export<F: AddressFamily>(
     let session = facts.session.as_ref().ok_or(NotAdvertised::NoSession)?;
     let (external, export) = (facts.external, facts.export);
     let (own, ext_next_hop) = (session.next_hop(F::FAMILY), session.ext_next_hop);
+    let takes_long_lived = session.long_lived_stale;
     let originated = best.peer() == PeerId::LOCAL;
     if best.peer() == peer {
         return Err(NotAdvertised::SplitHorizon);
@@ -211,6 +214,9 @@ pub(super) fn export<F: AddressFamily>(
         let digest = shared.attributes.digest(used);
         if !external && shared.peer(best.peer()).is_some_and(|from| !from.external) {
             return Err(NotAdvertised::InternalToInternal);
+        }
+        if digest.is_long_lived_stale() && !takes_long_lived {
+            return Err(NotAdvertised::LongLivedStale);
         }
         if digest.has_no_advertise() {
             return Err(NotAdvertised::NoAdvertise);

@@ -19,6 +19,7 @@ use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 
 use crate::types::{Asn, Community, NextHop};
+use crate::wire::PathAttributes;
 
 /// The number of an interned attribute set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +65,8 @@ impl Digest {
     const NO_ADVERTISE: u16 = 1 << 4;
     const NO_EXPORT_SUBCONFED: u16 = 1 << 5;
     const ORIGINATOR: u16 = 1 << 6;
+    const LLGR_STALE: u16 = 1 << 7;
+    const NO_LLGR: u16 = 1 << 8;
 
     /// LOCAL_PREF, 100 where there is none.
     pub(super) fn local_pref(&self) -> u32 {
@@ -93,6 +96,15 @@ impl Digest {
         self.flags & Self::NO_ADVERTISE != 0
     }
 
+    /// LLGR_STALE: the least preferred, and told only to who knows what it is (RFC 9494 §4.3).
+    pub(super) fn is_long_lived_stale(&self) -> bool {
+        self.flags & Self::LLGR_STALE != 0
+    }
+
+    pub(super) fn has_no_llgr(&self) -> bool {
+        self.flags & Self::NO_LLGR != 0
+    }
+
     pub(super) fn has_originator(&self) -> bool {
         self.flags & Self::ORIGINATOR != 0
     }
@@ -116,6 +128,8 @@ impl Digest {
                         digest.flags |= match community {
                             Community::NO_EXPORT => Self::NO_EXPORT,
                             Community::NO_ADVERTISE => Self::NO_ADVERTISE,
+                            Community::LLGR_STALE => Self::LLGR_STALE,
+                            Community::NO_LLGR => Self::NO_LLGR,
                             Community::NO_EXPORT_SUBCONFED => Self::NO_EXPORT_SUBCONFED,
                             _ => 0,
                         };
@@ -224,6 +238,18 @@ impl AttributeTable {
             dead: Vec::new(),
             scratch: Vec::new(),
         }
+    }
+
+    /// The number of a set with one community more, counted once for the caller.
+    pub(super) fn with_community(&mut self, id: AttrId, community: Community) -> AttrId {
+        let parsed = PathAttributes::parse(self.block(id));
+        debug_assert!(parsed.is_ok(), "what is interned was checked by the decoder: {parsed:?}");
+        let Ok(mut attributes) = parsed else { return self.acquire(id) };
+        attributes.communities.push(community);
+        let mut block = Vec::new();
+        attributes.encode(&mut block);
+        let next_hop = self.next_hop(id);
+        self.intern(next_hop.as_ref(), &block)
     }
 
     /// Sets that somebody holds.

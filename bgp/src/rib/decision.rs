@@ -21,6 +21,8 @@ pub(super) struct Candidate {
     pub(super) path: u32,
     /// Originated by this speaker: before anything learned.
     pub(super) originated: bool,
+    /// Kept from before a long restart: after everything else (RFC 9494 §4.3).
+    pub(super) long_lived_stale: bool,
     /// LOCAL_PREF, 100 where there is none.
     pub(super) local_pref: u32,
     /// AS_PATH's length: a set counts 1 (RFC 4271 §9.1.2.2 a).
@@ -48,6 +50,7 @@ pub(super) type Candidates = SmallVec<[Candidate; 4]>;
 pub(super) fn select(candidates: &mut Candidates, max_paths: usize) {
     if candidates.len() > 1 {
         keep_least(candidates, |path| !path.originated);
+        keep_least(candidates, |path| path.long_lived_stale);
         keep_least(candidates, |path| Reverse(path.local_pref));
         keep_least(candidates, |path| path.path_len);
         keep_least(candidates, |path| path.origin);
@@ -79,6 +82,7 @@ mod tests {
         Candidate {
             path: number,
             originated: false,
+            long_lived_stale: false,
             local_pref: 100,
             path_len: 2,
             origin: 0,
@@ -121,8 +125,9 @@ mod tests {
             ..path(2)
         };
         let better = path(1);
-        let rows: [(&str, Candidate, Candidate); 9] = [
+        let rows: [(&str, Candidate, Candidate); 10] = [
             ("originated here", better, Candidate { originated: true, ..worse }),
+            ("not long-lived stale", Candidate { long_lived_stale: true, local_pref: 999, ..better }, worse),
             ("highest LOCAL_PREF", better, Candidate { local_pref: 101, ..worse }),
             ("shortest AS_PATH", Candidate { path_len: 3, ..better }, Candidate { path_len: 2, ..worse }),
             (

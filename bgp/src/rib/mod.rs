@@ -103,7 +103,7 @@ impl Rib {
 
     /// Removes a peer with all its paths, the stale ones included.
     pub fn remove_peer(&mut self, peer: PeerId) {
-        self.peer_down(peer, FamilySet::EMPTY);
+        self.peer_down(peer, FamilySet::EMPTY, FamilySet::EMPTY);
         self.shared.remove_peer(peer);
     }
 
@@ -123,14 +123,16 @@ impl Rib {
     }
 
     /// The session is gone, and what the peer was told with it. Its paths are removed, but for those of the
-    /// families in `retain`, which stay in use and are marked stale (RFC 4724 §4.2).
-    pub fn peer_down(&mut self, peer: PeerId, retain: FamilySet) {
+    /// families in `retain`, which stay in use and are marked stale (RFC 4724 §4.2). Those that were stale before go too,
+    /// unless the family is in `long_lived` as well (RFC 9494 §4.2).
+    pub fn peer_down(&mut self, peer: PeerId, retain: FamilySet, long_lived: FamilySet) {
         self.shared.session_down(peer);
         for family in Family::ALL {
             in_family!(self, family, |table, shared| {
                 AdjOut::forget(table, shared, peer);
-                // Those that were stale before are removed in any case.
-                table.remove_paths(shared, peer, retain.contains(family));
+                if !retain.intersection(long_lived).contains(family) {
+                    table.remove_paths(shared, peer, retain.contains(family));
+                }
                 table.mark_stale(shared, peer, true);
             });
         }
@@ -171,6 +173,14 @@ impl Rib {
     /// announced again; or takes every mark back.
     pub fn mark_stale(&mut self, peer: PeerId, family: Family, stale: bool) {
         in_family!(self, family, |table, shared| table.mark_stale(shared, peer, stale));
+    }
+
+    /// Turns the stale paths of a peer into long-lived stale ones, least preferred and told only to peers that know them;
+    /// those with NO_LLGR go (RFC 9494 §4.2). How many there are now, and how many went.
+    pub fn mark_long_lived(&mut self, peer: PeerId, family: Family) -> (usize, usize) {
+        let marked = in_family!(self, family, |table, shared| table.mark_long_lived(shared, peer));
+        self.shared.collect();
+        marked
     }
 
     /// Removes the stale paths of a peer; how many there were.

@@ -21,7 +21,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
-use rustc_hash::FxBuildHasher;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 
 use super::attributes::AttrId;
@@ -29,7 +29,7 @@ use super::decision::{self, Candidate, Candidates};
 use super::facts::{FibPath, RouteChange};
 use super::peer::Shared;
 use super::row_set::RowSet;
-use crate::types::{AddressFamily, PeerId};
+use crate::types::{AddressFamily, Community, PeerId};
 
 /// No row, no path.
 const NIL: u32 = u32::MAX;
@@ -385,6 +385,37 @@ impl<F: AddressFamily> Table<F> {
         shared.count(peer, F::FAMILY, |counts| counts.stale = wanted);
     }
 
+    /// Turns a peer's stale paths into long-lived stale ones: they carry LLGR_STALE from here on, and those that carry
+    /// NO_LLGR go. How many there are now, and how many went.
+    pub(super) fn mark_long_lived(&mut self, shared: &mut Shared, peer: PeerId) -> (usize, usize) {
+        let mut removed = 0;
+        // By what was received: what is not in it needs no mark.
+        let mut marked: FxHashMap<AttrId, AttrId> = FxHashMap::default();
+        for row in 0..self.row_bound() {
+            if shared.counts(peer, F::FAMILY).stale == 0 {
+                break;
+            }
+            let Some(prefix) = self.row(row).map(|row| row.prefix) else { continue };
+            let Some(path) = self.path_of(row, peer) else { continue };
+            let old = self.paths[path as usize];
+            let Some(received) = old.received().filter(|_| old.is_stale()) else { continue };
+            let digest = *shared.attributes.digest(received);
+            if digest.has_no_llgr() {
+                removed += usize::from(self.remove_path(shared, peer, row));
+            } else if !digest.is_long_lived_stale() {
+                let new = *marked
+                    .entry(received)
+                    .or_insert_with(|| shared.attributes.with_community(received, Community::LLGR_STALE));
+                let refused = shared.refusal(peer, new);
+                let taken = shared.take(peer, prefix, new, refused);
+                self.replace(shared, row, path, taken, true);
+            }
+        }
+        marked.into_values().for_each(|new| shared.attributes.release(new));
+        self.shrink_if_empty();
+        (shared.counts(peer, F::FAMILY).stale, removed)
+    }
+
     /// Runs import again over a peer's paths.
     pub(super) fn import_again(&mut self, shared: &mut Shared, peer: PeerId) {
         if shared.counts(peer, F::FAMILY).received == 0 {
@@ -572,6 +603,7 @@ fn candidate(shared: &Shared, path: u32, peer: PeerId, used: AttrId) -> Candidat
     Candidate {
         path,
         originated: peer == PeerId::LOCAL,
+        long_lived_stale: digest.is_long_lived_stale(),
         local_pref: digest.local_pref(),
         path_len: digest.path_len,
         origin: digest.origin,

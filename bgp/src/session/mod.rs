@@ -94,8 +94,17 @@ pub trait Sink {
     /// The session is Established. Stale paths of families in `kept` wait for End-of-RIB.
     fn established(&mut self, peer: PeerId, session: Session<'_>, kept: FamilySet);
     /// The session is over, by `fault`, of which the peer was told `notification`; paths of families in `retained` turn
-    /// stale, all others go.
-    fn down(&mut self, peer: PeerId, retained: FamilySet, fault: &Fault, notification: Option<&Notification>);
+    /// stale, all others go, as do those that were stale before, but for the families in `long_lived`.
+    fn down(
+        &mut self,
+        peer: PeerId,
+        retained: FamilySet,
+        long_lived: FamilySet,
+        fault: &Fault,
+        notification: Option<&Notification>,
+    );
+    /// Stale paths of the family turn long-lived stale. How many there are now, and how many went.
+    fn mark_long_lived(&mut self, peer: PeerId, family: Family) -> (usize, usize);
     /// An UPDATE of the Established session. The answer is how many prefixes there are from the peer now.
     fn update(&mut self, peer: PeerId, update: &Update<'_>) -> usize;
     /// How many prefixes there are from the peer.

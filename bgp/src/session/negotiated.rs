@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::config::PeerConfig;
 use crate::types::{Asn, Family, FamilySet};
-use crate::wire::{Capability, DecodeContext, MAX_EXTENDED, MAX_MESSAGE, Open, OpenError, RestartFamily};
+use crate::wire::{
+    Capability, DecodeContext, LongLivedFamily, MAX_EXTENDED, MAX_MESSAGE, Open, OpenError, RestartFamily,
+};
 
 /// This side of every session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct Negotiated {
     pub route_refresh: bool,
     /// A refresh begins and ends with a marker (RFC 7313).
     pub enhanced_refresh: bool,
+    /// The peer knows long-lived stale paths: it sent that capability (RFC 9494 §4.3).
+    pub long_lived_stale: bool,
     /// Graceful restart; none unless both sides have it.
     pub graceful_restart: Option<PeerRestart>,
 }
@@ -65,6 +69,11 @@ pub struct PeerRestart {
     pub families: FamilySet,
     /// Of these, where forwarding went on over the last restart (F).
     pub forwarding: FamilySet,
+    /// Long-lived Stale Time, by [`Family::index`]: how long its paths are kept after that. Zero: not, or one of the two
+    /// sides does not have the capability (RFC 9494 §4).
+    pub long_lived: [Duration; 2],
+    /// The families of that capability where forwarding went on (its own F).
+    pub long_lived_forwarding: FamilySet,
 }
 
 /// This side's OPEN. `forwarding`: what is in the FIB from before is still there (F bit of every family).
@@ -86,6 +95,14 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
             restart_time,
             families: families.collect(),
         });
+    }
+    if let (Some(_), Some(stale_time)) = (config.graceful_restart, config.long_lived) {
+        let families = config.families.iter().map(|family| LongLivedFamily {
+            family: family.into(),
+            forwarding,
+            stale_time,
+        });
+        capabilities.push(Capability::LongLivedGracefulRestart(families.collect()));
     }
     capabilities.push(Capability::FourOctetAs(local.asn));
     // PeerConfig::validate keeps the Hold Time within 16 bits.
@@ -126,6 +143,7 @@ impl Negotiated {
             ext_next_hop: both(is_ipv4_over_ipv6),
             route_refresh: both(|c| matches!(c, Capability::RouteRefresh)),
             enhanced_refresh: both(|c| matches!(c, Capability::EnhancedRouteRefresh)),
+            long_lived_stale: long_lived(theirs).is_some(),
             graceful_restart,
         })
     }
@@ -153,6 +171,16 @@ impl Negotiated {
 
 impl PeerRestart {
     fn of(open: &Open, config: &PeerConfig) -> Option<PeerRestart> {
+        let long_lived_families = config.long_lived.and_then(|_| long_lived(open)).unwrap_or_default();
+        let mut long_lived = [Duration::ZERO; 2];
+        let mut long_lived_forwarding = FamilySet::EMPTY;
+        for entry in long_lived_families {
+            let Some(family) = entry.family.family() else { continue };
+            long_lived[family.index()] = Duration::from_secs(entry.stale_time.into());
+            if entry.forwarding {
+                long_lived_forwarding.insert(family);
+            }
+        }
         open.capabilities.iter().find_map(|capability| match capability {
             Capability::GracefulRestart { restarting, notification, restart_time, families } => {
                 Some(PeerRestart {
@@ -165,11 +193,21 @@ impl PeerRestart {
                         .filter(|entry| entry.forwarding)
                         .filter_map(|entry| entry.family.family())
                         .collect(),
+                    long_lived,
+                    long_lived_forwarding,
                 })
             }
             _ => None,
         })
     }
+}
+
+/// The families of the capability of RFC 9494, if it is there.
+fn long_lived(open: &Open) -> Option<&[LongLivedFamily]> {
+    open.capabilities.iter().find_map(|capability| match capability {
+        Capability::LongLivedGracefulRestart(families) => Some(families.as_slice()),
+        _ => None,
+    })
 }
 
 /// What the configuration asks for if it stays under the Hold Time agreed, a third of that otherwise.

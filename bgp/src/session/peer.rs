@@ -4,6 +4,7 @@
 mod bfd;
 mod messages;
 mod refresh;
+mod retention;
 mod status;
 
 use std::net::SocketAddr;
@@ -34,11 +35,22 @@ enum Timer {
     StalePaths,
     /// The bound on waiting for EoRR (RFC 7313 §4).
     Refresh,
+    /// Long-lived Stale Time of IPv4 unicast (RFC 9494 §4.2).
+    LongLivedV4,
+    /// Long-lived Stale Time of IPv6 unicast.
+    LongLivedV6,
 }
 
 impl Kind for Timer {
-    const ALL: &'static [Self] =
-        &[Timer::IdleHold, Timer::ConnectRetry, Timer::Restart, Timer::StalePaths, Timer::Refresh];
+    const ALL: &'static [Self] = &[
+        Timer::IdleHold,
+        Timer::ConnectRetry,
+        Timer::Restart,
+        Timer::StalePaths,
+        Timer::Refresh,
+        Timer::LongLivedV4,
+        Timer::LongLivedV6,
+    ];
 
     fn index(self) -> usize {
         self as usize
@@ -72,6 +84,9 @@ pub struct Peer {
     connect_wait: Duration,
     /// Families with stale paths.
     stale: FamilySet,
+    /// Of these, the ones whose Restart Time is over (RFC 9494), and how long each family is kept then.
+    long_lived: FamilySet,
+    long_lived_time: [Duration; 2],
     /// End-of-RIB came in this session.
     end_of_rib: FamilySet,
     /// BoRR has come, and EoRR has not. Never a family of `stale`.
@@ -108,6 +123,8 @@ impl Peer {
             idle_hold: FIRST_WAIT,
             connect_wait: FIRST_WAIT,
             stale: FamilySet::EMPTY,
+            long_lived: FamilySet::EMPTY,
+            long_lived_time: [Duration::ZERO; 2],
             end_of_rib: FamilySet::EMPTY,
             refreshing: FamilySet::EMPTY,
             state: State::Idle,
@@ -367,7 +384,10 @@ impl Peer {
             match timer {
                 Timer::IdleHold => self.begin(now, sink),
                 Timer::ConnectRetry => self.retry_connect(now, sink),
-                Timer::Restart | Timer::StalePaths => self.sweep(self.stale, sink),
+                Timer::Restart => self.end_restart_time(now, sink),
+                Timer::StalePaths => self.sweep(self.stale, sink),
+                Timer::LongLivedV4 => self.sweep(FamilySet::from_iter([Family::Ipv4Unicast]), sink),
+                Timer::LongLivedV6 => self.sweep(FamilySet::from_iter([Family::Ipv6Unicast]), sink),
                 Timer::Refresh => self.end_refresh(self.refreshing, sink),
             }
         }
@@ -439,8 +459,9 @@ impl Peer {
     }
 
     fn schedule_connect(&mut self, now: Instant) {
-        // While stale paths wait for the peer, its return must not be missed by much.
-        let longest = if self.stale.is_empty() { self.config.connect_retry } else { self.attempt_time() };
+        // While stale paths wait for the peer, its return must not be missed by much; long-lived ones wait for long.
+        let urgent = !self.stale.difference(self.long_lived).is_empty();
+        let longest = if urgent { self.attempt_time() } else { self.config.connect_retry };
         let wait = self.connect_wait.min(longest);
         self.timers.set(Timer::ConnectRetry, now + self.jitter.apply(wait));
         self.connect_wait = (2 * wait).min(self.config.connect_retry);
@@ -560,20 +581,7 @@ impl Peer {
         sink: &mut impl Sink,
     ) {
         self.abandon_refresh(sink);
-        // What is stale already was so before this loss: it goes (RFC 4724 §4.2, consecutive restarts).
-        self.sweep(self.stale, sink);
-        let negotiated = connection.negotiated.as_ref();
-        let restart = negotiated
-            .and_then(|n| Some((n, n.graceful_restart?)))
-            .filter(|(_, restart)| fault.retains(restart.notification));
-        let (retained, time) = restart.map_or((FamilySet::EMPTY, Duration::ZERO), |(negotiated, restart)| {
-            let families = restart.families.intersection(negotiated.families);
-            (if restart.time.is_zero() { FamilySet::EMPTY } else { families }, restart.time)
-        });
-        if !retained.is_empty() {
-            self.timers.set(Timer::Restart, now + time);
-        }
-        self.stale = retained;
+        let retained = self.retain(connection.negotiated.as_ref(), fault, now, sink);
         self.end_of_rib = FamilySet::EMPTY;
         self.malformed.clear();
         self.flaps += 1;
@@ -582,21 +590,9 @@ impl Peer {
             self.connect_wait = FIRST_WAIT;
         }
         self.last_down = Some((reason.clone(), now));
-        sink.down(self.id, retained, fault, told);
+        sink.down(self.id, retained, self.long_lived, fault, told);
         sink.event(Event::PeerDown { peer: self.id, address: self.config.address, reason, retained });
-    }
-
-    /// Removes the stale paths of these families, and the timers with the last of them.
-    fn sweep(&mut self, families: FamilySet, sink: &mut impl Sink) {
-        for family in families.iter().filter(|family| self.stale.contains(*family)).collect::<Vec<Family>>() {
-            self.stale.remove(family);
-            let paths = sink.sweep(self.id, family);
-            sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
-        }
-        if self.stale.is_empty() {
-            self.timers.stop(Timer::Restart);
-            self.timers.stop(Timer::StalePaths);
-        }
+        self.begin_retention(now, sink);
     }
 
     fn check_limit(&self, received: usize) -> Result<(), Fault> {

@@ -87,12 +87,13 @@ impl Sink for Hub {
         &mut self,
         peer: PeerId,
         retained: FamilySet,
+        long_lived: FamilySet,
         fault: &Fault,
         notification: Option<&Notification>,
     ) {
         self.stations_down(peer, fault, notification);
         if !self.frozen {
-            self.rib.peer_down(peer, retained);
+            self.rib.peer_down(peer, retained, long_lived);
         }
     }
 
@@ -114,6 +115,10 @@ impl Sink for Hub {
         if !self.frozen {
             self.rib.mark_stale(peer, family, stale);
         }
+    }
+
+    fn mark_long_lived(&mut self, peer: PeerId, family: Family) -> (usize, usize) {
+        if self.frozen { (0, 0) } else { self.rib.mark_long_lived(peer, family) }
     }
 
     fn sweep(&mut self, peer: PeerId, family: Family) -> usize {
@@ -146,6 +151,7 @@ fn session_facts(session: Session<'_>) -> SessionFacts {
         next_hop_v6,
         four_octet_as: session.negotiated.four_octet_as,
         ext_next_hop: session.negotiated.ext_next_hop,
+        long_lived_stale: session.negotiated.long_lived_stale,
         max_message: session.negotiated.max_message(),
     }
 }

@@ -221,6 +221,21 @@ pub enum Event {
         /// Of which family.
         family: Family,
     },
+    /// The Restart Time is over, the peer is not back, and its paths of a family are kept as the last to be used (RFC 9494).
+    LongLivedStale {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: IpAddr,
+        /// Of which family.
+        family: Family,
+        /// How many paths are kept.
+        paths: usize,
+        /// How many went, because they carry NO_LLGR.
+        removed: usize,
+        /// For how long, unless the peer comes back.
+        time: Duration,
+    },
     /// The retention of a family is over, or a refresh of it (RFC 7313), and the paths that were still stale were removed.
     StaleSwept {
         /// The peer.

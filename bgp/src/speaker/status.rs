@@ -138,6 +138,8 @@ pub struct FamilyStatus {
     pub advertised: usize,
     /// Of the received, kept from before the peer's restart, or not come again yet in a refresh (RFC 7313).
     pub stale: usize,
+    /// Those that are stale are the last to be used: the peer's restart takes long (RFC 9494).
+    pub long_lived: bool,
     /// End-of-RIB has come.
     pub end_of_rib_received: bool,
     /// End-of-RIB has gone out.

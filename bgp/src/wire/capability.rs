@@ -49,6 +49,17 @@ pub struct RestartFamily {
     pub forwarding: bool,
 }
 
+/// A family of the long-lived graceful restart capability (RFC 9494 §3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LongLivedFamily {
+    /// The family.
+    pub family: AfiSafi,
+    /// The F bit: forwarding state was kept through the restart.
+    pub forwarding: bool,
+    /// Long-lived Stale Time in seconds, 24 bits.
+    pub stale_time: u32,
+}
+
 /// A family of the ADD-PATH capability, and what its sender does in it (RFC 7911 §4): at least one of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddPathFamily {
@@ -88,6 +99,8 @@ pub enum Capability {
     AddPath(Vec<AddPathFamily>),
     /// 70: a refresh of the routes begins and ends with a marker (RFC 7313).
     EnhancedRouteRefresh,
+    /// Long-lived graceful restart (RFC 9494).
+    LongLivedGracefulRestart(Vec<LongLivedFamily>),
     /// 73: the speaker's host and domain name (draft-walton-bgp-hostname-capability), shown to operators only.
     Hostname {
         /// Host name.
@@ -116,6 +129,7 @@ impl Capability {
             Capability::FourOctetAs(_) => 65,
             Capability::AddPath(_) => 69,
             Capability::EnhancedRouteRefresh => 70,
+            Capability::LongLivedGracefulRestart(_) => 71,
             Capability::Hostname { .. } => 73,
             Capability::Unknown { code, .. } => *code,
         }
@@ -153,7 +167,17 @@ impl Capability {
                 add_path(value).unwrap_or_else(|| Capability::Unknown { code, value: value.to_vec() })
             }
             (70, []) => Capability::EnhancedRouteRefresh,
-            (1 | 2 | 5 | 6 | 64 | 65 | 70, _) => return Err(wrong_length()),
+            (71, value) if value.len() % 7 == 0 => Capability::LongLivedGracefulRestart(
+                value
+                    .chunks_exact(7)
+                    .map(|entry| LongLivedFamily {
+                        family: afi_safi(entry, entry[2]),
+                        forwarding: entry[3] & 0x80 != 0,
+                        stale_time: u32::from_be_bytes([0, entry[4], entry[5], entry[6]]),
+                    })
+                    .collect(),
+            ),
+            (1 | 2 | 5 | 6 | 64 | 65 | 70 | 71, _) => return Err(wrong_length()),
             // A name that does not fit is no reason to end a session: it is shown raw.
             (73, value) => {
                 hostname(value).unwrap_or_else(|| Capability::Unknown { code, value: value.to_vec() })
@@ -194,6 +218,13 @@ impl Capability {
                         entry.family.safi,
                         u8::from(entry.receive) | u8::from(entry.send) << 1,
                     ]);
+                }
+            }
+            Capability::LongLivedGracefulRestart(families) => {
+                for entry in families.iter().take(255 / 7) {
+                    out.extend_from_slice(&entry.family.afi.to_be_bytes());
+                    out.extend_from_slice(&[entry.family.safi, u8::from(entry.forwarding) << 7]);
+                    out.extend_from_slice(&entry.stale_time.min(0x00ff_ffff).to_be_bytes()[1..]);
                 }
             }
             Capability::FourOctetAs(asn) => out.extend_from_slice(&asn.0.to_be_bytes()),
@@ -269,6 +300,14 @@ impl fmt::Display for Capability {
                     write!(f, ", {}{}", entry.family, if entry.forwarding { " forwarding" } else { "" })
                 })
             }
+            Capability::LongLivedGracefulRestart(families) => {
+                f.write_str("long-lived graceful restart")?;
+                families.iter().enumerate().try_for_each(|(place, entry)| {
+                    let comma = if place == 0 { "" } else { "," };
+                    let forwarding = if entry.forwarding { " forwarding" } else { "" };
+                    write!(f, "{comma} {} {} s{forwarding}", entry.family, entry.stale_time)
+                })
+            }
             Capability::FourOctetAs(asn) => write!(f, "four-octet AS {asn}"),
             Capability::Hostname { host, domain } if domain.is_empty() => write!(f, "host name {host}"),
             Capability::Hostname { host, domain } => write!(f, "host name {host}.{domain}"),
@@ -295,6 +334,14 @@ mod tests {
             Capability::RouteRefresh,
             Capability::ExtendedNextHop(vec![(ipv4, 2), (AfiSafi { afi: 1, safi: 128 }, 2)]),
             Capability::ExtendedMessage,
+            Capability::LongLivedGracefulRestart(vec![
+                LongLivedFamily { family: ipv4, forwarding: true, stale_time: 86400 },
+                LongLivedFamily {
+                    family: AfiSafi { afi: 2, safi: 128 },
+                    forwarding: false,
+                    stale_time: 0x00ff_ffff,
+                },
+            ]),
             Capability::GracefulRestart {
                 restarting: true,
                 notification: false,

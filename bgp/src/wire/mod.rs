@@ -32,7 +32,7 @@ pub mod update;
 pub mod writer;
 
 pub use attributes::{AsPath, Origin, PathAttributes, Segment, SegmentKind, UnknownAttribute};
-pub use capability::{AddPathFamily, AfiSafi, Capability, RestartFamily};
+pub use capability::{AddPathFamily, AfiSafi, Capability, LongLivedFamily, RestartFamily};
 pub use error::{
     AttributeFault, AttributeFaultKind, HeaderError, OpenError, Outcome, RefreshError, UpdateError, WireError,
 };

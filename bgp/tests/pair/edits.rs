@@ -31,6 +31,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
         ttl_security: _,
         families: _,
         graceful_restart: _,
+        long_lived: _,
         restart_notification: _,
         max_prefixes: _,
         import: _,
@@ -54,6 +55,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
         ("ttl_security", |peer| peer.ttl_security = Some(1)),
         ("families", |peer| peer.families = FamilySet::from_iter([Family::Ipv4Unicast])),
         ("graceful_restart", |peer| peer.graceful_restart = None),
+        ("long_lived", |peer| peer.long_lived = Some(3600)),
         ("restart_notification", |peer| peer.restart_notification = true),
         ("max_prefixes", |peer| peer.max_prefixes = Some(10)),
         ("import", |peer| peer.import = Policy::reject_all()),
@@ -89,6 +91,7 @@ fn an_edit_resets_the_session_only_if_the_protocol_forces_it() {
         "hold_time",
         "families",
         "graceful_restart",
+        "long_lived",
         "restart_notification",
         "shutdown",
     ];

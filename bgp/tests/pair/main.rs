@@ -11,6 +11,7 @@ mod dump;
 mod edits;
 mod faults;
 mod fsm;
+mod long_lived;
 mod net;
 mod notified;
 mod refresh;

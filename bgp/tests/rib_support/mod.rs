@@ -55,6 +55,7 @@ pub(crate) fn session(number: u32) -> SessionFacts {
         next_hop_v6: Some(own_v6(number)),
         four_octet_as: true,
         ext_next_hop: false,
+        long_lived_stale: false,
         max_message: 4096,
     }
 }
@@ -121,7 +122,7 @@ impl Bench {
 
     pub(crate) fn lose(&mut self, number: u32, retain: FamilySet) {
         self.receivers.remove(&number);
-        self.rib.peer_down(PeerId(number), retain);
+        self.rib.peer_down(PeerId(number), retain, FamilySet::EMPTY);
     }
 
     pub(crate) fn announce(&mut self, number: u32, prefix: &str, attributes: &PathAttributes) {

@@ -6,7 +6,7 @@ use super::{Peer, Timer};
 use crate::config::PeerConfig;
 use crate::session::connection::{self, Connection, Origin};
 use crate::session::negotiated::Negotiated;
-use crate::session::{COLLISION_TIME, Fault, STALE_PATH_TIME, Sink, State};
+use crate::session::{COLLISION_TIME, Fault, Sink, State};
 use crate::speaker::io::{ConnId, Event};
 use crate::speaker::status::MessageCounts;
 use crate::types::{Family, FamilySet, PeerId};
@@ -167,19 +167,11 @@ impl Peer {
         let Some(connection) = &mut self.connections[slot] else { return };
         connection.state = State::Established;
         connection.since = now;
-        let (Some(negotiated), Some(local)) = (&connection.negotiated, connection.local) else { return };
+        let (Some(negotiated), Some(local)) = (connection.negotiated.clone(), connection.local) else {
+            return;
+        };
         let families = negotiated.families;
-        // What the peer did not keep forwarding for, or does not speak of any more, goes (RFC 4724 §4.2).
-        let kept = negotiated
-            .graceful_restart
-            .map_or(FamilySet::EMPTY, |restart| restart.forwarding.intersection(restart.families))
-            .intersection(families)
-            .intersection(self.stale);
-        self.sweep(self.stale.difference(kept), sink);
-        self.timers.stop(Timer::Restart);
-        if !kept.is_empty() {
-            self.timers.set(Timer::StalePaths, now + STALE_PATH_TIME);
-        }
+        let kept = self.resume(&negotiated, now, sink);
         if let Some(session) = self.session() {
             sink.established(self.id, session, kept);
         }

@@ -22,6 +22,7 @@ impl Peer {
             accepted: 0,
             advertised: 0,
             stale: 0,
+            long_lived: self.long_lived.contains(family),
             end_of_rib_received: self.end_of_rib.contains(family),
             end_of_rib_sent: false,
         });

@@ -1,0 +1,135 @@
+//! The helper's side of a restart: which of the peer's paths outlive its session, and until when (RFC 4724 §4.2, RFC 8538,
+//! RFC 9494 §4.2).
+//!
+//! The paths of a family go through up to two phases:
+//!
+//! | phase | they are | until |
+//! |---|---|---|
+//! | stale | used as before | the Restart Time that the peer offered is over |
+//! | long-lived stale | the last to be used, and told only to peers that know what that is | its Long-lived Stale Time is over |
+//!
+//! The first is passed over by a family that only the long-lived capability names, or if the Restart Time is 0, and the second
+//! is there only where both sides have that capability. Either ends when the peer is back and has sent End-of-RIB, or
+//! comes back without the family's F bit (each capability has its own).
+//!
+//! A loss while paths are stale removes them (RFC 4724 §4.2, consecutive restarts). Long-lived stale ones stay, for what is
+//! left of their time: who is away for hours may come back for a moment more than once.
+
+use std::time::{Duration, Instant};
+
+use super::{Peer, Timer};
+use crate::session::negotiated::{Negotiated, PeerRestart};
+use crate::session::{Fault, STALE_PATH_TIME, Sink};
+use crate::speaker::io::Event;
+use crate::types::{Family, FamilySet};
+
+impl PeerRestart {
+    /// Families that are kept for a Long-lived Stale Time.
+    fn long_lived_families(&self) -> FamilySet {
+        Family::ALL.into_iter().filter(|family| !self.long_lived[family.index()].is_zero()).collect()
+    }
+}
+
+fn long_lived_timer(family: Family) -> Timer {
+    match family {
+        Family::Ipv4Unicast => Timer::LongLivedV4,
+        Family::Ipv6Unicast => Timer::LongLivedV6,
+    }
+}
+
+impl Peer {
+    /// The session has ended: writes down what is kept, removes what was stale and is not, and says what is kept.
+    pub(super) fn retain(
+        &mut self,
+        negotiated: Option<&Negotiated>,
+        fault: &Fault,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) -> FamilySet {
+        let restart = negotiated.and_then(|n| Some((n, n.graceful_restart?)));
+        let kept = restart.filter(|(_, restart)| fault.retains(restart.notification));
+        let (mut retained, mut long_lived) = (FamilySet::EMPTY, FamilySet::EMPTY);
+        let mut time = Duration::ZERO;
+        if let Some((negotiated, restart)) = kept {
+            long_lived = restart.long_lived_families().intersection(negotiated.families);
+            if !restart.time.is_zero() {
+                retained = restart.families.intersection(negotiated.families);
+            }
+            time = restart.time;
+            self.long_lived_time = restart.long_lived;
+        }
+        let survivors = self.long_lived.intersection(long_lived);
+        self.sweep(self.stale.difference(survivors), sink);
+        self.timers.stop(Timer::StalePaths);
+        if !retained.is_empty() {
+            self.timers.set(Timer::Restart, now + time);
+        }
+        self.long_lived = survivors;
+        self.stale = retained.union(long_lived);
+        self.stale
+    }
+
+    /// After the tables know: families without a Restart Time are long-lived stale at once.
+    pub(super) fn begin_retention(&mut self, now: Instant, sink: &mut impl Sink) {
+        if self.timers.get(Timer::Restart).is_none() {
+            self.end_restart_time(now, sink);
+        }
+    }
+
+    /// The Restart Time is over: each family turns long-lived stale, or its paths go.
+    pub(super) fn end_restart_time(&mut self, now: Instant, sink: &mut impl Sink) {
+        for family in self.stale.iter().collect::<Vec<Family>>() {
+            let time = self.long_lived_time[family.index()];
+            if time.is_zero() {
+                self.sweep(FamilySet::from_iter([family]), sink);
+                continue;
+            }
+            self.long_lived.insert(family);
+            // Not anew if the peer was back for a moment and did not get as far as End-of-RIB.
+            let timer = long_lived_timer(family);
+            let until = self.timers.get(timer).unwrap_or(now + time);
+            self.timers.set(timer, until);
+            let (paths, removed) = sink.mark_long_lived(self.id, family);
+            let (peer, address) = (self.id, self.config.address);
+            let time = until.saturating_duration_since(now);
+            sink.event(Event::LongLivedStale { peer, address, family, paths, removed, time });
+        }
+    }
+
+    /// The session is back: what the peer did not keep forwarding for, or does not speak of any more, goes. The rest
+    /// waits for End-of-RIB.
+    pub(super) fn resume(
+        &mut self,
+        negotiated: &Negotiated,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) -> FamilySet {
+        let kept = negotiated.graceful_restart.map_or(FamilySet::EMPTY, |restart| {
+            let long_lived = self.long_lived.union(self.stale.difference(restart.families));
+            let by_restart = restart.forwarding.intersection(restart.families).difference(long_lived);
+            by_restart.union(restart.long_lived_forwarding.intersection(long_lived))
+        });
+        let kept = kept.intersection(negotiated.families).intersection(self.stale);
+        self.sweep(self.stale.difference(kept), sink);
+        self.timers.stop(Timer::Restart);
+        if !kept.is_empty() {
+            self.timers.set(Timer::StalePaths, now + STALE_PATH_TIME);
+        }
+        kept
+    }
+
+    /// Removes the stale paths of these families, and the timers with the last of them.
+    pub(super) fn sweep(&mut self, families: FamilySet, sink: &mut impl Sink) {
+        for family in families.iter().filter(|family| self.stale.contains(*family)).collect::<Vec<Family>>() {
+            self.stale.remove(family);
+            self.long_lived.remove(family);
+            self.timers.stop(long_lived_timer(family));
+            let paths = sink.sweep(self.id, family);
+            sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
+        }
+        if self.stale.is_empty() {
+            self.timers.stop(Timer::Restart);
+            self.timers.stop(Timer::StalePaths);
+        }
+    }
+}

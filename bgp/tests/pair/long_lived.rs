@@ -1,0 +1,212 @@
+//! Long-lived graceful restart (RFC 9494): what is kept after the Restart Time, for how long, how it is used and who is told.
+
+use trunkline_bgp::speaker::{Event, FibPath, State};
+use trunkline_bgp::types::{Community, Family};
+use trunkline_bgp::wire::{Capability, LongLivedFamily, Open, RestartFamily};
+
+use crate::net::{Net, announce, encoded, end_of_rib, ip, keepalive, message, net, open, peer, secs};
+
+/// The script's OPEN: a Restart Time, and a Long-lived Stale Time where there is one, with that F bit.
+fn offer(restart_time: u16, stale_time: Option<u32>, forwarding: bool) -> Open {
+    let mut open = open();
+    open.capabilities.retain(|capability| capability.code() != 64);
+    let families = [Family::Ipv4Unicast, Family::Ipv6Unicast].map(Into::into);
+    open.capabilities.push(Capability::GracefulRestart {
+        restarting: false,
+        notification: false,
+        restart_time,
+        families: families.map(|family| RestartFamily { family, forwarding: true }).to_vec(),
+    });
+    open.capabilities.extend(stale_time.map(|stale_time| {
+        let entry = |family| LongLivedFamily { family, forwarding, stale_time };
+        Capability::LongLivedGracefulRestart(families.map(entry).to_vec())
+    }));
+    open
+}
+
+/// One route told by a script with this OPEN, and TCP closed.
+fn lost(open: &Open, update: &[u8]) -> Net {
+    let mut all = Net::scripted(|peer| peer.long_lived = Some(3600));
+    all.boot(1);
+    let pipe = all.script_accept();
+    for octets in [encoded(open), keepalive(), update.to_vec(), end_of_rib()] {
+        all.script_send(pipe, &octets);
+    }
+    all.script_close(pipe);
+    all
+}
+
+fn route() -> Vec<u8> {
+    announce(&[[10, 2, 0]])
+}
+
+fn is_kept(all: &Net) -> bool {
+    all.nodes[&1].fib.contains_key(&net("10.2.0.0/24"))
+}
+
+fn v4(all: &Net) -> (usize, bool) {
+    let families = all.status(1, 2).families;
+    let v4 = families.iter().find(|family| family.family == Family::Ipv4Unicast).unwrap();
+    (v4.stale, v4.long_lived)
+}
+
+#[test]
+fn the_stale_time_begins_when_the_restart_time_is_over() {
+    let mut all = lost(&offer(30, Some(1000), true), &route());
+    all.run(secs(29));
+    assert_eq!(v4(&all), (1, false));
+    all.run(secs(2));
+    assert_eq!(v4(&all), (1, true));
+    all.run(secs(995));
+    assert!(is_kept(&all));
+    all.run(secs(5));
+    assert!(!is_kept(&all));
+    assert_eq!(v4(&all), (0, false));
+    let told = all.nodes[&1].events.iter().any(|event| {
+        matches!(event, Event::LongLivedStale { family: Family::Ipv4Unicast, paths: 1, removed: 0, time, .. }
+            if *time == secs(1000))
+    });
+    assert!(told);
+}
+
+#[test]
+fn both_sides_need_the_capability_and_a_restart_time_of_0_is_passed_over() {
+    let mut without = lost(&offer(30, None, true), &route());
+    without.run(secs(31));
+    assert!(!is_kept(&without));
+
+    let mut ours = Net::scripted(|_| {});
+    ours.boot(1);
+    let pipe = ours.script_accept();
+    for octets in [encoded(&offer(30, Some(1000), true)), keepalive(), route()] {
+        ours.script_send(pipe, &octets);
+    }
+    ours.script_close(pipe);
+    ours.run(secs(31));
+    assert!(!is_kept(&ours), "this side was not told to do it");
+
+    let at_once = lost(&offer(0, Some(1000), true), &route());
+    assert_eq!(v4(&at_once), (1, true));
+}
+
+#[test]
+fn what_asks_not_to_be_kept_so_long_goes_with_the_restart_time() {
+    // NO_LLGR among the attributes.
+    let mut body = vec![0, 0, 0, 27];
+    body.extend([0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xea, 0x40, 3, 4, 10, 0, 0, 2]);
+    body.extend([0xc0, 8, 4, 0xff, 0xff, 0, 7]);
+    body.extend([24, 10, 2, 0]);
+    let mut all = lost(&offer(30, Some(1000), true), &message(2, &body));
+    all.run(secs(29));
+    assert!(is_kept(&all));
+    all.run(secs(2));
+    assert!(!is_kept(&all));
+}
+
+#[test]
+fn the_return_keeps_what_the_capability_says_until_end_of_rib() {
+    for (stale_time, forwarding, kept) in
+        [(Some(1000), true, true), (Some(1000), false, false), (None, true, false)]
+    {
+        let mut all = lost(&offer(30, Some(1000), true), &route());
+        all.run(secs(100));
+        let pipe = all.script_accept();
+        all.script_send(pipe, &encoded(&offer(30, stale_time, forwarding)));
+        all.script_send(pipe, &keepalive());
+        assert_eq!(all.state(1, 2), State::Established);
+        assert_eq!(is_kept(&all), kept);
+        all.script_send(pipe, &route());
+        all.script_send(pipe, &end_of_rib());
+        assert!(is_kept(&all));
+        assert_eq!(v4(&all), (0, false), "what was told again is as good as new");
+        all.run(secs(60));
+        all.script_send(pipe, &keepalive());
+        assert!(is_kept(&all), "and no timer of the last life is left");
+    }
+}
+
+#[test]
+fn a_moment_back_is_no_reason_to_begin_again() {
+    let mut all = lost(&offer(30, Some(1000), true), &route());
+    all.run(secs(500));
+    let pipe = all.script_connect();
+    all.script_send(pipe, &encoded(&offer(30, Some(1000), true)));
+    all.script_send(pipe, &keepalive());
+    all.script_close(pipe);
+    assert_eq!(v4(&all), (1, true));
+    assert!(is_kept(&all), "lost a second time while long-lived stale");
+    all.run(secs(400));
+    assert!(is_kept(&all));
+    all.run(secs(140));
+    assert!(!is_kept(&all), "the time runs from the first loss");
+}
+
+/// Nodes 2 and 3 at node 1; 4 hears it all from node 1.
+fn star(anycast: bool, fourth_knows: bool) -> Net {
+    let mut all = Net::pair();
+    for host in [3, 4] {
+        let one = peer(1);
+        all.add(host).peers.insert(one.address, one);
+        let it = peer(host);
+        all.nodes.get_mut(&1).unwrap().peers.insert(it.address, it);
+    }
+    for node in all.nodes.values_mut() {
+        for peer in node.peers.values_mut() {
+            (peer.graceful_restart, peer.long_lived) = (Some(30), Some(1000));
+        }
+    }
+    if !fourth_knows {
+        all.nodes.get_mut(&4).unwrap().peers.get_mut(&ip(1)).unwrap().long_lived = None;
+    }
+    let shared = net("10.9.0.0/16");
+    all.nodes.get_mut(&2).unwrap().originated.insert(shared, Default::default());
+    if anycast {
+        all.nodes.get_mut(&3).unwrap().originated.insert(shared, Default::default());
+    }
+    all.boot_all();
+    all.run(secs(20));
+    all
+}
+
+#[test]
+fn another_path_is_preferred_whatever_it_is() {
+    let mut all = star(true, true);
+    let from = |all: &Net| -> Vec<std::net::IpAddr> {
+        all.nodes[&1].fib[&net("10.9.0.0/16")].iter().map(|path: &FibPath| path.peer).collect()
+    };
+    assert_eq!(from(&all), [ip(2), ip(3)]);
+    all.kill(2);
+    all.run(secs(29));
+    assert_eq!(from(&all), [ip(2), ip(3)], "stale is as good");
+    all.run(secs(2));
+    assert_eq!(from(&all), [ip(3)], "long-lived stale is not");
+    all.kill(3);
+    all.run(secs(31));
+    assert_eq!(from(&all).len(), 2, "but better than nothing");
+}
+
+#[test]
+fn it_is_told_with_the_community_and_only_to_who_knows_it() {
+    for knows in [true, false] {
+        let mut all = star(false, knows);
+        let has = |all: &Net| all.nodes[&4].fib.contains_key(&net("10.9.0.0/16"));
+        all.kill(2);
+        all.run(secs(29));
+        assert!(has(&all));
+        all.run(secs(3));
+        assert_eq!(has(&all), knows);
+        if knows {
+            let marked = all.with(4, |speaker, _| {
+                let routes = speaker.routes();
+                let route = routes.iter().find(|route| route.prefix == net("10.9.0.0/16")).unwrap();
+                route.communities.contains(&Community::LLGR_STALE)
+            });
+            assert!(marked);
+        }
+        all.reboot(2);
+        all.run_until_up(1, 2);
+        all.run(secs(10));
+        assert!(has(&all), "and comes back as it was");
+        assert_eq!(all.status(1, 2).families.iter().map(|it| it.stale).sum::<usize>(), 0);
+    }
+}
