@@ -356,6 +356,7 @@ mod tests {
                     accepted: 9,
                     advertised: 4,
                     stale: 0,
+                    long_lived: false,
                     end_of_rib_received: true,
                     end_of_rib_sent: true,
                 }],

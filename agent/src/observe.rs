@@ -418,6 +418,7 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
                 accepted: family.accepted,
                 advertised: family.advertised,
                 stale: family.stale,
+                long_lived: family.long_lived,
                 end_of_rib_received: family.end_of_rib_received,
                 end_of_rib_sent: family.end_of_rib_sent,
             })

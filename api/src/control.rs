@@ -332,6 +332,9 @@ pub struct PeerFamily {
     pub advertised: usize,
     /// Of the received, kept from before the peer's restart.
     pub stale: usize,
+    /// Those that are stale are the last to be used: the peer's restart takes long (RFC 9494).
+    #[serde(default)]
+    pub long_lived: bool,
     /// End-of-RIB has come.
     pub end_of_rib_received: bool,
     /// End-of-RIB has gone out.

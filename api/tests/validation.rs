@@ -303,6 +303,18 @@ fn peers() {
             "gracefulRestartSeconds",
             &["4096", "4095"],
         ),
+        (
+            "gracefulRestartSeconds: 4095",
+            "longLivedStaleSeconds: 0",
+            "longLivedStaleSeconds",
+            &["0 is not from 1 to 16777215", "leave it out"],
+        ),
+        (
+            "gracefulRestartSeconds: 4095",
+            "longLivedStaleSeconds: 16777216",
+            "longLivedStaleSeconds",
+            &["16777216"],
+        ),
         ("port: 1179", "port: 0", "port", &["0 is not a port", "179"]),
         ("sourceAddress: 10.0.0.2", "sourceAddress: here", "sourceAddress", &["`here`"]),
         (

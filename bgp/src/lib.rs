@@ -70,7 +70,8 @@
 //! | 7911 ADD-PATH | left out | the capability is shown in words |
 //! | 8212 default reject | left out | policy accepts unless it says otherwise |
 //! | 8326 GRACEFUL_SHUTDOWN | left out | the community is known by name |
-//! | 8538, 9494 notification and long-lived graceful restart | left out | |
+//! | 8538 graceful restart after a NOTIFICATION | done | off unless [`restart_notification`](config::PeerConfig::restart_notification) |
+//! | 9494 long-lived graceful restart | partly | helper and restarting side; not §4.7, telling peers without it |
 //! | 8654 extended messages | done | |
 //! | 8950 IPv6 next hops for IPv4 | done | |
 //! | 9234 roles | left out | |

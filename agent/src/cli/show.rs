@@ -203,6 +203,10 @@ pub fn peer(peer: &Peer) -> String {
         line(
             &family.family,
             match family.negotiated {
+                false if family.stale > 0 => {
+                    let long = if family.long_lived { ", for long: the last to be used" } else { "" };
+                    format!("{} stale paths are kept{long}", family.stale)
+                }
                 false => "not negotiated".to_owned(),
                 true => format!(
                     "{} received, {} accepted, {} stale, {} advertised; End-of-RIB {}",

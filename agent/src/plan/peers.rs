@@ -171,6 +171,8 @@ fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> Pe
     config.ebgp_multihop = octet("ebgpMultihop", spec.ebgp_multihop);
     config.ttl_security = octet("ttlSecurity", spec.ttl_security);
     config.graceful_restart = Some(spec.graceful_restart());
+    config.restart_notification = spec.restart_notification();
+    config.long_lived = spec.long_lived_stale_seconds;
     config.max_prefixes = spec.max_prefixes;
     config.bfd = spec.bfd.as_ref().map(|bfd| BfdConfig {
         interval: Duration::from_millis(bfd.interval_milliseconds.unwrap_or(Bfd::DEFAULT_INTERVAL).into()),

@@ -137,6 +137,14 @@ pub struct BgpPeer {
     /// More prefixes than this, over both families, end the session (RFC 4486); at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_prefixes: Option<u32>,
+    /// Whether graceful restart also covers a session that ends by a NOTIFICATION or by the Hold Timer (RFC 8538). Not given: where
+    /// `bfd` is, since a router that died would else be believed for its Restart Time longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_notification: Option<bool>,
+    /// Long-lived graceful restart (RFC 9494): how long this node's paths are kept after the Restart Time, as the last to be
+    /// used, 1 to 16777215 s. Not given: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long_lived_stale_seconds: Option<u32>,
     /// The path to the peer is watched by BFD (RFC 5880), and its failure ends the session; `{}` takes the defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bfd: Option<Bfd>,
@@ -238,6 +246,8 @@ impl BgpPeer {
     pub const DEFAULT_GRACEFUL_RESTART: u16 = 300;
     /// The longest Restart Time: the field has 12 bits (RFC 4724 §3).
     pub const MAX_GRACEFUL_RESTART: u16 = 4095;
+    /// The longest Long-lived Stale Time: the field has 24 bits (RFC 9494 §3).
+    pub const MAX_LONG_LIVED_STALE: u32 = 0x00ff_ffff;
     /// The longest TCP-MD5 key that the kernel takes, in octets.
     pub const MAX_PASSWORD: usize = 80;
 
@@ -267,6 +277,11 @@ impl BgpPeer {
     /// The TCP-MD5 key in the resource itself; `""` is none. (The other place is `passwordFile`.)
     pub fn password(&self) -> Option<&Secret> {
         self.password.as_ref().filter(|password| !password.expose().is_empty())
+    }
+
+    /// Whether RFC 8538 is offered.
+    pub fn restart_notification(&self) -> bool {
+        self.restart_notification.unwrap_or(self.bfd.is_some())
     }
 
     /// The Restart Time to offer, in seconds.

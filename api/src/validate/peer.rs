@@ -156,6 +156,13 @@ impl PeerCheck<'_, '_> {
                 ),
             );
         }
+        if let Some(seconds @ (0 | 0x0100_0000..)) = peer.long_lived_stale_seconds {
+            let most = BgpPeer::MAX_LONG_LIVED_STALE;
+            self.fault(
+                "longLivedStaleSeconds",
+                format!("{seconds} is not from 1 to {most} (RFC 9494): write one of these, or leave it out for none"),
+            );
+        }
         let hold = peer.hold_time_seconds.unwrap_or(90);
         if matches!(hold, 1 | 2) || hold > 65535 {
             self.fault(
