@@ -32,19 +32,30 @@ pub(crate) fn wait_sessions(fabric: &Fabric, router: &str, deadline: Duration) -
 
 /// Waits until every BFD session of a router (FRR or BIRD) is up; how many there are.
 pub(crate) fn wait_bfd(fabric: &Fabric, router: &str, deadline: Duration) -> Result<usize> {
-    wait_all(&format!("the BFD sessions of {router}"), deadline, "up", || {
-        let host = fabric.host(router)?;
-        if is_bird(fabric, router) {
-            // Address Interface State Since Interval Timeout
-            return words_of(&host.run("birdc", ["show", "bfd", "sessions"])?, |words| {
-                let _address: IpAddr = words.first()?.parse().ok()?;
-                Some((words[0], words.get(2).copied().unwrap_or_default()))
-            });
-        }
-        let sessions = vtysh_json(host, "show bfd peers json")?;
-        let sessions = sessions.as_array().context("no list of BFD sessions")?;
-        Ok(sessions.iter().map(|session| (text(&session["peer"]), text(&session["status"]))).collect())
+    wait_all(&format!("the BFD sessions of {router}"), deadline, "up", || bfd_sessions(fabric, router))
+}
+
+/// Waits until no BFD session of a router (FRR or BIRD) is up.
+pub(crate) fn wait_bfd_lost(fabric: &Fabric, router: &str, deadline: Duration) -> Result<()> {
+    wait_for(&format!("the BFD sessions of {router} to be lost"), deadline, || {
+        let all = bfd_sessions(fabric, router)?;
+        let up = |(_, state): &(String, String)| state.eq_ignore_ascii_case("up");
+        Ok(Seen::when(!all.iter().any(up), || format!("{all:?}")))
     })
+}
+
+fn bfd_sessions(fabric: &Fabric, router: &str) -> Result<Vec<(String, String)>> {
+    let host = fabric.host(router)?;
+    if is_bird(fabric, router) {
+        // Address Interface State Since Interval Timeout
+        return words_of(&host.run("birdc", ["show", "bfd", "sessions"])?, |words| {
+            let _address: IpAddr = words.first()?.parse().ok()?;
+            Some((words[0], words.get(2).copied().unwrap_or_default()))
+        });
+    }
+    let sessions = vtysh_json(host, "show bfd peers json")?;
+    let sessions = sessions.as_array().context("no list of BFD sessions")?;
+    Ok(sessions.iter().map(|session| (text(&session["peer"]), text(&session["status"]))).collect())
 }
 
 fn wait_all(

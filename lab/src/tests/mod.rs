@@ -3,6 +3,7 @@
 
 mod attach;
 mod bed;
+mod bfd;
 pub(crate) mod checks;
 mod crash;
 mod fabrics;
@@ -63,6 +64,7 @@ fn all() -> Vec<&'static Test> {
         manifests::TESTS,
         faults::TESTS,
         library::TESTS,
+        bfd::TESTS,
         flaps::TESTS,
         crash::TESTS,
     ]

@@ -1,0 +1,320 @@
+//! BFD against FRR and BIRD: over one hop and over two, IPv4 and IPv6; what its failure does and what it must not do, in a restart
+//! and under load. No time is asserted: how fast a failure is noticed is the demo's figure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
+use trunkline_api::control::{BfdSession, Peer};
+
+use super::bed::{Bed, PATIENCE, lab, lost_nothing};
+use super::{Context, Test, Verdict, passed};
+use crate::cni::{self, Sandbox};
+use crate::daemons::vtysh;
+use crate::shell::{Seen, wait_for};
+use crate::{client, routers};
+
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "bfd/routers",
+        about: "FRR and BIRD, one hop and two, IPv4 and IPv6: each that falls silent loses its sessions, and gets them back",
+        run: routers_fall_silent,
+    },
+    Test {
+        name: "bfd/peer-says",
+        about: "what FRR says by BFD: Down ends the session, AdminDown does not",
+        run: the_peer_says,
+    },
+    Test {
+        name: "bfd/restart",
+        about: "BFD ends with the agent, and graceful restart goes on: no packet lost, FRR and BIRD",
+        run: restart,
+    },
+    Test {
+        name: "bfd/load",
+        about: "busy processors, 100,000 routes that come and go, and a storm of ADDs take no BFD session of 10 ms x 3 down",
+        run: load,
+    },
+];
+
+/// Which sessions of node1's end with which router, and whether they are multihop.
+const SESSIONS: [(&str, &str, bool); 9] = [
+    ("frr", "10.1.0.1", false),
+    ("frr", "fd00:1::1", false),
+    ("bird", "10.2.0.1", false),
+    ("bird", "fd00:2::1", false),
+    ("far-bird", "10.3.0.2", true),
+    ("far-bird", "fd00:3::2", true),
+    ("far-frr", "10.4.0.2", true),
+    ("far-frr", "fd00:4::2", true),
+    ("inside", "10.5.0.1", false),
+];
+
+/// The node as frr knows it.
+const NEIGHBOURS: [&str; 2] = ["10.1.0.11", "fd00:1::11"];
+
+/// Who is cut off with whom: what is behind a router is reached through it.
+const BEHIND: [(&str, &str); 2] = [("frr", "far-bird"), ("bird", "far-frr")];
+
+fn ready(bed: &Bed<'_>) -> Result<()> {
+    bed.established()?;
+    client::wait_bfd(bed.node()?, PATIENCE)?;
+    for router in bed.fabric.topology.with_role("router") {
+        routers::wait_sessions(bed.fabric, router, PATIENCE)?;
+        routers::wait_bfd(bed.fabric, router, PATIENCE)?;
+    }
+    Ok(())
+}
+
+fn all(bed: &Bed<'_>) -> Result<BTreeMap<IpAddr, (Peer, BfdSession)>> {
+    let peers = client::peers(bed.node()?)?;
+    let with_bfd = |peer: Peer| {
+        let bfd = peer.bfd.clone().with_context(|| format!("{} has no BFD session", peer.address))?;
+        Ok((peer.address, (peer, bfd)))
+    };
+    peers.into_iter().map(with_bfd).collect()
+}
+
+fn routers_fall_silent(context: &Context) -> Result<Verdict> {
+    lab(context, "bfd", |bed| {
+        ready(bed)?;
+        let sessions = all(bed)?;
+        ensure!(sessions.len() == SESSIONS.len(), "{:?}", sessions.keys());
+        for (router, address, multihop) in SESSIONS {
+            let (_, bfd) = &sessions[&address.parse::<IpAddr>()?];
+            let seen = (bfd.multihop, bfd.transmit_milliseconds, bfd.detection_milliseconds);
+            ensure!(seen == (multihop, 50, Some(150)), "{router} {address}: {bfd:?}");
+        }
+        for router in ["inside", "far-bird", "far-frr", "frr", "bird"] {
+            falls_silent(bed, router).with_context(|| router.to_owned())?;
+        }
+        passed(format!("{} sessions of 5 routers", SESSIONS.len()))
+    })
+}
+
+fn falls_silent(bed: &Bed<'_>, router: &str) -> Result<()> {
+    let gone: BTreeSet<IpAddr> = SESSIONS
+        .iter()
+        .filter(|(with, ..)| *with == router || BEHIND.contains(&(router, with)))
+        .map(|(_, address, _)| address.parse())
+        .collect::<Result<_, _>>()?;
+    let before = all(bed)?;
+    bed.host(router)?.silence()?;
+    wait_for(&format!("the silence of {router} to be noticed"), PATIENCE, || {
+        let now = all(bed)?;
+        let missing: Vec<&IpAddr> = gone
+            .iter()
+            .filter(|address| {
+                let ((peer, bfd), (before, bfd_before)) = (&now[*address], &before[*address]);
+                // Not even a Hold Time could do it: it is 90 s.
+                let told = peer.notification_sent.as_ref().is_some_and(|said| said.text.contains("BFD Down"));
+                !(bfd.detections > bfd_before.detections && peer.flaps > before.flaps && told)
+            })
+            .collect();
+        Ok(Seen::when(missing.is_empty(), || format!("not with {missing:?}")))
+    })?;
+    for (address, (peer, bfd)) in all(bed)?.iter().filter(|(address, _)| !gone.contains(*address)) {
+        let (before, bfd_before) = &before[address];
+        ensure!(
+            (bfd.downs, peer.flaps) == (bfd_before.downs, before.flaps),
+            "{address} has nothing to do with {router}: {bfd:?}"
+        );
+    }
+    bed.host(router)?.end_silence()?;
+    ready(bed).context("afterwards")
+}
+
+fn the_peer_says(context: &Context) -> Result<Verdict> {
+    lab(context, "bfd", |bed| {
+        ready(bed)?;
+        let inside: IpAddr = "10.5.0.1".parse()?;
+        let (before, bfd_before) = all(bed)?[&inside].clone();
+        let host = bed.host("inside")?;
+        // AdminDown comes first, and nothing follows from it.
+        vtysh(host, &["configure", "bfd", "profile FAST", "shutdown"])?;
+        wait_for("FRR's AdminDown", PATIENCE, || {
+            let bfd = &all(bed)?[&inside].1;
+            Ok(Seen::when(bfd.state == "Down" && bfd.remote_state == "AdminDown", || format!("{bfd:?}")))
+        })?;
+        let (peer, _) = all(bed)?[&inside].clone();
+        ensure!((peer.state.as_str(), peer.flaps) == ("Established", before.flaps), "{peer:?}");
+        vtysh(host, &["configure", "bfd", "profile FAST", "no shutdown"])?;
+        ready(bed)?;
+        // FRR hears nothing any more, and says so.
+        host.sh("nft 'add table inet deaf; add chain inet deaf in { type filter hook input priority 0; }; \
+                 add rule inet deaf in udp dport 3784 drop'")?;
+        wait_for("FRR's Down to end the session", PATIENCE, || {
+            let (peer, bfd) = all(bed)?[&inside].clone();
+            let good = bfd.downs > bfd_before.downs + 1 && peer.flaps > before.flaps;
+            Ok(Seen::when(good, || format!("{peer:?}")))
+        })?;
+        let (_, bfd) = all(bed)?[&inside].clone();
+        ensure!(bfd.detections == bfd_before.detections, "this side has heard FRR all the time: {bfd:?}");
+        ensure!(bfd.diagnostic == "Neighbor Signaled Session Down", "{bfd:?}");
+        ensure!(bfd.remote_diagnostic == "Control Detection Time Expired", "{bfd:?}");
+        host.sh("nft delete table inet deaf")?;
+        ready(bed)?;
+        passed(format!("{} times down in the end, none of them noticed by silence", bfd.downs))
+    })
+}
+
+fn restart(context: &Context) -> Result<Verdict> {
+    lab(context, "bfd", |bed| {
+        ready(bed)?;
+        let node = bed.node()?;
+        let (_pod, attached) = bed.attached("pod", "rack1")?;
+        let mut pings = 0;
+        let mut through = |signal: Signal| -> Result<()> {
+            let pingers = [bed.pings("frr", &attached.addresses)?, bed.pings("bird", &attached.addresses)?];
+            client::end_agent(node, signal)?;
+            for router in ["frr", "bird"] {
+                routers::wait_bfd_lost(bed.fabric, router, PATIENCE)?;
+            }
+            // A second of what the routers keep although BFD is down.
+            pingers[0].wait_sent(200, PATIENCE)?;
+            client::start_agent(node)?;
+            ready(bed)?;
+            for address in NEIGHBOURS {
+                routers::wait_nothing_stale(bed.host("frr")?, address, PATIENCE)?;
+            }
+            for pinger in pingers {
+                pings += lost_nothing(pinger)?;
+            }
+            Ok(())
+        };
+        through(Signal::TERM).context("SIGTERM")?;
+        through(Signal::KILL).context("SIGKILL")?;
+        let neighbours = NEIGHBOURS.map(|n| format!("neighbor {n} bfd check-control-plane-failure"));
+        vtysh(bed.host("frr")?, &["configure", "router bgp 65001", &neighbours[0], &neighbours[1]])?;
+        ready(bed)?;
+        through(Signal::KILL).context("SIGKILL, and FRR looks at the C bit")?;
+        passed(format!("{pings} pings through three restarts, none lost"))
+    })
+}
+
+/// Routes that BIRD tells and takes back.
+const ROUTES: u32 = 100_000;
+const STORMS: usize = 4;
+const LOAD: Duration = Duration::from_secs(20);
+
+fn load(context: &Context) -> Result<Verdict> {
+    lab(context, "bfd", |bed| {
+        ready(bed)?;
+        let flaps =
+            |peers: &BTreeMap<IpAddr, (Peer, BfdSession)>| peers.values().map(|(p, _)| p.flaps).sum::<u64>();
+        let settled = flaps(&all(bed)?);
+        faster(bed)?;
+        let before = all(bed)?;
+        ensure!(flaps(&before) == settled, "new timers have cost a session");
+        let stop = AtomicBool::new(false);
+        let adds = AtomicUsize::new(0);
+        let processors = std::thread::available_parallelism()?.get();
+        let pods: Vec<Sandbox> =
+            (0..STORMS).map(|number| bed.pod(&format!("storm{number}"))).collect::<Result<_>>()?;
+        let mut rounds = 0;
+        std::thread::scope(|scope| {
+            let _stop = StopOnDrop(&stop);
+            for _ in 0..4 * processors {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let (stop, adds) = (&stop, &adds);
+            let storms: Vec<_> = pods
+                .iter()
+                .map(|pod| {
+                    scope.spawn(move || -> Result<()> {
+                        let conf = cni::trunkline(Some("rack1"));
+                        while !stop.load(Ordering::Relaxed) {
+                            cni::add(bed.fabric, &conf, pod)?;
+                            cni::del(bed.fabric, &conf, pod)?;
+                            adds.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            let start = Instant::now();
+            while start.elapsed() < LOAD {
+                come_and_go(bed)?;
+                rounds += 1;
+            }
+            stop.store(true, Ordering::Relaxed);
+            storms.into_iter().try_for_each(|s| s.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+        })?;
+        let (mut of_bird, mut packets) = (0, 0);
+        for (address, (_, bfd)) in all(bed)? {
+            let router =
+                SESSIONS.iter().find(|(_, a, _)| a.parse() == Ok(address)).map(|(router, ..)| *router);
+            let lost = bfd.downs - before[&address].1.downs;
+            packets += bfd.packets_received - before[&address].1.packets_received;
+            if router.is_some_and(|router| router.contains("bird")) {
+                // BIRD's thread has no priority over what keeps the processors busy here, and says nothing about the agent's.
+                of_bird += lost;
+            } else {
+                ensure!(lost == 0, "{address} lost its BFD session {lost} times: {bfd:?}");
+            }
+        }
+        passed(format!(
+            "{packets} packets, {} ADDs and DELs, {rounds} times {ROUTES} routes; sessions lost: none with FRR, {of_bird} with BIRD",
+            adds.load(Ordering::Relaxed)
+        ))
+    })
+}
+
+/// FRR and the agent go from 50 ms to the fastest there is, 10 ms: three packets are 30 ms.
+fn faster(bed: &Bed<'_>) -> Result<()> {
+    let manifest = bed.manifest("network.yaml");
+    manifest.write(&manifest.read()?.replace("intervalMilliseconds: 50", "intervalMilliseconds: 10"))?;
+    for router in ["frr", "far-frr", "inside"] {
+        let commands = ["configure", "bfd", "profile FAST", "receive-interval 10", "transmit-interval 10"];
+        vtysh(bed.host(router)?, &commands)?;
+    }
+    wait_for("FRR's sessions to be faster", PATIENCE, || {
+        let peers = all(bed)?;
+        let mut slow = Vec::new();
+        for (_, address, _) in SESSIONS.iter().filter(|(router, ..)| !router.contains("bird")) {
+            let (_, bfd) = &peers[&address.parse::<IpAddr>()?];
+            if (bfd.transmit_milliseconds, bfd.detection_milliseconds) != (10, Some(30)) {
+                slow.push((address, bfd.transmit_milliseconds, bfd.detection_milliseconds));
+            }
+        }
+        Ok(Seen::when(slow.is_empty(), || format!("{slow:?}")))
+    })
+}
+
+/// Ends the threads of a scope, however it is left.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// BIRD tells its routes, the agent installs them, and BIRD takes them back.
+fn come_and_go(bed: &Bed<'_>) -> Result<()> {
+    let bird = bed.host("bird")?;
+    for count in [ROUTES, 0] {
+        let route = |number: u32| {
+            let prefix = Ipv4Addr::from(u32::from(Ipv4Addr::new(60, 0, 0, 0)) + (number << 8));
+            format!("route {prefix}/24 blackhole;\n")
+        };
+        let routes: String =
+            std::iter::once("# Written by the test.\n".to_owned()).chain((0..count).map(route)).collect();
+        std::fs::write(bed.fabric.file("bfd/bird/routes.conf"), routes)?;
+        bird.run("birdc", ["configure"])?;
+        wait_for(&format!("{count} routes of BIRD"), Duration::from_secs(120), || {
+            let peer = bed.peer("10.2.0.1")?;
+            // Its link is told always.
+            let received: usize = peer.families.iter().map(|family| family.received).sum();
+            Ok(Seen::when(received == 1 + count as usize, || received.to_string()))
+        })?;
+    }
+    Ok(())
+}
