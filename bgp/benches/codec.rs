@@ -72,8 +72,13 @@ struct Load {
 }
 
 const NEXT_HOP: NextHop = NextHop::V4(Ipv4Addr::new(10, 0, 0, 1));
-const DECODE: DecodeContext =
-    DecodeContext { four_octet_as: true, ext_next_hop: true, families: FamilySet::ALL, ebgp: true };
+const DECODE: DecodeContext = DecodeContext {
+    four_octet_as: true,
+    ext_next_hop: true,
+    families: FamilySet::ALL,
+    add_path: FamilySet::EMPTY,
+    ebgp: true,
+};
 
 impl Load {
     /// The `number`th, with /24s.

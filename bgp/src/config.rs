@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU8;
 use std::time::Duration;
 
 use crate::bfd::{BfdConfig, Target};
@@ -74,6 +75,15 @@ pub enum PasswordError {
     },
 }
 
+/// ADD-PATH (RFC 7911) with a peer, in all families of the session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddPath {
+    /// Several paths of a prefix are taken from the peer.
+    pub receive: bool,
+    /// The peer is told several paths of a prefix, so many at most: the best of those that it may have. None: one.
+    pub send: Option<NonZeroU8>,
+}
+
 /// What is said of one peer. The remote address is its key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerConfig {
@@ -104,6 +114,8 @@ pub struct PeerConfig {
     pub ttl_security: Option<u8>,
     /// Families offered by capability.
     pub families: FamilySet,
+    /// Several paths of one prefix (RFC 7911), if the peer wants the same.
+    pub add_path: AddPath,
     /// Graceful restart: the Restart Time offered, in seconds (12 bits, at most 4095). None: not offered.
     pub graceful_restart: Option<u16>,
     /// Long-lived graceful restart (RFC 9494): how long the peer is asked to keep this side's paths after the Restart Time, as
@@ -146,6 +158,7 @@ impl PeerConfig {
             ebgp_multihop: None,
             ttl_security: None,
             families: FamilySet::ALL,
+            add_path: AddPath::default(),
             graceful_restart: Some(120),
             long_lived: None,
             restart_notification: false,
@@ -184,6 +197,7 @@ impl PeerConfig {
             ebgp_multihop: _, // a socket option, set on the live socket
             ttl_security: _,  // likewise
             families,
+            add_path, // how many are sent is this side's affair
             graceful_restart,
             long_lived,
             restart_notification,
@@ -203,6 +217,8 @@ impl PeerConfig {
             || *password != new.password
             || *hold_time != new.hold_time
             || *families != new.families
+            || add_path.receive != new.add_path.receive
+            || add_path.send.is_some() != new.add_path.send.is_some()
             || *graceful_restart != new.graceful_restart
             || *long_lived != new.long_lived
             || *restart_notification != new.restart_notification

@@ -147,6 +147,7 @@ impl Speaker {
             self.hub.rib.set_policy(id, &config.import, &config.export);
         }
         if let Some(session) = peer.session() {
+            self.hub.rib.set_paths(id, session.config.add_path.send.map_or(1, u8::from));
             let (v4, v6) = next_hops(session);
             self.hub.rib.set_next_hops(id, v4, v6);
         }

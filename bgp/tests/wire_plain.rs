@@ -36,11 +36,13 @@ fn context() -> impl Strategy<Value = DecodeContext> {
         4 => Just(FamilySet::ALL),
         1 => prop::sample::select(Family::ALL.to_vec()).prop_map(|family| [family].into_iter().collect()),
     ];
-    (prop::bool::weighted(0.8), any::<bool>(), families, any::<bool>()).prop_map(
-        |(four_octet_as, ext_next_hop, families, ebgp)| DecodeContext {
+    let add_path = prop_oneof![4 => Just(FamilySet::EMPTY), 1 => Just(FamilySet::ALL)];
+    (prop::bool::weighted(0.8), any::<bool>(), families, add_path, any::<bool>()).prop_map(
+        |(four_octet_as, ext_next_hop, families, add_path, ebgp)| DecodeContext {
             four_octet_as,
             ext_next_hop,
             families,
+            add_path,
             ebgp,
         },
     )
@@ -66,7 +68,12 @@ proptest! {
         damage in damage(),
     ) {
         let block = block(&attributes);
-        let encode = EncodeContext { max_message: 65535, four_octet_as: context.four_octet_as, ext_next_hop: true };
+        let encode = EncodeContext {
+            max_message: 65535,
+            four_octet_as: context.four_octet_as,
+            ext_next_hop: true,
+            add_path: !context.add_path.is_empty(),
+        };
         let mut out = vec![];
         let mut writer = UpdateWriter::new(&mut out, encode);
         writer.announce::<Ipv4>(NextHop::V4(next_hop), &block, v4.iter().copied()).unwrap();

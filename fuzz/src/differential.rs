@@ -216,7 +216,13 @@ pub fn run(data: &[u8]) {
 }
 
 fn ours(body: &[u8], four_octet_as: bool) -> Seen {
-    let context = DecodeContext { four_octet_as, ext_next_hop: true, families: FamilySet::ALL, ebgp: false };
+    let context = DecodeContext {
+        four_octet_as,
+        ext_next_hop: true,
+        families: FamilySet::ALL,
+        add_path: FamilySet::EMPTY,
+        ebgp: false,
+    };
     let mut scratch = Scratch::default();
     let update = match decode_update(body, &context, &mut scratch) {
         Ok(update) => update,

@@ -7,9 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU8;
 use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
+use trunkline_bgp::config::AddPath;
 use trunkline_bgp::speaker::{Action, ConnId, Origination, PeerConfig, Speaker, SpeakerConfig, State, Stop};
 use trunkline_bgp::types::{Asn, Family, FamilySet};
 use trunkline_bgp::wire::{
@@ -77,6 +79,9 @@ impl World {
                 graceful_restart: (octet & 2 == 0).then_some(120),
                 passive: octet & (4 << peer) != 0,
                 hold_time: Duration::from_secs(if octet & 16 == 0 { 90 } else { 0 }),
+                add_path: add_path(octet & 64 != 0),
+                long_lived: (octet & 130 == 128).then_some(300),
+                restart_notification: octet & 128 != 0,
                 ..PeerConfig::new(address, Asn(asn))
             };
             assert!(world.speaker.add_peer(config, now).is_ok());
@@ -219,6 +224,9 @@ impl World {
                 [Family::Ipv4Unicast].into_iter().collect()
             },
             next_hop_v6: (first & 32 != 0).then_some(std::net::Ipv6Addr::LOCALHOST),
+            add_path: add_path(first & 64 != 0),
+            long_lived: (first & 130 == 128).then_some(300),
+            restart_notification: first & 128 != 0,
             ..PeerConfig::new(PEERS[peer].0, Asn(PEERS[peer].1))
         };
         _ = self.speaker.update_peer(config, self.now);
@@ -332,6 +340,9 @@ impl World {
             self.now += Duration::from_secs(1100);
             self.fire();
         }
+        // And the longest Long-lived Stale Time.
+        self.now += Duration::from_secs(1 << 24);
+        self.fire();
         if !self.stopped {
             for (address, _) in PEERS {
                 let received = self.speaker.received(address).map_or(0, |routes| routes.len());
@@ -354,9 +365,11 @@ fn whole(mut octets: &[u8], ebgp: bool) {
             MessageKind::Notification => Notification::decode(message.body).is_ok(),
             MessageKind::RouteRefresh => RouteRefresh::decode(message.body).is_ok(),
             MessageKind::Keepalive => true,
-            MessageKind::Update => [true, false].into_iter().any(|four_octet_as| {
-                let context =
-                    DecodeContext { four_octet_as, ext_next_hop: true, families: FamilySet::ALL, ebgp };
+            MessageKind::Update => [0, 1, 2, 3].into_iter().any(|agreed| {
+                let add_path = if agreed & 2 == 0 { FamilySet::EMPTY } else { FamilySet::ALL };
+                let families = FamilySet::ALL;
+                let four_octet_as = agreed & 1 == 0;
+                let context = DecodeContext { four_octet_as, ext_next_hop: true, families, add_path, ebgp };
                 let mut scratch = Scratch::default();
                 let update = decode_update(message.body, &context, &mut scratch);
                 update.is_ok_and(|update| update.treat_as_withdraw.is_none() && update.discarded.is_empty())
@@ -364,6 +377,10 @@ fn whole(mut octets: &[u8], ebgp: bool) {
         };
         assert!(read, "would be refused: {message:02x?}");
     }
+}
+
+fn add_path(on: bool) -> AddPath {
+    AddPath { receive: on, send: NonZeroU8::new(2).filter(|_| on) }
 }
 
 fn prefix(number: u8) -> IpNet {
@@ -378,7 +395,14 @@ fn open(peer: usize, asn: u32, options: u8) -> Vec<u8> {
         (1, &[1, 4, 0, 1, 0, 1][..]),
         (2, &[1, 4, 0, 2, 0, 1]),
         (4, &[65, 4, 0, 0, a, b]),
-        (8, &[2, 0]),
+        (
+            8,
+            &[
+                2, 0, // and several paths, and long-lived graceful restart
+                69, 8, 0, 1, 1, 3, 0, 2, 1, 3, //
+                71, 14, 0, 1, 1, 0x80, 0, 1, 0, 0, 2, 1, 0x80, 0, 1, 0,
+            ],
+        ),
         (16, &[6, 0]),
         (32, &[64, 10, 0x40, 120, 0, 1, 1, 0x80, 0, 2, 1, 0x80]),
         (64, &[64, 2, 0x80, 10]),

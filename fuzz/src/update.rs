@@ -14,10 +14,15 @@ pub fn context(octet: u8) -> DecodeContext {
         1 => [Family::Ipv4Unicast].into_iter().collect(),
         _ => [Family::Ipv6Unicast].into_iter().collect(),
     };
+    let add_path = [
+        (octet & 1 << 5 != 0).then_some(Family::Ipv4Unicast),
+        (octet & 1 << 6 != 0).then_some(Family::Ipv6Unicast),
+    ];
     DecodeContext {
         four_octet_as: octet & 1 == 0,
         ext_next_hop: octet & 2 == 0,
         ebgp: octet & 4 == 0,
+        add_path: add_path.into_iter().flatten().collect(),
         families,
     }
 }
@@ -95,17 +100,35 @@ fn consistent(update: &Update<'_>, context: &DecodeContext) {
     }
 }
 
+fn or_0<P>((identifier, prefix): (Option<u32>, P)) -> (u32, P) {
+    (identifier.unwrap_or(0), prefix)
+}
+
 /// What was read and written again says the same to a peer with everything, and can be said to one with two octets.
 fn passed_on(reach: &Reach<'_>, block: &[u8], attributes: &PathAttributes) {
-    let internal =
-        DecodeContext { four_octet_as: true, ext_next_hop: true, families: FamilySet::ALL, ebgp: false };
+    let add_path = match reach.prefixes {
+        Prefixes::V4(nlri) => nlri.has_identifiers(),
+        Prefixes::V6(nlri) => nlri.has_identifiers(),
+    };
+    let internal = DecodeContext {
+        four_octet_as: true,
+        ext_next_hop: true,
+        families: FamilySet::ALL,
+        add_path: if add_path { FamilySet::ALL } else { FamilySet::EMPTY },
+        ebgp: false,
+    };
     for four_octet_as in [true, false] {
-        let context = EncodeContext { four_octet_as, ext_next_hop: true, max_message: MAX_EXTENDED };
+        let context =
+            EncodeContext { four_octet_as, ext_next_hop: true, add_path, max_message: MAX_EXTENDED };
         let mut out = vec![];
         let mut writer = UpdateWriter::new(&mut out, context);
         let written = match reach.prefixes {
-            Prefixes::V4(nlri) => writer.announce::<Ipv4>(reach.next_hop, block, nlri),
-            Prefixes::V6(nlri) => writer.announce::<Ipv6>(reach.next_hop, block, nlri),
+            Prefixes::V4(nlri) => {
+                writer.announce_paths::<Ipv4>(reach.next_hop, block, nlri.paths().map(or_0))
+            }
+            Prefixes::V6(nlri) => {
+                writer.announce_paths::<Ipv6>(reach.next_hop, block, nlri.paths().map(or_0))
+            }
         };
         let Ok(count) = written else { continue }; // attributes that leave no room
         assert_eq!(count, reach.prefixes.len());

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::message::{self, DownReason, PeerHeader};
 use super::{QUEUE, StationConfig};
 use crate::types::{AddressFamily, Family, FamilySet, Ipv4, Ipv6, NextHop, PeerId};
-use crate::wire::{EncodeContext, MAX_EXTENDED, Open, Prefixes, Update, UpdateWriter};
+use crate::wire::{EncodeContext, MAX_EXTENDED, Nlri, Open, Prefixes, Update, UpdateWriter};
 
 /// A station that is connected. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,7 +16,7 @@ pub struct StationId(pub(crate) u64);
 
 /// AS numbers of four octets, any next hop, and a message as long as it has to be: what came in one UPDATE goes in one.
 const CONTEXT: EncodeContext =
-    EncodeContext { four_octet_as: true, ext_next_hop: true, max_message: MAX_EXTENDED };
+    EncodeContext { four_octet_as: true, ext_next_hop: true, add_path: false, max_message: MAX_EXTENDED };
 
 /// A session that the station knows of.
 #[derive(Debug)]
@@ -102,15 +102,19 @@ impl Station {
         self.monitor(peer, now, |out| {
             for prefixes in update.withdrawn() {
                 match prefixes {
-                    Prefixes::V4(prefixes) => UpdateWriter::new(out, CONTEXT).withdraw::<Ipv4>(prefixes),
-                    Prefixes::V6(prefixes) => UpdateWriter::new(out, CONTEXT).withdraw::<Ipv6>(prefixes),
+                    Prefixes::V4(prefixes) => withdraw::<Ipv4>(out, prefixes),
+                    Prefixes::V6(prefixes) => withdraw::<Ipv6>(out, prefixes),
                 };
             }
             if let Some(block) = update.attributes {
                 for reach in update.announced() {
                     match reach.prefixes {
-                        Prefixes::V4(prefixes) => announce::<Ipv4>(out, reach.next_hop, block, prefixes),
-                        Prefixes::V6(prefixes) => announce::<Ipv6>(out, reach.next_hop, block, prefixes),
+                        Prefixes::V4(prefixes) => {
+                            announce::<Ipv4>(out, reach.next_hop, block, prefixes.paths())
+                        }
+                        Prefixes::V6(prefixes) => {
+                            announce::<Ipv6>(out, reach.next_hop, block, prefixes.paths())
+                        }
                     }
                 }
             }
@@ -126,10 +130,10 @@ impl Station {
         peer: PeerId,
         next_hop: NextHop,
         block: &[u8],
-        prefixes: impl IntoIterator<Item = F::Prefix>,
+        paths: impl IntoIterator<Item = (Option<u32>, F::Prefix)>,
         now: Instant,
     ) {
-        self.monitor(peer, now, |out| announce::<F>(out, next_hop, block, prefixes));
+        self.monitor(peer, now, |out| announce::<F>(out, next_hop, block, paths));
     }
 
     /// The walk is over: every route that was there before it has been told.
@@ -211,11 +215,27 @@ fn announce<F: AddressFamily>(
     out: &mut Vec<u8>,
     next_hop: NextHop,
     block: &[u8],
-    prefixes: impl IntoIterator<Item = F::Prefix>,
+    paths: impl IntoIterator<Item = (Option<u32>, F::Prefix)>,
 ) {
-    let written = UpdateWriter::new(out, CONTEXT).announce::<F>(next_hop, block, prefixes);
+    let (context, paths) = as_they_came::<F>(paths);
+    let written = UpdateWriter::new(out, context).announce_paths::<F>(next_hop, block, paths);
     // It came in one message, and four octets an AS number may make it longer than the longest: then it is not told.
     debug_assert!(written.is_ok() || block.len() > MAX_EXTENDED / 2, "{written:?}");
+}
+
+fn withdraw<F: AddressFamily>(out: &mut Vec<u8>, prefixes: Nlri<'_, F>) -> usize {
+    let (context, paths) = as_they_came::<F>(prefixes.paths());
+    UpdateWriter::new(out, context).withdraw_paths::<F>(paths)
+}
+
+/// With path identifiers if the peer's have any: the station knows from both OPENs, which Peer Up has told it (RFC 7854 §4.10).
+fn as_they_came<F: AddressFamily>(
+    paths: impl IntoIterator<Item = (Option<u32>, F::Prefix)>,
+) -> (EncodeContext, impl Iterator<Item = (u32, F::Prefix)>) {
+    let mut paths = paths.into_iter().peekable();
+    let add_path = paths.peek().is_some_and(|(identifier, _)| identifier.is_some());
+    let paths = paths.map(|(identifier, prefix)| (identifier.unwrap_or_default(), prefix));
+    (EncodeContext { add_path, ..CONTEXT }, paths)
 }
 
 /// The last message to a station.
@@ -247,7 +267,7 @@ mod tests {
         let end: SocketAddr = "192.0.2.2:179".parse().unwrap();
         station.peer_up(peer, header, FamilySet::ALL, (end, end), (&open, &open), now);
         let prefixes: Vec<_> =
-            (0..100_000u32).map(|number| ipnet::Ipv4Net::new(number.into(), 32).unwrap()).collect();
+            (0..100_000u32).map(|number| (None, ipnet::Ipv4Net::new(number.into(), 32).unwrap())).collect();
         let next_hop = NextHop::V4(header.router_id);
         let mut most = 0;
         for _ in 0..100 {

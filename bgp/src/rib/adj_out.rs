@@ -11,11 +11,13 @@
 //! End-of-RIB goes out (RFC 4724 §2). A refresh that the peer asked for is told the same way, between its two markers (RFC 7313),
 //! and begins after End-of-RIB. One that it asks for meanwhile follows when that has ended.
 
+mod paths;
+
 use super::attributes::AttrId;
 use super::facts::SessionFacts;
 use super::peer::Shared;
 use super::row_set::RowSet;
-use super::table::Table;
+use super::table::{Path, Table};
 use crate::types::{AddressFamily, Family, NextHop, PeerId};
 use crate::wire::{Announcement, EncodeContext, RouteRefresh, UpdateWriter};
 
@@ -54,6 +56,8 @@ pub enum NotAdvertised {
 pub(super) struct AdjOut {
     /// What the peer was told, by row; 0 where it was told nothing.
     told: Vec<u32>,
+    /// The same where it is told several paths of a prefix; `told` is empty then.
+    paths: Option<paths::Told>,
     /// Rows to look at.
     pub(super) pending: RowSet,
     /// Rows that are told again though nothing differs.
@@ -84,8 +88,19 @@ enum Marker {
 }
 
 impl AdjOut {
+    /// Several paths of a prefix are told from now on (RFC 7911).
+    pub(super) fn tell_paths(&mut self) {
+        self.paths = Some(paths::Told::default());
+    }
+
+    /// Whether they are.
+    #[inline]
+    pub(super) fn tells_paths(&self) -> bool {
+        self.paths.is_some()
+    }
+
     pub(super) fn is_told(&self, row: u32) -> bool {
-        self.told(row).is_some()
+        self.told(row).is_some() || self.paths.as_ref().is_some_and(|paths| paths.is_told(row))
     }
 
     /// What the peer was told of a row.
@@ -95,7 +110,15 @@ impl AdjOut {
 
     /// Rows that the peer was told of.
     pub(super) fn rows_told(&self) -> impl Iterator<Item = (u32, AttrId)> {
-        (0u32..).zip(&self.told).filter_map(|(row, told)| Some((row, AttrId::from_stored(*told)?)))
+        self.paths_told().map(|(row, _, told)| (row, told))
+    }
+
+    /// The same with the path identifiers.
+    pub(super) fn paths_told(&self) -> impl Iterator<Item = (u32, Option<u32>, AttrId)> {
+        let plain = (0u32..).zip(&self.told);
+        let plain = plain.filter_map(|(row, told)| Some((row, None, AttrId::from_stored(*told)?)));
+        let paths = self.paths.iter().flat_map(paths::Told::iter);
+        plain.chain(paths.map(|(row, identifier, told)| (row, Some(identifier), told)))
     }
 
     /// The marker that is due: all that it follows has been looked at.
@@ -168,6 +191,12 @@ impl AdjOut {
 
     /// What was told is told again, as far as `which` says so.
     pub(super) fn tell_again(&mut self, which: impl Fn(AttrId) -> bool) {
+        if let Some(paths) = &self.paths {
+            for (row, _, _) in paths.iter().filter(|(_, _, told)| which(*told)) {
+                self.again.insert(row);
+                self.pending.insert(row);
+            }
+        }
         for place in 0..self.told.len() {
             if let Some(told) = AttrId::from_stored(self.told[place])
                 && which(told)
@@ -183,8 +212,11 @@ impl AdjOut {
         let Some(facts) = shared.peer_mut(peer) else { return };
         let out = std::mem::take(&mut facts.out[F::FAMILY.index()]);
         facts.counts[F::FAMILY.index()].advertised = 0;
-        for (row, told) in out.rows_told() {
+        for (_, told) in out.rows_told() {
             shared.release(Some(told));
+        }
+        let plain = (0u32..).zip(&out.told).filter(|(_, told)| **told != 0).map(|(row, _)| row);
+        for row in plain.chain(out.paths.iter().flat_map(paths::Told::rows)) {
             table.count_told(row, false);
         }
         table.shrink_if_empty();
@@ -199,8 +231,18 @@ pub(super) fn export<F: AddressFamily>(
     row: u32,
 ) -> Result<AttrId, NotAdvertised> {
     let best = *table.row(row).and_then(|_| table.best(row)).ok_or(NotAdvertised::NoPath)?;
-    let used = best.used().ok_or(NotAdvertised::NoPath)?;
     let prefix = table.row(row).ok_or(NotAdvertised::NoPath)?.prefix;
+    export_path::<F>(shared, peer, prefix, &best)
+}
+
+/// What a peer is to know of a path: attributes counted for the caller, or why nothing.
+fn export_path<F: AddressFamily>(
+    shared: &mut Shared,
+    peer: PeerId,
+    prefix: F::Prefix,
+    best: &Path,
+) -> Result<AttrId, NotAdvertised> {
+    let used = best.used().ok_or(NotAdvertised::NoPath)?;
     let facts = shared.peer(peer).ok_or(NotAdvertised::NoSession)?;
     let session = facts.session.as_ref().ok_or(NotAdvertised::NoSession)?;
     let (external, export) = (facts.external, facts.export);
@@ -258,16 +300,18 @@ pub(super) fn explain<F: AddressFamily>(
         let next_hop = shared.attributes.next_hop(told).or(session.next_hop(F::FAMILY));
         let block = shared.attributes.block(told);
         let mut out = Vec::new();
-        let message = next_hop
-            .map(|next_hop| Announcement::<F>::begin(&mut out, &context(session), next_hop, block).is_ok());
+        let message = next_hop.map(|next_hop| {
+            Announcement::<F>::begin(&mut out, &context(session, F::FAMILY), next_hop, block).is_ok()
+        });
         message == Some(true)
     });
     shared.release(Some(told));
     (!sayable).then_some(NotAdvertised::TooLong)
 }
 
-fn context(session: &SessionFacts) -> EncodeContext {
+fn context(session: &SessionFacts, family: Family) -> EncodeContext {
     EncodeContext {
+        add_path: session.add_path.contains(family),
         four_octet_as: session.four_octet_as,
         ext_next_hop: session.ext_next_hop,
         max_message: session.max_message,
@@ -297,7 +341,7 @@ pub(super) fn write<F: AddressFamily>(
     if !session.families.contains(F::FAMILY) {
         return;
     }
-    let (context, own) = (context(session), session.next_hop(F::FAMILY));
+    let (context, own) = (context(session, F::FAMILY), session.next_hop(F::FAMILY));
     let held = shared.is_held(F::FAMILY);
     while out.len() < limit {
         if !held
@@ -309,6 +353,13 @@ pub(super) fn write<F: AddressFamily>(
                 Marker::EndOfRib => UpdateWriter::new(out, context).end_of_rib(F::FAMILY),
                 Marker::BeginRefresh => RouteRefresh::begin(F::FAMILY).encode(out),
                 Marker::EndRefresh => RouteRefresh::end(F::FAMILY).encode(out),
+            }
+            continue;
+        }
+        if context.add_path {
+            match paths::write_batch(table, shared, peer, out, (context, own), limit, *rows) {
+                0 => return,
+                looked_at => *rows -= looked_at,
             }
             continue;
         }

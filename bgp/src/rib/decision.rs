@@ -41,6 +41,8 @@ pub(super) struct Candidate {
     pub(super) cluster_len: u8,
     /// The peer's address.
     pub(super) address: IpAddr,
+    /// The path identifier, among paths of one peer; 0 where there is none.
+    pub(super) identifier: u32,
 }
 
 /// Candidates without an allocation for the usual number of paths.
@@ -56,7 +58,8 @@ pub(super) fn select(candidates: &mut Candidates, max_paths: usize) {
         keep_least(candidates, |path| path.origin);
         keep_least_med_of_each_neighbour(candidates);
         keep_least(candidates, |path| !path.external);
-        candidates.sort_unstable_by_key(|path| (path.router_id, path.cluster_len, path.address));
+        candidates
+            .sort_unstable_by_key(|path| (path.router_id, path.cluster_len, path.address, path.identifier));
     }
     candidates.truncate(max_paths.max(1));
 }
@@ -92,6 +95,7 @@ mod tests {
             router_id: number,
             cluster_len: 0,
             address: IpAddr::from([10, 0, 0, number as u8]),
+            identifier: 0,
         }
     }
 

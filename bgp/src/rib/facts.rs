@@ -47,6 +47,10 @@ pub struct SessionFacts {
     pub four_octet_as: bool,
     /// Both sides take an IPv6 next hop for IPv4 prefixes (RFC 8950).
     pub ext_next_hop: bool,
+    /// Families in which the peer is told several paths of a prefix (RFC 7911).
+    pub add_path: FamilySet,
+    /// How many of one prefix there, at most; at least 1.
+    pub paths: u8,
     /// The peer knows long-lived stale paths (RFC 9494): it is told of them.
     pub long_lived_stale: bool,
     /// The longest message that the peer takes, header included: 4096 or 65535 (RFC 8654).

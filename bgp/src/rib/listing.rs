@@ -49,6 +49,8 @@ pub struct PathEntry<'a> {
     pub prefix: IpNet,
     /// The peer it is from; none if this speaker originates it.
     pub peer: Option<PeerId>,
+    /// The identifier that it came with (RFC 7911).
+    pub path_id: Option<u32>,
     /// As the peer sent them.
     pub received: RouteAttributes<'a>,
     /// As import policy left them; none if the path is refused.
@@ -68,6 +70,8 @@ pub struct PathEntry<'a> {
 pub struct AdvertisedRoute<'a> {
     /// The prefix.
     pub prefix: IpNet,
+    /// The identifier that it was told with (RFC 7911).
+    pub path_id: Option<u32>,
     /// As the peer was told them.
     pub attributes: RouteAttributes<'a>,
     /// As the peer was told it; none if neither session nor path has one.
@@ -84,14 +88,14 @@ impl Rib {
     pub fn advertised(&self, peer: PeerId, family: Family) -> impl Iterator<Item = AdvertisedRoute<'_>> {
         let facts = self.shared.peer(peer);
         let own = facts.and_then(|peer| peer.session.as_ref()?.next_hop(family));
-        let told = facts.into_iter().flat_map(move |peer| peer.out[family.index()].rows_told());
-        told.filter_map(move |(row, told)| {
+        let told = facts.into_iter().flat_map(move |peer| peer.out[family.index()].paths_told());
+        told.filter_map(move |(row, path_id, told)| {
             let prefix = match family {
                 Family::Ipv4Unicast => self.v4.row(row)?.prefix.into(),
                 Family::Ipv6Unicast => self.v6.row(row)?.prefix.into(),
             };
             let attributes = RouteAttributes { table: &self.shared.attributes, id: told };
-            Some(AdvertisedRoute { prefix, attributes, next_hop: attributes.next_hop().or(own) })
+            Some(AdvertisedRoute { prefix, path_id, attributes, next_hop: attributes.next_hop().or(own) })
         })
     }
 
@@ -183,15 +187,22 @@ fn row_entries<'a, F: AddressFamily>(
 ) -> impl Iterator<Item = PathEntry<'a>> {
     let prefix = table.row(row).map(|row| row.prefix.into());
     let places = iter::once(true).chain(iter::repeat(false));
-    let paths = table.row(row).into_iter().flat_map(move |_| table.paths(row));
-    paths.zip(places).filter_map(move |(path, first)| entry(shared, prefix?, path, first))
+    let paths = table.row(row).into_iter().flat_map(move |_| table.identified_paths(row));
+    paths.zip(places).filter_map(move |((path_id, path), first)| entry(shared, prefix?, path_id, path, first))
 }
 
-fn entry<'a>(shared: &'a Shared, prefix: IpNet, path: &Path, first: bool) -> Option<PathEntry<'a>> {
+fn entry<'a>(
+    shared: &'a Shared,
+    prefix: IpNet,
+    path_id: Option<u32>,
+    path: &Path,
+    first: bool,
+) -> Option<PathEntry<'a>> {
     let attributes = |id| RouteAttributes { table: &shared.attributes, id };
     Some(PathEntry {
         prefix,
         peer: Some(path.peer()).filter(|peer| *peer != PeerId::LOCAL),
+        path_id,
         received: attributes(path.received()?),
         used: path.used().map(attributes),
         filtered: path.filtered(),

@@ -21,7 +21,7 @@
 //! Done: RFC 4271 §9 without aggregation and without an IGP (all interior costs are equal, next hops are taken
 //! as reachable), ECMP over paths that are equal up to "external over internal", RFC 1997's well-known
 //! communities, RFC 4724's stale paths and deferral, ORIGINATOR_ID and CLUSTER_LIST in the decision (RFC 4456
-//! §9). Not done: reflecting (an internal path goes to no internal peer), ADD-PATH, confederations.
+//! §9), ADD-PATH both ways (RFC 7911). Not done: reflecting (an internal path goes to no internal peer), confederations.
 //!
 //! Awkward: paths from before a restart that the peer does not announce again must go, and may not go before its
 //! End-of-RIB. They are marked, not copied; a path announced again loses the mark. If the session is lost a
@@ -203,10 +203,10 @@ impl Rib {
         let id = self.shared.attributes.intern(None, &block);
         match prefix {
             IpNet::V4(prefix) => {
-                announce(&mut self.v4, &mut self.shared, PeerId::LOCAL, prefix.trunc(), id, None)
+                announce(&mut self.v4, &mut self.shared, PeerId::LOCAL, (None, prefix.trunc()), id, None)
             }
             IpNet::V6(prefix) => {
-                announce(&mut self.v6, &mut self.shared, PeerId::LOCAL, prefix.trunc(), id, None)
+                announce(&mut self.v6, &mut self.shared, PeerId::LOCAL, (None, prefix.trunc()), id, None)
             }
         }
         self.shared.attributes.release(id);
@@ -217,8 +217,8 @@ impl Rib {
     pub fn withdraw(&mut self, prefix: IpNet) -> bool {
         let shared = &mut self.shared;
         let was_there = match prefix {
-            IpNet::V4(prefix) => self.v4.withdraw(shared, PeerId::LOCAL, &prefix.trunc()),
-            IpNet::V6(prefix) => self.v6.withdraw(shared, PeerId::LOCAL, &prefix.trunc()),
+            IpNet::V4(prefix) => self.v4.withdraw(shared, PeerId::LOCAL, &prefix.trunc(), None),
+            IpNet::V6(prefix) => self.v6.withdraw(shared, PeerId::LOCAL, &prefix.trunc(), None),
         };
         self.shared.collect();
         was_there
@@ -262,6 +262,18 @@ impl Rib {
                     peer.out[family.index()].tell_again(|told| own.contains(&told));
                 }
             });
+        }
+        self.shared.signal(peer);
+    }
+
+    /// The peer is told another number of paths of each prefix, where it is told several (RFC 7911).
+    pub fn set_paths(&mut self, peer: PeerId, paths: u8) {
+        let Some(session) = self.shared.peer_mut(peer).and_then(|peer| peer.session.as_mut()) else { return };
+        if std::mem::replace(&mut session.paths, paths) == paths {
+            return;
+        }
+        for family in session.add_path.iter() {
+            in_family!(self, family, |table, shared| look_at_all(table, shared, peer));
         }
         self.shared.signal(peer);
     }
@@ -437,8 +449,8 @@ fn announce_all<F: AddressFamily>(
     received: AttrId,
 ) {
     let refusal = shared.refusal(peer, received);
-    for prefix in prefixes {
-        announce(table, shared, peer, prefix, received, refusal);
+    for path in prefixes.paths() {
+        announce(table, shared, peer, path, received, refusal);
     }
 }
 
@@ -449,8 +461,8 @@ fn withdraw_all<F: AddressFamily>(
     peer: PeerId,
     prefixes: Nlri<'_, F>,
 ) {
-    for prefix in prefixes {
-        table.withdraw(shared, peer, &prefix);
+    for (identifier, prefix) in prefixes.paths() {
+        table.withdraw(shared, peer, &prefix, identifier);
     }
 }
 
@@ -459,12 +471,12 @@ fn announce<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,
     peer: PeerId,
-    prefix: F::Prefix,
+    (identifier, prefix): (Option<u32>, F::Prefix),
     received: AttrId,
     refusal: Option<Filtered>,
 ) {
     let taken: Taken = shared.take(peer, prefix, received, refusal);
-    table.announce(shared, peer, prefix, taken);
+    table.announce(shared, peer, prefix, identifier, taken);
 }
 
 fn begin<F: AddressFamily>(table: &mut Table<F>, shared: &mut Shared, peer: PeerId) {

@@ -48,6 +48,8 @@ pub(super) struct Shared {
     /// Peers with a session.
     up: Vec<PeerId>,
     writable: VecDeque<PeerId>,
+    /// Sessions whose peer is told several paths of a prefix, by family.
+    path_sessions: [usize; 2],
     held: FamilySet,
     /// Of those held, the families whose originated paths are decided and told all the same.
     originated_told: FamilySet,
@@ -64,6 +66,7 @@ impl Shared {
             peers: Vec::new(),
             up: Vec::new(),
             writable: VecDeque::new(),
+            path_sessions: [0; 2],
             held: FamilySet::EMPTY,
             originated_told: FamilySet::EMPTY,
             watched: FxHashSet::default(),
@@ -141,7 +144,11 @@ impl Shared {
     }
 
     pub(super) fn session_up(&mut self, id: PeerId, facts: SessionFacts) {
-        let Some(peer) = self.peer_mut(id) else { return };
+        let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        for family in facts.add_path.iter() {
+            self.path_sessions[family.index()] += 1;
+            peer.out[family.index()].tell_paths();
+        }
         peer.router_id = facts.router_id;
         peer.session = Some(facts);
         peer.remember_own_addresses();
@@ -151,8 +158,11 @@ impl Shared {
     }
 
     pub(super) fn session_down(&mut self, id: PeerId) {
-        if let Some(peer) = self.peer_mut(id) {
-            peer.session = None;
+        if let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            let session = peer.session.take();
+            for family in session.map_or(FamilySet::EMPTY, |session| session.add_path).iter() {
+                self.path_sessions[family.index()] -= 1;
+            }
             peer.signalled = false;
             peer.first = Family::Ipv4Unicast;
         }
@@ -260,11 +270,34 @@ impl Shared {
                 continue;
             }
             let out = &mut peer.out[family.index()];
+            if out.tells_paths() {
+                continue; // that is told by any change of the row
+            }
             if out.is_told(row) || best.is_some_and(|best| best != id) {
                 out.pending.insert(row);
                 self.signal(id);
             } else {
                 out.pending.remove(row); // neither told nor to be told
+            }
+        }
+    }
+
+    /// What may be used of a row has changed, best or not: who is told several paths of it is told.
+    #[inline]
+    pub(super) fn row_changed(&mut self, family: Family, row: u32) {
+        if self.path_sessions[family.index()] > 0 {
+            self.tell_row(family, row);
+        }
+    }
+
+    fn tell_row(&mut self, family: Family, row: u32) {
+        for place in 0..self.up.len() {
+            let id = self.up[place];
+            if let Some(peer) = self.peer_mut(id)
+                && peer.out[family.index()].tells_paths()
+            {
+                peer.out[family.index()].pending.insert(row);
+                self.signal(id);
             }
         }
     }

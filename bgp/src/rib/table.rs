@@ -1,9 +1,10 @@
 //! The table of one address family: every peer's Adj-RIB-In and the Loc-RIB in one structure.
 //!
-//! A prefix has a [`Row`]; the row heads a list of its [`Path`]s, one from each peer that announced it, those in
+//! A prefix has a [`Row`]; the row heads a list of its [`Path`]s, one (usually) from each peer that announced it, those in
 //! use first and the best one at the very front. Adj-RIB-In is the paths of one peer, Loc-RIB the paths in use;
 //! neither is stored a second time. Rows and paths live in two arenas and refer to each other by number: a
-//! prefix with one path takes 12 + 16 octets in IPv4 and 5 to 10 in the index.
+//! prefix with one path takes 12 + 16 octets in IPv4 and 5 to 10 in the index. A peer with ADD-PATH (RFC 7911) may have several
+//! paths in a row; their identifiers are kept aside.
 //!
 //! Every change goes the same way: remember the paths in use, change the list, decide again, compare. If the
 //! best path differs, the row is put before every peer's Adj-RIB-Out; if the set of next hops differs, before
@@ -85,7 +86,7 @@ pub(super) struct Path {
     received: u32,
     /// What import policy made of it; 0 where it is refused.
     used: u32,
-    /// The peer in the low 24 bits, then flags, then why it is refused.
+    /// The peer in the low 24 bits, then flags, then why it is refused, then whether it has a path identifier.
     owner: u32,
     next: u32,
 }
@@ -94,6 +95,9 @@ impl Path {
     const SELECTED: u32 = 1 << 24;
     const STALE: u32 = 1 << 25;
     const REASON_SHIFT: u32 = 26;
+    const REASON: u32 = 0x1f << Self::REASON_SHIFT;
+    /// It came with a path identifier, which is in [`Table::identifiers`].
+    const IDENTIFIED: u32 = 1 << 31;
 
     pub(super) fn peer(&self) -> PeerId {
         PeerId(self.owner & PeerId::LOCAL.0)
@@ -116,7 +120,7 @@ impl Path {
     }
 
     pub(super) fn filtered(&self) -> Option<Filtered> {
-        match self.owner >> Self::REASON_SHIFT {
+        match (self.owner & Self::REASON) >> Self::REASON_SHIFT {
             1 => Some(Filtered::Policy),
             2 => Some(Filtered::AsLoop),
             3 => Some(Filtered::OriginatorLoop),
@@ -133,7 +137,7 @@ impl Path {
             Some(Filtered::OriginatorLoop) => 3,
             Some(Filtered::OwnNextHop) => 4,
         };
-        self.owner = self.owner & !(u32::MAX << Self::REASON_SHIFT) | reason << Self::REASON_SHIFT;
+        self.owner = self.owner & !Self::REASON | reason << Self::REASON_SHIFT;
     }
 
     fn set(&mut self, flag: u32, on: bool) {
@@ -163,6 +167,8 @@ pub(super) struct Table<F: AddressFamily> {
     free_row: u32,
     paths: Vec<Path>,
     free_path: u32,
+    /// Path identifiers (RFC 7911) by path, of those that have one: a path without pays nothing for them.
+    identifiers: FxHashMap<u32, u32>,
     /// Rows that the FIB has to be told about.
     dirty: RowSet,
 }
@@ -175,6 +181,7 @@ impl<F: AddressFamily> Default for Table<F> {
             free_row: NIL,
             paths: Vec::new(),
             free_path: NIL,
+            identifiers: FxHashMap::default(),
             dirty: RowSet::default(),
         }
     }
@@ -226,8 +233,58 @@ impl<F: AddressFamily> Table<F> {
         })
     }
 
-    fn path_of(&self, row: u32, peer: PeerId) -> Option<u32> {
-        self.path_numbers(row).find(|path| self.paths[*path as usize].peer() == peer)
+    /// A peer's path with this identifier, or without one.
+    fn path_of(&self, row: u32, peer: PeerId, identifier: Option<u32>) -> Option<u32> {
+        let flag = if identifier.is_some() { Path::IDENTIFIED } else { 0 };
+        self.path_numbers(row).find(|path| {
+            let owner = self.paths[*path as usize].owner & (PeerId::LOCAL.0 | Path::IDENTIFIED);
+            owner == peer.0 | flag
+                && identifier.is_none_or(|identifier| self.identifiers.get(path) == Some(&identifier))
+        })
+    }
+
+    /// All paths of a peer in a row: one, unless it sends several.
+    fn paths_of(&self, row: u32, peer: PeerId) -> SmallVec<[u32; 2]> {
+        let mut paths = SmallVec::new();
+        if self.row(row).is_some() {
+            paths.extend(self.path_numbers(row).filter(|path| self.paths[*path as usize].peer() == peer));
+        }
+        paths
+    }
+
+    /// The identifier that a path came with.
+    fn identifier(&self, number: u32, path: &Path) -> Option<u32> {
+        if path.owner & Path::IDENTIFIED == 0 { None } else { self.identifiers.get(&number).copied() }
+    }
+
+    /// The paths of a row with the identifiers that they came with, those in use first.
+    pub(super) fn identified_paths(&self, row: u32) -> impl Iterator<Item = (Option<u32>, &Path)> {
+        self.path_numbers(row).map(|number| {
+            let path = &self.paths[number as usize];
+            (self.identifier(number, path), path)
+        })
+    }
+
+    /// The paths of a row that may be used, numbered, in the order of preference. Of a held family only what is
+    /// originated.
+    pub(super) fn ranked(&self, shared: &Shared, row: u32) -> SmallVec<[(u32, Path); 4]> {
+        let held = shared.is_held(F::FAMILY);
+        let mut candidates = Candidates::new();
+        for number in self.path_numbers(row) {
+            let path = &self.paths[number as usize];
+            if let Some(used) = path.used().filter(|_| !held || path.peer() == PeerId::LOCAL) {
+                candidates.push(candidate(shared, number, path, self.identifier(number, path), used));
+            }
+        }
+        let mut ranked = SmallVec::new();
+        while !candidates.is_empty() {
+            let mut best = candidates.clone();
+            decision::select(&mut best, 1);
+            let Some(best) = best.first().map(|best| best.path) else { break };
+            candidates.retain(|other| other.path != best);
+            ranked.push((best, self.paths[best as usize]));
+        }
+        ranked
     }
 
     fn in_use(&self, row: u32) -> InUse {
@@ -260,13 +317,20 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// Puts a peer's path in place of its last one. It is fresh, whatever the last one was.
-    pub(super) fn announce(&mut self, shared: &mut Shared, peer: PeerId, prefix: F::Prefix, taken: Taken) {
+    pub(super) fn announce(
+        &mut self,
+        shared: &mut Shared,
+        peer: PeerId,
+        prefix: F::Prefix,
+        identifier: Option<u32>,
+        taken: Taken,
+    ) {
         let row = self.row_for(prefix);
-        match self.path_of(row, peer) {
+        match self.path_of(row, peer, identifier) {
             Some(path) => self.replace(shared, row, path, taken, false),
             None => {
                 let before = self.in_use(row);
-                self.append(row, peer, &taken);
+                self.append(row, peer, identifier, &taken);
                 shared.count(peer, F::FAMILY, |counts| {
                     counts.received += 1;
                     counts.accepted += usize::from(taken.used.is_ok());
@@ -276,7 +340,7 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    fn append(&mut self, row: u32, peer: PeerId, taken: &Taken) {
+    fn append(&mut self, row: u32, peer: PeerId, identifier: Option<u32>, taken: &Taken) {
         let mut new = Path {
             received: taken.received.get(),
             used: taken.used.map_or(0, AttrId::get),
@@ -295,6 +359,10 @@ impl<F: AddressFamily> Table<F> {
                 path
             }
         };
+        if let Some(identifier) = identifier {
+            self.paths[number as usize].set(Path::IDENTIFIED, true);
+            self.identifiers.insert(number, identifier);
+        }
         match self.path_numbers(row).last() {
             Some(last) => self.paths[last as usize].next = number,
             None => self.rows[row as usize].head = number,
@@ -323,15 +391,29 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// Takes a peer's path away; whether there was one.
-    pub(super) fn withdraw(&mut self, shared: &mut Shared, peer: PeerId, prefix: &F::Prefix) -> bool {
-        self.find(prefix).is_some_and(|row| self.remove_path(shared, peer, row))
+    pub(super) fn withdraw(
+        &mut self,
+        shared: &mut Shared,
+        peer: PeerId,
+        prefix: &F::Prefix,
+        identifier: Option<u32>,
+    ) -> bool {
+        let Some(row) = self.find(prefix) else { return false };
+        let path = self.path_of(row, peer, identifier);
+        path.is_some_and(|path| {
+            self.remove_path(shared, row, path);
+            true
+        })
     }
 
-    /// Takes a peer's path out of a row; whether there was one.
-    pub(super) fn remove_path(&mut self, shared: &mut Shared, peer: PeerId, row: u32) -> bool {
-        let Some(path) = self.path_of(row, peer) else { return false };
+    /// Takes a path out of a row.
+    fn remove_path(&mut self, shared: &mut Shared, row: u32, path: u32) {
         let before = self.in_use(row);
         let old = self.paths[path as usize];
+        let peer = old.peer();
+        if old.owner & Path::IDENTIFIED != 0 {
+            self.identifiers.remove(&path);
+        }
         let previous = self.path_numbers(row).find(|other| self.paths[*other as usize].next == path);
         match previous {
             Some(previous) => self.paths[previous as usize].next = old.next,
@@ -350,7 +432,6 @@ impl<F: AddressFamily> Table<F> {
             self.decide(shared, row, &before);
         }
         self.free_if_unused(row);
-        true
     }
 
     /// Takes away the paths of a peer, or only the stale ones; how many.
@@ -361,9 +442,11 @@ impl<F: AddressFamily> Table<F> {
             if counts.received == 0 || only_stale && counts.stale == 0 {
                 break;
             }
-            let path = self.row(row).and_then(|_| self.path_of(row, peer));
-            if path.is_some_and(|path| !only_stale || self.paths[path as usize].is_stale()) {
-                removed += usize::from(self.remove_path(shared, peer, row));
+            for path in self.paths_of(row, peer) {
+                if !only_stale || self.paths[path as usize].is_stale() {
+                    self.remove_path(shared, row, path);
+                    removed += 1;
+                }
             }
         }
         self.shrink_if_empty();
@@ -378,7 +461,7 @@ impl<F: AddressFamily> Table<F> {
             return;
         }
         for row in 0..self.row_bound() {
-            if let Some(path) = self.row(row).and_then(|_| self.path_of(row, peer)) {
+            for path in self.paths_of(row, peer) {
                 self.paths[path as usize].set(Path::STALE, stale);
             }
         }
@@ -396,19 +479,21 @@ impl<F: AddressFamily> Table<F> {
                 break;
             }
             let Some(prefix) = self.row(row).map(|row| row.prefix) else { continue };
-            let Some(path) = self.path_of(row, peer) else { continue };
-            let old = self.paths[path as usize];
-            let Some(received) = old.received().filter(|_| old.is_stale()) else { continue };
-            let digest = *shared.attributes.digest(received);
-            if digest.has_no_llgr() {
-                removed += usize::from(self.remove_path(shared, peer, row));
-            } else if !digest.is_long_lived_stale() {
-                let new = *marked
-                    .entry(received)
-                    .or_insert_with(|| shared.attributes.with_community(received, Community::LLGR_STALE));
-                let refused = shared.refusal(peer, new);
-                let taken = shared.take(peer, prefix, new, refused);
-                self.replace(shared, row, path, taken, true);
+            for path in self.paths_of(row, peer) {
+                let old = self.paths[path as usize];
+                let Some(received) = old.received().filter(|_| old.is_stale()) else { continue };
+                let digest = *shared.attributes.digest(received);
+                if digest.has_no_llgr() {
+                    self.remove_path(shared, row, path);
+                    removed += 1;
+                } else if !digest.is_long_lived_stale() {
+                    let new = *marked
+                        .entry(received)
+                        .or_insert_with(|| shared.attributes.with_community(received, Community::LLGR_STALE));
+                    let refused = shared.refusal(peer, new);
+                    let taken = shared.take(peer, prefix, new, refused);
+                    self.replace(shared, row, path, taken, true);
+                }
             }
         }
         marked.into_values().for_each(|new| shared.attributes.release(new));
@@ -423,12 +508,13 @@ impl<F: AddressFamily> Table<F> {
         }
         for row in 0..self.row_bound() {
             let Some(prefix) = self.row(row).map(|row| row.prefix) else { continue };
-            let Some(path) = self.path_of(row, peer) else { continue };
-            let old = self.paths[path as usize];
-            let Some(received) = old.received() else { continue };
-            let refused = shared.refusal(peer, received);
-            let taken = shared.take(peer, prefix, received, refused);
-            self.replace(shared, row, path, taken, old.is_stale());
+            for path in self.paths_of(row, peer) {
+                let old = self.paths[path as usize];
+                let Some(received) = old.received() else { continue };
+                let refused = shared.refusal(peer, received);
+                let taken = shared.take(peer, prefix, received, refused);
+                self.replace(shared, row, path, taken, old.is_stale());
+            }
         }
     }
 
@@ -453,6 +539,7 @@ impl<F: AddressFamily> Table<F> {
             return;
         }
         self.select(shared, row);
+        shared.row_changed(F::FAMILY, row);
         let after = self.in_use(row);
         let unknown = self.rows[row as usize].is(Row::<F>::CHANGED);
         self.rows[row as usize].set(Row::<F>::CHANGED, false);
@@ -476,7 +563,7 @@ impl<F: AddressFamily> Table<F> {
         for number in self.path_numbers(row) {
             let path = &self.paths[number as usize];
             if let Some(used) = path.used() {
-                candidates.push(candidate(shared, number, path.peer(), used));
+                candidates.push(candidate(shared, number, path, self.identifier(number, path), used));
             }
         }
         decision::select(&mut candidates, shared.config.max_paths);
@@ -496,7 +583,7 @@ impl<F: AddressFamily> Table<F> {
     /// An originated path is used at once, and out of use at once; what is learned waits for the end of the hold.
     fn decide_held(&mut self, shared: &mut Shared, row: u32, before: &InUse) {
         let is_local = |peer: PeerId| peer == PeerId::LOCAL;
-        let local = self.path_of(row, PeerId::LOCAL);
+        let local = self.path_of(row, PeerId::LOCAL, None);
         if local.is_none() && !before.first().is_some_and(|(peer, _)| is_local(*peer)) {
             return;
         }
@@ -504,9 +591,10 @@ impl<F: AddressFamily> Table<F> {
         if let Some(path) = local
             && let Some(used) = self.paths[path as usize].used()
         {
-            candidates.push(candidate(shared, path, PeerId::LOCAL, used));
+            candidates.push(candidate(shared, path, &self.paths[path as usize], None, used));
         }
         self.relink(row, &candidates);
+        shared.row_changed(F::FAMILY, row);
         let after = self.in_use(row);
         if before.first() != after.first() {
             shared.best_changed(F::FAMILY, row, after.first().map(|(peer, _)| *peer));
@@ -596,12 +684,13 @@ impl<F: AddressFamily> Table<F> {
     }
 }
 
-fn candidate(shared: &Shared, path: u32, peer: PeerId, used: AttrId) -> Candidate {
+fn candidate(shared: &Shared, number: u32, path: &Path, identifier: Option<u32>, used: AttrId) -> Candidate {
+    let peer = path.peer();
     let digest = shared.attributes.digest(used);
     let facts = shared.peer(peer);
     let originator = shared.attributes.originator_id(used).map(u32::from);
     Candidate {
-        path,
+        path: number,
         originated: peer == PeerId::LOCAL,
         long_lived_stale: digest.is_long_lived_stale(),
         local_pref: digest.local_pref(),
@@ -613,6 +702,7 @@ fn candidate(shared: &Shared, path: u32, peer: PeerId, used: AttrId) -> Candidat
         router_id: originator.unwrap_or_else(|| facts.map_or(0, |peer| peer.router_id.into())),
         cluster_len: digest.cluster_len,
         address: facts.map_or(std::net::Ipv4Addr::UNSPECIFIED.into(), |peer| peer.address),
+        identifier: identifier.unwrap_or(0),
     }
 }
 

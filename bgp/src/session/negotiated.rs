@@ -6,10 +6,11 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use crate::config::PeerConfig;
+use crate::config::{AddPath, PeerConfig};
 use crate::types::{Asn, Family, FamilySet};
 use crate::wire::{
-    Capability, DecodeContext, LongLivedFamily, MAX_EXTENDED, MAX_MESSAGE, Open, OpenError, RestartFamily,
+    AddPathFamily, Capability, DecodeContext, LongLivedFamily, MAX_EXTENDED, MAX_MESSAGE, Open, OpenError,
+    RestartFamily,
 };
 
 /// This side of every session.
@@ -46,6 +47,10 @@ pub struct Negotiated {
     pub extended_message: bool,
     /// IPv4 prefixes may have an IPv6 next hop (RFC 8950).
     pub ext_next_hop: bool,
+    /// Families in which the peer's prefixes have path identifiers (RFC 7911).
+    pub add_path_receive: FamilySet,
+    /// Families in which this side's do.
+    pub add_path_send: FamilySet,
     /// ROUTE-REFRESH may be sent (RFC 2918).
     pub route_refresh: bool,
     /// A refresh begins and ends with a marker (RFC 7313).
@@ -86,6 +91,12 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
         capabilities.push(Capability::ExtendedNextHop(vec![entry]));
     }
     capabilities.push(Capability::ExtendedMessage);
+    let AddPath { receive, send } = config.add_path;
+    if receive || send.is_some() {
+        let families = config.families.iter();
+        let entry = |family: Family| AddPathFamily { family: family.into(), receive, send: send.is_some() };
+        capabilities.push(Capability::AddPath(families.map(entry).collect()));
+    }
     if let Some(restart_time) = config.graceful_restart {
         let families =
             config.families.iter().map(|family| RestartFamily { family: family.into(), forwarding });
@@ -141,6 +152,10 @@ impl Negotiated {
             four_octet_as: both(|c| matches!(c, Capability::FourOctetAs(_))),
             extended_message: both(|c| matches!(c, Capability::ExtendedMessage)),
             ext_next_hop: both(is_ipv4_over_ipv6),
+            add_path_receive: add_path(ours, theirs, |ours, theirs| ours.receive && theirs.send)
+                .intersection(families),
+            add_path_send: add_path(ours, theirs, |ours, theirs| ours.send && theirs.receive)
+                .intersection(families),
             route_refresh: both(|c| matches!(c, Capability::RouteRefresh)),
             enhanced_refresh: both(|c| matches!(c, Capability::EnhancedRouteRefresh)),
             long_lived_stale: long_lived(theirs).is_some(),
@@ -164,6 +179,7 @@ impl Negotiated {
             four_octet_as: self.four_octet_as,
             ext_next_hop: self.ext_next_hop,
             families: self.families,
+            add_path: self.add_path_receive,
             ebgp: !self.internal,
         }
     }
@@ -200,6 +216,22 @@ impl PeerRestart {
             _ => None,
         })
     }
+}
+
+/// Families of which both sides say so in their capability of RFC 7911. A family that is there twice counts as its first
+/// entry says (§4).
+fn add_path(ours: &Open, theirs: &Open, agree: fn(&AddPathFamily, &AddPathFamily) -> bool) -> FamilySet {
+    let entry = |open: &Open, family: Family| {
+        let entries = open.capabilities.iter().filter_map(|capability| match capability {
+            Capability::AddPath(entries) => Some(entries.as_slice()),
+            _ => None,
+        });
+        entries.flatten().find(|entry| entry.family.family() == Some(family)).copied()
+    };
+    let both = |family: &Family| {
+        entry(ours, *family).zip(entry(theirs, *family)).is_some_and(|(ours, theirs)| agree(&ours, &theirs))
+    };
+    Family::ALL.into_iter().filter(both).collect()
 }
 
 /// The families of the capability of RFC 9494, if it is there.

@@ -65,7 +65,7 @@ impl Speaker {
                 let (peer, since) = *index?.get(&path.peer.unwrap_or(PeerId::LOCAL))?;
                 let used = path.used.as_ref()?;
                 let (next_hop, block) = (used.next_hop(), used.block());
-                Some(Entry { peer, since, path_id: None, next_hop, block })
+                Some(Entry { peer, since, path_id: path.path_id, next_hop, block })
             });
             let entries: Vec<Entry<'_>> = entries.collect();
             dump.write(out, prefix, entries);

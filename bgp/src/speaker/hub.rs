@@ -151,6 +151,8 @@ fn session_facts(session: Session<'_>) -> SessionFacts {
         next_hop_v6,
         four_octet_as: session.negotiated.four_octet_as,
         ext_next_hop: session.negotiated.ext_next_hop,
+        add_path: session.negotiated.add_path_send,
+        paths: session.config.add_path.send.map_or(1, u8::from),
         long_lived_stale: session.negotiated.long_lived_stale,
         max_message: session.negotiated.max_message(),
     }

@@ -15,6 +15,8 @@ pub struct Route {
     pub prefix: IpNet,
     /// Who told of it (received, best), or who is told (advertised); none if originated here.
     pub peer: Option<IpAddr>,
+    /// The identifier among several paths of the prefix (RFC 7911), the peer's or, if advertised, this side's.
+    pub path_id: Option<u32>,
     /// None where the speaker originates the prefix.
     pub next_hop: Option<NextHop>,
     /// ORIGIN: `igp`, `egp` or `incomplete`.
@@ -44,6 +46,7 @@ impl Route {
         Route {
             prefix,
             peer: None,
+            path_id: None,
             next_hop: None,
             origin: attributes.origin.to_string(),
             as_path: attributes.as_path.to_string(),
@@ -63,6 +66,7 @@ impl Route {
         let attributes = path.used.unwrap_or(path.received);
         Route {
             peer,
+            path_id: path.path_id,
             next_hop: attributes.next_hop(),
             best: path.selected,
             stale: path.stale,
@@ -80,6 +84,7 @@ impl Route {
     pub(super) fn of_advertised(route: &AdvertisedRoute<'_>, peer: IpAddr) -> Self {
         Route {
             peer: Some(peer),
+            path_id: route.path_id,
             next_hop: route.next_hop,
             best: true,
             ..Route::new(route.prefix, route.attributes.parse())

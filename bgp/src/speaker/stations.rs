@@ -141,7 +141,7 @@ fn walk<F: AddressFamily>(rib: &Rib, station: &mut Station, row: u32, now: Insta
         let told = entries.into_iter().filter(|path| !path.stale);
         paths.extend(told.filter_map(|path| {
             let peer = path.peer.filter(|peer| station.knows(*peer))?;
-            Some((peer, path.received, prefix))
+            Some((peer, path.received, (path.path_id, prefix)))
         }));
     }
     // What has its attributes in common shares messages.
@@ -151,8 +151,8 @@ fn walk<F: AddressFamily>(rib: &Rib, station: &mut Station, row: u32, now: Insta
         let Some((peer, attributes, _)) = group.first() else { continue };
         // A learned path always has one.
         let Some(next_hop) = attributes.next_hop() else { continue };
-        let prefixes = group.iter().map(|(_, _, prefix)| *prefix);
-        station.routes::<F>(*peer, next_hop, attributes.block(), prefixes, now);
+        let paths = group.iter().map(|(_, _, path)| *path);
+        station.routes::<F>(*peer, next_hop, attributes.block(), paths, now);
     }
     let following = Family::ALL.into_iter().find(|family| family.index() > F::FAMILY.index());
     match (next, following) {

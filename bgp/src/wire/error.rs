@@ -147,6 +147,16 @@ pub enum UpdateError {
         /// Octet of the field at which the prefix starts.
         offset: usize,
     },
+    /// The field ends within a path identifier, or after one (RFC 7911 §3).
+    #[error(
+        "{field}: there is no prefix after the path identifier at octet {offset}; does the peer send any?"
+    )]
+    Identifier {
+        /// Where it is.
+        field: &'static str,
+        /// Octet of the field at which the identifier starts.
+        offset: usize,
+    },
     /// MP_REACH_NLRI or MP_UNREACH_NLRI twice (RFC 7606 §3 g).
     #[error("{} more than once", table::name(*.code))]
     DuplicateMp {
@@ -330,7 +340,7 @@ impl WireError {
                 UpdateError::FieldLength { .. } | UpdateError::DuplicateMp { .. } => {
                     Notification::new(3, 1, [])
                 }
-                UpdateError::Prefix { .. } => Notification::new(3, 10, []),
+                UpdateError::Prefix { .. } | UpdateError::Identifier { .. } => Notification::new(3, 10, []),
                 UpdateError::Mp { attribute, .. } => Notification::new(3, 9, attribute.as_slice()),
                 UpdateError::UnrecognizedWellKnown { attribute, .. } => {
                     Notification::new(3, 2, attribute.as_slice())

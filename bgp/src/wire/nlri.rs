@@ -1,4 +1,5 @@
-//! Network Layer Reachability Information: length-and-prefix pairs (RFC 4271 §4.3, RFC 4760 §5).
+//! Network Layer Reachability Information: length-and-prefix pairs (RFC 4271 §4.3, RFC 4760 §5), each with a path identifier
+//! before it where the session has ADD-PATH (RFC 7911 §3).
 //!
 //! A field is checked once, when the UPDATE is decoded; from then on it is an [`Nlri`] or [`Prefixes`], which can
 //! be iterated over as often as wanted, without errors and without allocation.
@@ -11,21 +12,30 @@ use ipnet::IpNet;
 use super::UpdateError;
 use crate::types::{AddressFamily, Family, Ipv4, Ipv6};
 
+/// Octets of a path identifier.
+const IDENTIFIER: usize = 4;
+
 /// The prefixes of one field, of one family.
 #[derive(Clone, Copy)]
 pub struct Nlri<'a, F> {
     octets: &'a [u8],
     count: usize,
+    /// Octets before each length: [`IDENTIFIER`], or none.
+    lead: u8,
     family: PhantomData<F>,
 }
 
 impl<'a, F: AddressFamily> Nlri<'a, F> {
     /// A field without prefixes.
-    pub const EMPTY: Nlri<'static, F> = Nlri { octets: &[], count: 0, family: PhantomData };
+    pub const EMPTY: Nlri<'static, F> = Nlri { octets: &[], count: 0, lead: 0, family: PhantomData };
 
     /// Checks a field (RFC 7606 §5.3): every length is possible, and the last prefix ends where the field does.
-    /// `name` is for the error.
-    pub(super) fn check(octets: &'a [u8], name: &'static str) -> Result<Self, UpdateError> {
+    /// `name` is for the error. `add_path`: each prefix has a path identifier.
+    #[inline]
+    pub(super) fn check(octets: &'a [u8], name: &'static str, add_path: bool) -> Result<Self, UpdateError> {
+        if add_path {
+            return Self::check_paths(octets, name);
+        }
         let mut at = 0;
         let mut count = 0;
         while let Some(&length) = octets.get(at) {
@@ -36,7 +46,40 @@ impl<'a, F: AddressFamily> Nlri<'a, F> {
             at = end;
             count += 1;
         }
-        Ok(Nlri { octets, count, family: PhantomData })
+        Ok(Nlri { octets, count, lead: 0, family: PhantomData })
+    }
+
+    fn check_paths(octets: &'a [u8], name: &'static str) -> Result<Self, UpdateError> {
+        let mut at = 0;
+        let mut count = 0;
+        while at < octets.len() {
+            let Some(&length) = octets.get(at + IDENTIFIER) else {
+                return Err(UpdateError::Identifier { field: name, offset: at });
+            };
+            let end = at + IDENTIFIER + 1 + usize::from(length).div_ceil(8);
+            if usize::from(length) > 8 * F::OCTETS || end > octets.len() {
+                return Err(UpdateError::Prefix { field: name, length, offset: at + IDENTIFIER });
+            }
+            at = end;
+            count += 1;
+        }
+        Ok(Nlri { octets, count, lead: IDENTIFIER as u8, family: PhantomData })
+    }
+
+    /// Whether each prefix has a path identifier.
+    pub fn has_identifiers(&self) -> bool {
+        self.lead != 0
+    }
+
+    /// The prefixes with their path identifiers, none where the session has no ADD-PATH, in the order of the message.
+    pub fn paths(&self) -> impl Iterator<Item = (Option<u32>, F::Prefix)> + use<'a, F> {
+        let mut iter = self.iter();
+        std::iter::from_fn(move || {
+            let identifier = (iter.lead != 0)
+                .then(|| iter.octets.first_chunk().map(|octets| u32::from_be_bytes(*octets)))
+                .flatten();
+            Some((identifier, iter.next()?))
+        })
     }
 
     /// How many prefixes there are; known without iterating.
@@ -51,7 +94,7 @@ impl<'a, F: AddressFamily> Nlri<'a, F> {
 
     /// The prefixes in the order of the message, host bits cleared. One may be there twice.
     pub fn iter(&self) -> NlriIter<'a, F> {
-        NlriIter { octets: self.octets, left: self.count, family: PhantomData }
+        NlriIter { octets: self.octets, left: self.count, lead: self.lead, family: PhantomData }
     }
 }
 
@@ -75,6 +118,7 @@ impl<F: AddressFamily> fmt::Debug for Nlri<'_, F> {
 pub struct NlriIter<'a, F> {
     octets: &'a [u8],
     left: usize,
+    lead: u8,
     family: PhantomData<F>,
 }
 
@@ -83,7 +127,7 @@ impl<F: AddressFamily> Iterator for NlriIter<'_, F> {
 
     #[inline]
     fn next(&mut self) -> Option<F::Prefix> {
-        let (&length, rest) = self.octets.split_first()?;
+        let (&length, rest) = self.octets.get(usize::from(self.lead)..)?.split_first()?;
         self.octets = rest.get(usize::from(length).div_ceil(8)..)?;
         self.left -= 1;
         F::prefix(rest, length)
@@ -106,10 +150,15 @@ pub enum Prefixes<'a> {
 }
 
 impl<'a> Prefixes<'a> {
-    pub(super) fn check(family: Family, octets: &'a [u8], name: &'static str) -> Result<Self, UpdateError> {
+    pub(super) fn check(
+        family: Family,
+        octets: &'a [u8],
+        name: &'static str,
+        add_path: bool,
+    ) -> Result<Self, UpdateError> {
         Ok(match family {
-            Family::Ipv4Unicast => Prefixes::V4(Nlri::check(octets, name)?),
-            Family::Ipv6Unicast => Prefixes::V6(Nlri::check(octets, name)?),
+            Family::Ipv4Unicast => Prefixes::V4(Nlri::check(octets, name, add_path)?),
+            Family::Ipv6Unicast => Prefixes::V6(Nlri::check(octets, name, add_path)?),
         })
     }
 
@@ -134,6 +183,16 @@ impl<'a> Prefixes<'a> {
         self.len() == 0
     }
 
+    /// The prefixes with their path identifiers, family no longer known: for tests and display.
+    pub fn paths(&self) -> impl Iterator<Item = (Option<u32>, IpNet)> + use<'a> {
+        let (v4, v6) = match *self {
+            Prefixes::V4(nlri) => (nlri, Nlri::EMPTY),
+            Prefixes::V6(nlri) => (Nlri::EMPTY, nlri),
+        };
+        let v6 = v6.paths().map(|(identifier, prefix)| (identifier, IpNet::V6(prefix)));
+        v4.paths().map(|(identifier, prefix)| (identifier, IpNet::V4(prefix))).chain(v6)
+    }
+
     /// The prefixes, family no longer known: for tests and display. A table takes [`Nlri`].
     pub fn iter(&self) -> impl Iterator<Item = IpNet> + use<'a> {
         let (v4, v6) = match *self {
@@ -142,6 +201,12 @@ impl<'a> Prefixes<'a> {
         };
         v4.iter().map(IpNet::V4).chain(v6.iter().map(IpNet::V6))
     }
+}
+
+/// Appends a path identifier.
+#[inline]
+pub(super) fn push_identifier(out: &mut Vec<u8>, identifier: u32) {
+    out.extend_from_slice(&identifier.to_be_bytes());
 }
 
 /// Appends one prefix.
@@ -166,7 +231,7 @@ mod tests {
     use super::*;
 
     fn v4(octets: &[u8]) -> Result<Nlri<'_, Ipv4>, UpdateError> {
-        Nlri::check(octets, "NLRI")
+        Nlri::check(octets, "NLRI", false)
     }
 
     #[test]
@@ -183,6 +248,29 @@ mod tests {
     }
 
     #[test]
+    fn with_identifiers_the_prefixes_are_the_same() {
+        let octets = [0, 0, 0, 7, 0, 0, 0, 1, 0, 9, 10, 255, 255, 255, 255, 255, 32, 10, 0, 0, 1];
+        let nlri = Nlri::<Ipv4>::check(&octets, "NLRI", true).unwrap();
+        let prefixes = ["0.0.0.0/0", "10.128.0.0/9", "10.0.0.1/32"];
+        assert_eq!(nlri.iter().map(|p| p.to_string()).collect::<Vec<_>>(), prefixes);
+        let identifiers: Vec<_> = nlri.paths().map(|(identifier, _)| identifier.unwrap()).collect();
+        assert_eq!(identifiers, [7, 256, u32::MAX]);
+        assert_eq!(nlri.len(), 3);
+        assert!(nlri.has_identifiers());
+        let plain = v4(&[8, 10]).unwrap();
+        assert_eq!(plain.paths().collect::<Vec<_>>(), [(None, "10.0.0.0/8".parse().unwrap())]);
+        for (octets, error) in [
+            (&[0, 0, 0][..], UpdateError::Identifier { field: "NLRI", offset: 0 }),
+            (&[0, 0, 0, 1], UpdateError::Identifier { field: "NLRI", offset: 0 }),
+            (&[0, 0, 0, 1, 33, 1, 2, 3, 4, 5], UpdateError::Prefix { field: "NLRI", length: 33, offset: 4 }),
+            (&[0, 0, 0, 1, 8, 10, 0], UpdateError::Identifier { field: "NLRI", offset: 6 }),
+            (&[0, 0, 0, 1, 16, 10], UpdateError::Prefix { field: "NLRI", length: 16, offset: 4 }),
+        ] {
+            assert_eq!(Nlri::<Ipv4>::check(octets, "NLRI", true).unwrap_err(), error);
+        }
+    }
+
+    #[test]
     fn a_length_that_cannot_be_is_an_error() {
         for (octets, length, offset) in [
             (&[33, 1, 2, 3, 4, 5][..], 33, 0),
@@ -192,7 +280,7 @@ mod tests {
         ] {
             assert_eq!(v4(octets).unwrap_err(), UpdateError::Prefix { field: "NLRI", length, offset });
         }
-        assert!(Nlri::<Ipv6>::check(&[129; 18], "NLRI").is_err());
-        assert_eq!(Nlri::<Ipv6>::check(&[128; 17], "NLRI").unwrap().len(), 1);
+        assert!(Nlri::<Ipv6>::check(&[129; 18], "NLRI", false).is_err());
+        assert_eq!(Nlri::<Ipv6>::check(&[128; 17], "NLRI", false).unwrap().len(), 1);
     }
 }

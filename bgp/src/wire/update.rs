@@ -37,6 +37,8 @@ pub struct DecodeContext {
     /// The families of the session: IPv4 unicast where neither side has a multiprotocol capability, else those
     /// that both have.
     pub families: FamilySet,
+    /// The families in which every prefix has a path identifier (RFC 7911): the peer sends several paths.
+    pub add_path: FamilySet,
     /// The peer is in another AS.
     pub ebgp: bool,
 }
@@ -192,8 +194,9 @@ fn decode_carefully<'a>(
 ) -> Result<Update<'a>, UpdateError> {
     let (withdrawn_octets, rest) = length_prefixed(body, "Withdrawn Routes Length")?;
     let (attributes, nlri_octets) = length_prefixed(rest, "Total Path Attribute Length")?;
-    let mut withdrawn = Nlri::<Ipv4>::check(withdrawn_octets, "Withdrawn Routes")?;
-    let mut nlri = Nlri::<Ipv4>::check(nlri_octets, "NLRI")?;
+    let add_path = context.add_path.contains(Family::Ipv4Unicast);
+    let mut withdrawn = Nlri::<Ipv4>::check(withdrawn_octets, "Withdrawn Routes", add_path)?;
+    let mut nlri = Nlri::<Ipv4>::check(nlri_octets, "NLRI", add_path)?;
 
     let Careful { block, as_path, entries, discarded } = scratch;
     entries.clear();
@@ -282,7 +285,8 @@ fn decode_carefully<'a>(
                     continue;
                 };
                 if code == table::MP_UNREACH_NLRI {
-                    mp_unreach = Some(Prefixes::check(family, rest, "MP_UNREACH_NLRI")?);
+                    let add_path = context.add_path.contains(family);
+                    mp_unreach = Some(Prefixes::check(family, rest, "MP_UNREACH_NLRI", add_path)?);
                 } else {
                     mp_reach = Some(decode_mp_reach(family, rest, context).map_err(|error| match error {
                         MpReachError::Mp(what) => mp_error(what),
@@ -524,7 +528,8 @@ fn decode_mp_reach<'a>(
         }
         _ => return Err(MpReachError::Mp("a next hop of a length that its family cannot have")),
     };
-    let prefixes = Prefixes::check(family, nlri, "MP_REACH_NLRI").map_err(MpReachError::Prefix)?;
+    let add_path = context.add_path.contains(family);
+    let prefixes = Prefixes::check(family, nlri, "MP_REACH_NLRI", add_path).map_err(MpReachError::Prefix)?;
     Ok(MpReach { next_hop, prefixes })
 }
 

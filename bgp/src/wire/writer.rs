@@ -23,13 +23,23 @@ pub struct EncodeContext {
     pub four_octet_as: bool,
     /// IPv4 routes may have an IPv6 next hop (RFC 8950).
     pub ext_next_hop: bool,
+    /// Every prefix of the family has a path identifier (RFC 7911): 0 where the caller gives none.
+    pub add_path: bool,
     /// The longest message: [`MAX_MESSAGE`], or [`MAX_EXTENDED`](super::MAX_EXTENDED).
     pub max_message: usize,
 }
 
 impl Default for EncodeContext {
     fn default() -> Self {
-        EncodeContext { four_octet_as: true, ext_next_hop: false, max_message: MAX_MESSAGE }
+        EncodeContext { four_octet_as: true, ext_next_hop: false, add_path: false, max_message: MAX_MESSAGE }
+    }
+}
+
+impl EncodeContext {
+    /// Octets of a path identifier, where there are any.
+    #[inline]
+    fn identifier(&self) -> usize {
+        if self.add_path { 4 } else { 0 }
     }
 }
 
@@ -87,7 +97,7 @@ impl<'o, F: AddressFamily> Announcement<'o, F> {
         let result = Self::begin_body(out, context, next_hop, attributes, start);
         let (mp_reach, tail) = result.inspect_err(|_| out.truncate(start))?;
         let limit = (start + context.max_message).saturating_sub(tail);
-        let octets = out.len() - start + tail + 1 + F::OCTETS;
+        let octets = out.len() - start + tail + context.identifier() + 1 + F::OCTETS;
         if octets > context.max_message {
             out.truncate(start);
             return Err(EncodeError::TooLarge { octets, max: context.max_message });
@@ -157,8 +167,17 @@ impl<'o, F: AddressFamily> Announcement<'o, F> {
     /// Adds a prefix, or returns false if the message is full. The first always fits.
     #[inline]
     pub fn push(&mut self, prefix: &F::Prefix) -> bool {
-        if self.out.len() + nlri::encoded_len::<F>(prefix) > self.limit {
+        self.push_path(0, prefix)
+    }
+
+    /// Adds a prefix with its path identifier, which is written only where the context has ADD-PATH.
+    #[inline]
+    pub fn push_path(&mut self, identifier: u32, prefix: &F::Prefix) -> bool {
+        if self.out.len() + self.context.identifier() + nlri::encoded_len::<F>(prefix) > self.limit {
             return false;
+        }
+        if self.context.add_path {
+            nlri::push_identifier(self.out, identifier);
         }
         nlri::push::<F>(self.out, prefix);
         self.count += 1;
@@ -196,6 +215,7 @@ impl<F> Drop for Announcement<'_, F> {
 #[must_use = "nothing is written before finish"]
 pub struct Withdrawal<'o, F> {
     out: &'o mut Vec<u8>,
+    context: EncodeContext,
     start: usize,
     /// The length of `out` that prefixes must not exceed.
     limit: usize,
@@ -228,14 +248,23 @@ impl<'o, F: AddressFamily> Withdrawal<'o, F> {
             }
         };
         let limit = start + context.max_message - tail;
-        Withdrawal { out, start, limit, length_at, count: 0, family: PhantomData }
+        Withdrawal { out, context: *context, start, limit, length_at, count: 0, family: PhantomData }
     }
 
     /// Adds a prefix, or returns false if the message is full. The first always fits.
     #[inline]
     pub fn push(&mut self, prefix: &F::Prefix) -> bool {
-        if self.out.len() + nlri::encoded_len::<F>(prefix) > self.limit {
+        self.push_path(0, prefix)
+    }
+
+    /// Adds a prefix with its path identifier, which is written only where the context has ADD-PATH.
+    #[inline]
+    pub fn push_path(&mut self, identifier: u32, prefix: &F::Prefix) -> bool {
+        if self.out.len() + self.context.identifier() + nlri::encoded_len::<F>(prefix) > self.limit {
             return false;
+        }
+        if self.context.add_path {
+            nlri::push_identifier(self.out, identifier);
         }
         nlri::push::<F>(self.out, prefix);
         self.count += 1;
@@ -290,13 +319,23 @@ impl<'o> UpdateWriter<'o> {
         attributes: &[u8],
         prefixes: impl IntoIterator<Item = F::Prefix>,
     ) -> Result<usize, EncodeError> {
+        self.announce_paths::<F>(next_hop, attributes, prefixes.into_iter().map(|prefix| (0, prefix)))
+    }
+
+    /// The same, with a path identifier for each prefix.
+    pub fn announce_paths<F: AddressFamily>(
+        &mut self,
+        next_hop: NextHop,
+        attributes: &[u8],
+        paths: impl IntoIterator<Item = (u32, F::Prefix)>,
+    ) -> Result<usize, EncodeError> {
         let mut count = 0;
         let mut message = Announcement::<F>::begin(self.out, &self.context, next_hop, attributes)?;
-        for prefix in prefixes {
-            if !message.push(&prefix) {
+        for (identifier, prefix) in paths {
+            if !message.push_path(identifier, &prefix) {
                 count += message.finish();
                 message = Announcement::begin(self.out, &self.context, next_hop, attributes)?;
-                message.push(&prefix);
+                message.push_path(identifier, &prefix);
             }
         }
         Ok(count + message.finish())
@@ -304,13 +343,21 @@ impl<'o> UpdateWriter<'o> {
 
     /// Withdraws routes; returns how many.
     pub fn withdraw<F: AddressFamily>(&mut self, prefixes: impl IntoIterator<Item = F::Prefix>) -> usize {
+        self.withdraw_paths::<F>(prefixes.into_iter().map(|prefix| (0, prefix)))
+    }
+
+    /// The same, with a path identifier for each prefix.
+    pub fn withdraw_paths<F: AddressFamily>(
+        &mut self,
+        paths: impl IntoIterator<Item = (u32, F::Prefix)>,
+    ) -> usize {
         let mut count = 0;
         let mut message = Withdrawal::<F>::begin(self.out, &self.context);
-        for prefix in prefixes {
-            if !message.push(&prefix) {
+        for (identifier, prefix) in paths {
+            if !message.push_path(identifier, &prefix) {
                 count += message.finish();
                 message = Withdrawal::begin(self.out, &self.context);
-                message.push(&prefix);
+                message.push_path(identifier, &prefix);
             }
         }
         count + message.finish()

@@ -87,8 +87,13 @@ impl Station {
         let routes = self.routes.get_mut(&address).expect("routes of a peer that is up");
         let message = frame(update, 65535).unwrap().unwrap();
         assert_eq!((message.kind, message.len), (MessageKind::Update, update.len()));
-        let context =
-            DecodeContext { four_octet_as: true, ext_next_hop: true, families: FamilySet::ALL, ebgp: true };
+        let context = DecodeContext {
+            four_octet_as: true,
+            ext_next_hop: true,
+            families: FamilySet::ALL,
+            add_path: FamilySet::EMPTY,
+            ebgp: true,
+        };
         let mut scratch = Scratch::default();
         let update = decode_update(message.body, &context, &mut scratch).unwrap();
         assert!(update.treat_as_withdraw.is_none() && update.discarded.is_empty());

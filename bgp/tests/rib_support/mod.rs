@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::rib::{FibPath, Rib, RibConfig, RibPeer, SessionFacts};
-use trunkline_bgp::types::{Asn, Family, FamilySet, NextHop, PeerId};
+use trunkline_bgp::types::{Asn, Family, FamilySet, Ipv4, NextHop, PeerId};
 use trunkline_bgp::wire::{
     AsPath, DecodeContext, EncodeContext, MAX_EXTENDED, MessageKind, PathAttributes, RouteRefresh, Scratch,
     UpdateWriter, decode_update, frame,
@@ -55,6 +55,8 @@ pub(crate) fn session(number: u32) -> SessionFacts {
         next_hop_v6: Some(own_v6(number)),
         four_octet_as: true,
         ext_next_hop: false,
+        add_path: FamilySet::EMPTY,
+        paths: 1,
         long_lived_stale: false,
         max_message: 4096,
     }
@@ -148,6 +150,35 @@ impl Bench {
         });
     }
 
+    /// From a peer with ADD-PATH: announces a path, or withdraws it.
+    pub(crate) fn feed_path(
+        &mut self,
+        number: u32,
+        prefix: &str,
+        identifier: u32,
+        attributes: Option<&PathAttributes>,
+    ) {
+        let IpNet::V4(v4) = net(prefix) else { panic!("{prefix} is not IPv4") };
+        let mut octets = Vec::new();
+        let mut writer =
+            UpdateWriter::new(&mut octets, EncodeContext { add_path: true, ..EncodeContext::default() });
+        match attributes {
+            Some(attributes) => {
+                let mut block = Vec::new();
+                attributes.encode(&mut block);
+                let hop = next_hop(number, &net(prefix));
+                writer.announce_paths::<Ipv4>(hop, &block, [(identifier, v4)]).unwrap();
+            }
+            None => _ = writer.withdraw_paths::<Ipv4>([(identifier, v4)]),
+        }
+        let message = frame(&octets, MAX_EXTENDED).unwrap().unwrap();
+        let facts = SessionFacts { add_path: FamilySet::ALL, ..session(number) };
+        let context = decode_context(self.external[&number], &facts);
+        let mut scratch = Scratch::default();
+        let update = decode_update(message.body, &context, &mut scratch).unwrap();
+        self.rib.handle_update(PeerId(number), &update);
+    }
+
     /// Announces if the announcement fits into a message of 4096 octets; whether it does.
     pub(crate) fn try_announce(&mut self, number: u32, prefix: &str, attributes: &PathAttributes) -> bool {
         let prefix = net(prefix);
@@ -234,6 +265,7 @@ pub(crate) fn decode_context(external: bool, facts: &SessionFacts) -> DecodeCont
         four_octet_as: facts.four_octet_as,
         ext_next_hop: facts.ext_next_hop,
         families: facts.families,
+        add_path: facts.add_path,
         ebgp: external,
     }
 }
@@ -243,6 +275,8 @@ pub(crate) struct Receiver {
     context: DecodeContext,
     max_message: usize,
     pub(crate) routes: BTreeMap<IpNet, (NextHop, PathAttributes)>,
+    /// The same where several paths are told, by prefix and identifier.
+    pub(crate) paths: BTreeMap<(IpNet, u32), (NextHop, PathAttributes)>,
     pub(crate) end_of_rib: Vec<Family>,
     /// Routes that had been told when End-of-RIB came.
     pub(crate) initial: BTreeMap<Family, usize>,
@@ -258,6 +292,7 @@ impl Receiver {
             context: decode_context(external, facts),
             max_message: facts.max_message,
             routes: BTreeMap::new(),
+            paths: BTreeMap::new(),
             end_of_rib: Vec::new(),
             initial: BTreeMap::new(),
             refreshing: BTreeMap::new(),
@@ -278,8 +313,13 @@ impl Receiver {
             assert_eq!(update.treat_as_withdraw, None);
             assert!(update.discarded.is_empty(), "{:?}", update.discarded);
             for prefixes in update.withdrawn() {
-                for prefix in prefixes.iter() {
+                for (identifier, prefix) in prefixes.paths() {
                     self.withdrawn += 1;
+                    if let Some(identifier) = identifier {
+                        let gone = self.paths.remove(&(prefix, identifier));
+                        assert!(gone.is_some(), "withdrawn without having been told: {prefix} {identifier}");
+                        continue;
+                    }
                     self.refreshing.values_mut().for_each(|left| left.retain(|left| *left != prefix));
                     assert!(
                         self.routes.remove(&prefix).is_some(),
@@ -289,8 +329,12 @@ impl Receiver {
             }
             for reach in update.announced() {
                 let attributes = PathAttributes::parse(update.attributes.unwrap()).unwrap();
-                for prefix in reach.prefixes.iter() {
+                for (identifier, prefix) in reach.prefixes.paths() {
                     self.announced += 1;
+                    if let Some(identifier) = identifier {
+                        self.paths.insert((prefix, identifier), (reach.next_hop, attributes.clone()));
+                        continue;
+                    }
                     self.refreshing.values_mut().for_each(|left| left.retain(|left| *left != prefix));
                     self.routes.insert(prefix, (reach.next_hop, attributes.clone()));
                 }

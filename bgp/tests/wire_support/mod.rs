@@ -15,8 +15,13 @@ use trunkline_bgp::wire::{
 };
 
 /// A session with everything, to an external peer.
-pub(crate) const EBGP: DecodeContext =
-    DecodeContext { four_octet_as: true, ext_next_hop: true, families: FamilySet::ALL, ebgp: true };
+pub(crate) const EBGP: DecodeContext = DecodeContext {
+    four_octet_as: true,
+    ext_next_hop: true,
+    families: FamilySet::ALL,
+    add_path: FamilySet::EMPTY,
+    ebgp: true,
+};
 /// The same to an internal peer.
 pub(crate) const IBGP: DecodeContext = DecodeContext { ebgp: false, ..EBGP };
 /// An external peer with two-octet AS numbers.
@@ -190,7 +195,7 @@ pub(crate) fn session() -> impl Strategy<Value = (EncodeContext, DecodeContext)>
     (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(four_octet_as, ext_next_hop, extended)| {
         let max_message = if extended { MAX_EXTENDED } else { MAX_MESSAGE };
         (
-            EncodeContext { four_octet_as, ext_next_hop, max_message },
+            EncodeContext { four_octet_as, ext_next_hop, add_path: false, max_message },
             DecodeContext { four_octet_as, ext_next_hop, ..IBGP },
         )
     })

@@ -110,8 +110,13 @@ impl Partial {
 }
 
 /// A canonical block is in four-octet form and may hold what only internal peers send.
-const BLOCK: DecodeContext =
-    DecodeContext { four_octet_as: true, ext_next_hop: false, families: FamilySet::EMPTY, ebgp: false };
+const BLOCK: DecodeContext = DecodeContext {
+    four_octet_as: true,
+    ext_next_hop: false,
+    families: FamilySet::EMPTY,
+    add_path: FamilySet::EMPTY,
+    ebgp: false,
+};
 
 impl PathAttributes {
     /// The attributes of a canonical block. Blocks of a decoded UPDATE and of [`Self::encode`] are never at

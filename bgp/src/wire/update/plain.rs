@@ -29,9 +29,10 @@ pub(super) fn decode<'a>(
     }
     let (withdrawn, rest) = length_prefixed(body)?;
     let (attributes, nlri) = length_prefixed(rest)?;
+    let add_path = context.add_path.contains(Family::Ipv4Unicast);
     let mut fields = Fields {
-        withdrawn: Nlri::<Ipv4>::check(withdrawn, "").ok()?,
-        nlri: Nlri::<Ipv4>::check(nlri, "").ok()?,
+        withdrawn: Nlri::<Ipv4>::check(withdrawn, "", add_path).ok()?,
+        nlri: Nlri::<Ipv4>::check(nlri, "", add_path).ok()?,
         ..Fields::default()
     };
     if attributes.is_empty() {
