@@ -476,6 +476,7 @@ fn route(route: &speaker::Route) -> Route {
         next_hop: route.next_hop.map(|next_hop| next_hop.address()),
         origin: route.origin.to_owned(),
         as_path: route.as_path.clone(),
+        path_id: route.path_id,
         med: route.med,
         local_pref: route.local_pref,
         communities: route.communities.iter().map(ToString::to_string).chain(large).collect(),

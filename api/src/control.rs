@@ -383,6 +383,9 @@ pub struct Route {
     pub origin: String,
     /// AS_PATH, sets in braces.
     pub as_path: String,
+    /// The identifier among several paths of the prefix (RFC 7911): the peer's, or with `--advertised` this side's.
+    #[serde(default)]
+    pub path_id: Option<u32>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
     /// LOCAL_PREF.

@@ -315,6 +315,8 @@ fn peers() {
             "longLivedStaleSeconds",
             &["16777216"],
         ),
+        ("port: 1179", "addPath: {send: 256}", "addPath.send", &["256", "1 to 255"]),
+        ("port: 1179", "addPath: {}", "addPath", &["asks for nothing", "receive: true"]),
         ("port: 1179", "port: 0", "port", &["0 is not a port", "179"]),
         ("sourceAddress: 10.0.0.2", "sourceAddress: here", "sourceAddress", &["`here`"]),
         (

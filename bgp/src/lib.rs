@@ -67,7 +67,7 @@
 //! | 6793 four-octet AS numbers | done | |
 //! | 7606 error handling | done | a table of every attribute and fault is a test |
 //! | 7854 BMP | partly | Adj-RIB-In before policy; see [`bmp`] |
-//! | 7911 ADD-PATH | left out | the capability is shown in words |
+//! | 7911 ADD-PATH | done | both ways, the best N; off unless configured |
 //! | 8212 default reject | left out | policy accepts unless it says otherwise |
 //! | 8326 GRACEFUL_SHUTDOWN | left out | the community is known by name |
 //! | 8538 graceful restart after a NOTIFICATION | done | off unless [`restart_notification`](config::PeerConfig::restart_notification) |

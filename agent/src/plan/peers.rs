@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU8;
 use std::time::Duration;
 
 use trunkline_api::resources::{Bfd, BgpPeer, Network};
 use trunkline_bgp::bfd::BfdConfig;
+use trunkline_bgp::config::AddPath;
 use trunkline_bgp::config::{Password, PeerConfig};
 use trunkline_bgp::types::{Asn, Family, NextHop};
 
@@ -174,6 +176,10 @@ fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> Pe
     config.restart_notification = spec.restart_notification();
     config.long_lived = spec.long_lived_stale_seconds;
     config.max_prefixes = spec.max_prefixes;
+    config.add_path = spec.add_path.map_or_else(Default::default, |add_path| AddPath {
+        receive: add_path.receive,
+        send: octet("addPath.send", add_path.send).and_then(NonZeroU8::new),
+    });
     config.bfd = spec.bfd.as_ref().map(|bfd| BfdConfig {
         interval: Duration::from_millis(bfd.interval_milliseconds.unwrap_or(Bfd::DEFAULT_INTERVAL).into()),
         multiplier: octet("bfd.multiplier", Some(bfd.multiplier.unwrap_or(Bfd::DEFAULT_MULTIPLIER)))

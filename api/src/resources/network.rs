@@ -145,12 +145,27 @@ pub struct BgpPeer {
     /// used, 1 to 16777215 s. Not given: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long_lived_stale_seconds: Option<u32>,
+    /// Several paths of a prefix from the peer, or to it (RFC 7911).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add_path: Option<AddPath>,
     /// The path to the peer is watched by BFD (RFC 5880), and its failure ends the session; `{}` takes the defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bfd: Option<Bfd>,
     /// Given: what the peer advertises and this policy accepts is routed. Not given: a default route to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<Policy>,
+}
+
+/// Several paths of a prefix, in both families (RFC 7911); either way only if the peer wants it too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AddPath {
+    /// Several are taken from the peer.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub receive: bool,
+    /// The peer is told the best so many, 1 to 255. Not given: one, the ordinary way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send: Option<u32>,
 }
 
 /// How BFD watches the path to a [`BgpPeer`]. See there for when it is a multihop session.

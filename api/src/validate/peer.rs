@@ -61,6 +61,7 @@ impl PeerCheck<'_, '_> {
         self.password();
         self.timers();
         self.hops(local_as);
+        self.add_path();
         self.bfd();
         if self.peer.port == Some(0) {
             self.fault("port", "0 is not a port: write 1 to 65535, or leave it out for 179");
@@ -189,6 +190,20 @@ impl PeerCheck<'_, '_> {
                 "connectRetrySeconds",
                 format!("{retry} is not from 1 to 65535: write a number of seconds, or leave it out for 120"),
             );
+        }
+    }
+
+    fn add_path(&mut self) {
+        let Some(add_path) = self.peer.add_path else { return };
+        match add_path.send {
+            Some(paths) if !(1..=255).contains(&paths) => self.fault(
+                "addPath.send",
+                format!("{paths} is not from 1 to 255: write how many paths of a prefix the peer is told, or leave it out for one"),
+            ),
+            None if !add_path.receive => {
+                self.fault("addPath", "asks for nothing: write `receive: true` or `send: 2`, or leave it out");
+            }
+            _ => {}
         }
     }
 

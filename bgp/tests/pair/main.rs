@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may end where it expected something else")]
 
+mod add_path;
 mod bfd;
 mod bmp;
 mod chaos;
