@@ -47,6 +47,8 @@ pub(crate) struct Summary {
     /// The longest time that any flow went unanswered when a ToR fell silent with all its links up.
     pub silent_tor_recovery_ms: f64,
     pub silent_tor_lost_packets: usize,
+    /// Lost when it came back.
+    pub silent_tor_return_lost_packets: usize,
     /// From the start of DEL until both routes had left both spines.
     pub withdraw_ms: f64,
     pub attach_p50_ms: f64,
@@ -128,8 +130,10 @@ impl Summary {
             row(
                 "recovery from a ToR that falls silent (BFD)",
                 format!(
-                    "{:.0} ms ({} packets lost)",
-                    self.silent_tor_recovery_ms, self.silent_tor_lost_packets
+                    "{:.0} ms ({} packets lost, {} when it came back)",
+                    self.silent_tor_recovery_ms,
+                    self.silent_tor_lost_packets,
+                    self.silent_tor_return_lost_packets
                 ),
             ),
             row("DEL until the routes have left the spines", format!("{:.1} ms", self.withdraw_ms)),
@@ -421,9 +425,9 @@ impl<'a> Tour<'a> {
             self.nodes.iter().copied().filter(|node| self.rack(node) == self.rack(tor)).collect();
         let rack = |p: &Pod| self.rack(&p.sandbox.node) == self.rack(tor);
         let few = |p: &Pod| !p.sandbox.name.ends_with("pod3");
+        let flows = || self.flows(|p| few(p) && rack(p), |p| few(p) && !rack(p));
         let work = || {
-            let mut pinger =
-                Pinger::start(self.flows(|p| few(p) && rack(p), |p| few(p) && !rack(p)), INTERVAL)?;
+            let mut pinger = Pinger::start(flows(), INTERVAL)?;
             let before = packets(host, "rack")?;
             pinger.settle(PATIENCE)?;
             let carried = packets(host, "rack")? - before;
@@ -434,6 +438,8 @@ impl<'a> Tour<'a> {
             let outcomes = pinger.finish()?;
             let detected = nodes.iter().map(|node| self.detections(node)).sum::<Result<u64>>()? - detections;
             ensure!(detected == nodes.len() as u64, "BFD told {detected} of {nodes:?}");
+            let mut pinger = Pinger::start(flows(), INTERVAL)?;
+            pinger.settle(PATIENCE)?;
             host.end_silence()?;
             routers::wait_sessions(self.fabric, tor, PATIENCE)?;
             routers::wait_bfd(self.fabric, tor, PATIENCE)?;
@@ -441,14 +447,19 @@ impl<'a> Tour<'a> {
                 client::wait_established(self.fabric.host(node)?, PATIENCE)?;
                 client::wait_bfd(self.fabric.host(node)?, PATIENCE)?;
             }
+            pinger.wait_sent(400, PATIENCE)?;
+            let back = pinger.finish()?;
             let gap = outcomes.iter().map(|o| o.longest_gap).max().unwrap_or_default();
-            Ok((ms(gap), outcomes.iter().map(|o| o.lost.len()).sum()))
+            Ok((ms(gap), count(&outcomes).1, count(&back).1))
         };
         let title = format!("{tor} silent, all its links up");
-        let words =
-            |(recovery, lost): &(f64, usize)| format!("recovered in {recovery:.0} ms, {lost} packets lost");
-        (self.summary.silent_tor_recovery_ms, self.summary.silent_tor_lost_packets) =
-            step_with(&title, work, words)?;
+        let words = |(recovery, lost, back): &(f64, usize, usize)| {
+            format!("recovered in {recovery:.0} ms, {lost} packets lost, {back} when it came back")
+        };
+        let (recovery, lost, back) = step_with(&title, work, words)?;
+        self.summary.silent_tor_recovery_ms = recovery;
+        self.summary.silent_tor_lost_packets = lost;
+        self.summary.silent_tor_return_lost_packets = back;
         Ok(())
     }
 
