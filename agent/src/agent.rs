@@ -78,6 +78,8 @@ pub fn run(config_path: &Path) -> anyhow::Result<()> {
     let config = Config::read(config_path)?;
     logging::start(&config.log);
     panics::abort_on_panic();
+    // Before there are threads: routing tables come and go for as long as the agent runs.
+    trunkline_bgp::net::compact_heap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -10,12 +10,17 @@
 use std::net::IpAddr;
 
 use trunkline_bgp::config::{PeerConfig, SpeakerConfig};
-use trunkline_bgp::net::{ShellConfig, spawn};
+use trunkline_bgp::net::{ShellConfig, compact_heap, spawn};
 use trunkline_bgp::speaker::Stop;
 use trunkline_bgp::types::{Asn, Family, FamilySet};
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Before the runtime has threads: then large tables may come and go, and memory with them.
+    compact_heap();
+    tokio::runtime::Runtime::new()?.block_on(run())
+}
+
+async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut next = || arguments.next().ok_or("arguments are missing: see the head of this file");
     let config = SpeakerConfig::new(Asn(next()?.parse()?), next()?.parse()?);

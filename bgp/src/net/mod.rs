@@ -31,6 +31,7 @@ mod dump;
 mod error;
 mod events;
 mod handle;
+mod heap;
 mod listener;
 mod owner;
 mod sockopt;
@@ -49,6 +50,7 @@ pub use self::dump::Dump;
 pub use self::error::{CommandError, ListenError, Stopped};
 pub use self::events::{Events, RouteChanges};
 pub use self::handle::SpeakerHandle;
+pub use self::heap::compact_heap;
 
 use self::listener::Listener;
 use self::owner::Owner;
