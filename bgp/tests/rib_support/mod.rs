@@ -143,7 +143,7 @@ impl Bench {
         attributes.encode(&mut block);
         self.feed(number, |writer| {
             match prefix {
-                IpNet::V4(prefix) => writer.announce::<trunkline_bgp::types::Ipv4>(hop, &block, [prefix]),
+                IpNet::V4(prefix) => writer.announce::<Ipv4>(hop, &block, [prefix]),
                 IpNet::V6(prefix) => writer.announce::<trunkline_bgp::types::Ipv6>(hop, &block, [prefix]),
             }
             .unwrap();
@@ -187,7 +187,7 @@ impl Bench {
         let mut octets = Vec::new();
         let IpNet::V4(v4) = prefix else { panic!("{prefix} is not IPv4") };
         let fits = UpdateWriter::new(&mut octets, EncodeContext::default())
-            .announce::<trunkline_bgp::types::Ipv4>(next_hop(number, &prefix), &block, [v4])
+            .announce::<Ipv4>(next_hop(number, &prefix), &block, [v4])
             .is_ok();
         if fits {
             self.announce_via(number, prefix, next_hop(number, &prefix), attributes);
@@ -199,7 +199,7 @@ impl Bench {
         let prefix = net(prefix);
         self.feed(number, |writer| {
             match prefix {
-                IpNet::V4(prefix) => writer.withdraw::<trunkline_bgp::types::Ipv4>([prefix]),
+                IpNet::V4(prefix) => writer.withdraw::<Ipv4>([prefix]),
                 IpNet::V6(prefix) => writer.withdraw::<trunkline_bgp::types::Ipv6>([prefix]),
             };
         });
