@@ -41,7 +41,7 @@ fn start(host: &Host, image: Image, env: &[(&str, &str)]) -> Result<()> {
 
 /// The daemons of /etc/frr/daemons (zebra and bgpd if there is none), then the configuration through vtysh, as
 /// frrinit.sh does it.
-fn start_frr(host: &Host) -> Result<()> {
+pub(crate) fn start_frr(host: &Host) -> Result<()> {
     let wanted = host.sh("cat /etc/frr/daemons")?;
     let set = |name: &str, value: &str| wanted.lines().any(|l| l.trim() == format!("{name}={value}"));
     let option = |name: &str| {
@@ -58,7 +58,7 @@ fn start_frr(host: &Host) -> Result<()> {
     host.run("vtysh", ["-b"]).map(|_| ())
 }
 
-fn start_gobgp(host: &Host, env: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn start_gobgp(host: &Host, env: &[(&str, &str)]) -> Result<()> {
     host.daemon("gobgpd.log", "gobgpd", &["-f", "/etc/gobgp/gobgpd.toml", "--log-plain"], env)?;
     wait_for(&format!("gobgpd on {}", host.name), Duration::from_secs(10), || {
         let asked = host.run("gobgp", ["global"]);

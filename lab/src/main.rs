@@ -20,6 +20,7 @@ mod evidence;
 mod fabric;
 mod fuzz;
 mod host;
+mod interop;
 mod interrupt;
 mod netns;
 mod packages;

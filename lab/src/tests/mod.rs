@@ -9,6 +9,7 @@ mod crash;
 mod fabrics;
 mod faults;
 mod flaps;
+mod interop;
 mod library;
 mod manifests;
 
@@ -65,6 +66,7 @@ fn all() -> Vec<&'static Test> {
         faults::TESTS,
         library::TESTS,
         bfd::TESTS,
+        interop::TESTS,
         flaps::TESTS,
         crash::TESTS,
     ]

@@ -1,0 +1,147 @@
+//! This side of a cell: the library's own speaker, in this process and in the namespace of a node, with everything that a
+//! cell may want to know of it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use ipnet::IpNet;
+use tokio::runtime::{Builder, Runtime};
+use trunkline_bgp::config::{PeerConfig, SpeakerConfig};
+use trunkline_bgp::net::{ShellConfig, SpeakerHandle, spawn};
+use trunkline_bgp::rib::{FibPath, Origination};
+use trunkline_bgp::speaker::{Change, PeerStatus, Route, State, Stop};
+use trunkline_bgp::types::Asn;
+
+use crate::host::Host;
+use crate::shell::{Seen, wait_for};
+
+/// Nothing in the matrix takes longer, however busy the machine is.
+pub(super) const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A speaker that runs.
+pub(super) struct Us {
+    runtime: Runtime,
+    handle: SpeakerHandle,
+    fib: Arc<Mutex<BTreeMap<IpNet, Vec<FibPath>>>>,
+}
+
+impl Us {
+    /// Starts one on a node.
+    pub(super) fn start(host: &Host, config: SpeakerConfig) -> Result<Us> {
+        host.ns.within(|| {
+            // Threads are in the namespace of the thread that makes them.
+            let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+            let listen = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
+            let listen = listen.map(|address| SocketAddr::new(address, 179)).to_vec();
+            let shell = ShellConfig { listen, connect_timeout: Duration::from_secs(2) };
+            let (handle, mut events, mut changes) = runtime.block_on(async { spawn(config, &shell) })?;
+            let fib = Arc::new(Mutex::new(BTreeMap::new()));
+            let kept = Arc::clone(&fib);
+            runtime.spawn(async move {
+                while let Ok(changed) = changes.next(1000).await {
+                    let mut fib = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    for change in changed {
+                        match change.paths.is_empty() {
+                            true => fib.remove(&change.prefix),
+                            false => fib.insert(change.prefix, change.paths),
+                        };
+                    }
+                }
+            });
+            runtime.spawn(async move { while events.next().await.is_some() {} });
+            Ok(Us { runtime, handle, fib })
+        })
+    }
+
+    pub(super) fn add(&self, peer: PeerConfig) -> Result<()> {
+        Ok(self.runtime.block_on(self.handle.add_peer(peer)).map(drop)?)
+    }
+
+    pub(super) fn update(&self, peer: PeerConfig) -> Result<Change> {
+        Ok(self.runtime.block_on(self.handle.update_peer(peer))?)
+    }
+
+    pub(super) fn originate(&self, prefixes: Vec<(IpNet, Origination)>) -> Result<()> {
+        Ok(self.runtime.block_on(self.handle.originate_all(prefixes))?)
+    }
+
+    /// All that is originated has been.
+    pub(super) fn complete(&self) -> Result<()> {
+        Ok(self.runtime.block_on(self.handle.originations_complete())?)
+    }
+
+    pub(super) fn refresh(&self, address: IpAddr) -> Result<bool> {
+        Ok(self.runtime.block_on(self.handle.request_refresh(address))?)
+    }
+
+    pub(super) fn stop(self, stop: Stop) {
+        self.runtime.block_on(self.handle.stop(stop));
+        // What is left are tasks that wait for nothing any more.
+        self.runtime.shutdown_background();
+    }
+
+    pub(super) fn peer(&self, address: IpAddr) -> Result<PeerStatus> {
+        let peers = self.runtime.block_on(self.handle.peers())?;
+        peers.into_iter().find(|peer| peer.address == address).context("no such peer")
+    }
+
+    pub(super) fn received(&self, address: IpAddr) -> Result<Vec<Route>> {
+        Ok(self.runtime.block_on(self.handle.received(address))?)
+    }
+
+    pub(super) fn fib(&self, prefix: &IpNet) -> Vec<FibPath> {
+        let fib = self.fib.lock().unwrap_or_else(PoisonError::into_inner);
+        fib.get(prefix).cloned().unwrap_or_default()
+    }
+
+    /// Waits until what is known of a peer is as it should be.
+    pub(super) fn wait_peer(
+        &self,
+        address: IpAddr,
+        what: &str,
+        is: impl Fn(&PeerStatus) -> bool,
+    ) -> Result<PeerStatus> {
+        wait_for(&format!("{what} (this side)"), PATIENCE, || {
+            let peer = self.peer(address)?;
+            let seen = format!(
+                "{}, last error {:?}, sent {:?}, received {:?}",
+                peer.state, peer.last_error, peer.notification_sent, peer.notification_received
+            );
+            Ok(if is(&peer) { Seen::Yes(peer) } else { Seen::NotYet(seen) })
+        })
+    }
+
+    pub(super) fn wait_established(&self, address: IpAddr) -> Result<PeerStatus> {
+        self.wait_peer(address, "an Established session", |peer| peer.state == State::Established)
+    }
+
+    /// Waits until a peer has told a route that is as it should be.
+    pub(super) fn wait_route(
+        &self,
+        address: IpAddr,
+        prefix: &IpNet,
+        what: &str,
+        is: impl Fn(&Route) -> bool,
+    ) -> Result<Route> {
+        wait_for(&format!("{prefix} of the peer's, {what}"), PATIENCE, || {
+            let routes = self.received(address)?;
+            let of: Vec<&Route> = routes.iter().filter(|route| route.prefix == *prefix).collect();
+            Ok(match of.iter().find(|route| is(route)) {
+                Some(route) => Seen::Yes((*route).clone()),
+                None => Seen::NotYet(format!("{of:?}")),
+            })
+        })
+    }
+}
+
+/// A speaker of this AS with an identifier.
+pub(super) fn speaker(asn: u32, identifier: Ipv4Addr, restarting: bool) -> SpeakerConfig {
+    SpeakerConfig {
+        restarting,
+        selection_deferral: Duration::from_secs(20),
+        ..SpeakerConfig::new(Asn(asn), identifier)
+    }
+}

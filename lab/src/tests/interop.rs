@@ -1,0 +1,21 @@
+//! The interoperability matrix as a test; see [`crate::interop`].
+
+use anyhow::Result;
+
+use super::{Context, Test, Verdict, passed};
+use crate::fabric::Fabric;
+use crate::interop;
+
+pub(super) const TESTS: &[Test] = &[Test {
+    name: "interop/matrix",
+    about: "every feature against FRR, BIRD and GoBGP, as docs/interop.md has it",
+    run: matrix,
+}];
+
+fn matrix(context: &Context) -> Result<Verdict> {
+    // Rows can be chosen while one is being worked on.
+    let only: Vec<String> =
+        std::env::var("INTEROP_ROWS").iter().flat_map(|rows| rows.split(',')).map(str::to_owned).collect();
+    let fabric = Fabric::up(&context.place, "matrix", &context.place.state)?;
+    passed(interop::run(&fabric, &only, &context.place.repository.join("docs/interop.md"))?)
+}
