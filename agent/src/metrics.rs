@@ -222,7 +222,7 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
     let bfd_packets =
         counters("trunkline_bfd_session_packets_total", "BFD packets.", &["peer", "direction"])?;
     for peer in peers {
-        let name = peer.address.to_string();
+        let name = peer.name();
         let name = name.as_str();
         state.with_label_values(&[name, &peer.remote_as.to_string()]).set(state_number(&peer.state));
         state_seconds.with_label_values(&[name]).set(signed(peer.state_seconds));

@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +15,7 @@ use trunkline_api::control::{
 };
 use trunkline_bgp::net::{CommandError, Monitor};
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, State};
+use trunkline_bgp::types::{PeerKey, PeerKeyError};
 
 use crate::attach::device::{default_mac, host_ifname};
 use crate::http::Probe;
@@ -117,26 +117,25 @@ impl Observer {
     }
 
     /// The peers, or one.
-    pub async fn peers(&self, address: Option<IpAddr>) -> Result<Vec<Peer>, Failure> {
+    pub async fn peers(&self, only: Option<String>) -> Result<Vec<Peer>, Failure> {
         let view = self.view().await?;
         let Some(bgp) = &view.bgp else {
-            return match address {
+            return match only {
                 Some(_) => Err(self.bgp().await.err().unwrap_or_else(stopping)),
                 None => Ok(Vec::new()),
             };
         };
-        let peers: Vec<Peer> = statuses(&view)
-            .await
-            .into_iter()
-            .filter(|peer| address.is_none_or(|address| peer.address == address))
-            .map(|peer| self::peer(&peer, bgp))
-            .collect();
-        match address {
-            Some(address) if peers.is_empty() => Err(Failure::new(
-                Code::InvalidContent,
-                format!("no peer {address} is configured: `trunkline peers` lists them"),
-            )),
-            _ => Ok(peers),
+        let statuses = statuses(&view).await;
+        let peers = |wanted: &dyn Fn(&PeerStatus) -> bool| {
+            statuses.iter().filter(|status| wanted(status)).map(|status| peer(status, bgp)).collect()
+        };
+        match only {
+            Some(text) => {
+                let key = parse(&text)?;
+                let peers: Vec<Peer> = peers(&|status| names(key, status));
+                if peers.is_empty() { Err(unknown(key)) } else { Ok(peers) }
+            }
+            None => Ok(peers(&|_| true)),
         }
     }
 
@@ -148,17 +147,37 @@ impl Observer {
     }
 
     /// What a peer told.
-    pub async fn received(&self, peer: IpAddr) -> Result<Vec<Route>, Failure> {
+    pub async fn received(&self, peer: &str) -> Result<Vec<Route>, Failure> {
         let bgp = self.bgp().await?;
-        let routes = bgp.speaker.received(peer).await.map_err(|error| unknown(peer, &error))?;
+        let key = self.only(&bgp, peer).await?;
+        let routes = bgp.speaker.received(key).await.map_err(|error| failed(key, &error))?;
         Ok(routes.iter().map(route).collect())
     }
 
     /// What a peer was told.
-    pub async fn advertised(&self, peer: IpAddr) -> Result<Vec<Route>, Failure> {
+    pub async fn advertised(&self, peer: &str) -> Result<Vec<Route>, Failure> {
         let bgp = self.bgp().await?;
-        let routes = bgp.speaker.advertised(peer).await.map_err(|error| unknown(peer, &error))?;
+        let key = self.only(&bgp, peer).await?;
+        let routes = bgp.speaker.advertised(key).await.map_err(|error| failed(key, &error))?;
         Ok(routes.iter().map(route).collect())
+    }
+
+    /// The one peer that a text names: a link-local address may do without its interface where no other peer has it.
+    async fn only(&self, bgp: &BgpView, text: &str) -> Result<PeerKey, Failure> {
+        let key = parse(text)?;
+        let peers = bgp.speaker.peers().await.map_err(|_| stopping())?;
+        let found: Vec<PeerKey> =
+            peers.iter().filter(|status| names(key, status)).map(PeerStatus::key).collect();
+        match found.as_slice() {
+            [] => Err(unknown(key)),
+            [one] => Ok(*one),
+            several => {
+                let several: Vec<String> = several.iter().map(ToString::to_string).collect();
+                let message =
+                    format!("{key} is the address of several peers: name one of {}", several.join(", "));
+                Err(Failure::new(Code::InvalidContent, message))
+            }
+        }
     }
 
     /// Writes the BGP tables into a file as MRT.
@@ -287,13 +306,23 @@ fn stopping() -> Failure {
     Failure::new(Code::TryAgainLater, "the agent is stopping")
 }
 
-fn unknown(peer: IpAddr, error: &CommandError) -> Failure {
+fn parse(peer: &str) -> Result<PeerKey, Failure> {
+    peer.parse().map_err(|error: PeerKeyError| Failure::new(Code::InvalidContent, error.to_string()))
+}
+
+/// Whether an operator who wrote this means the peer.
+fn names(written: PeerKey, peer: &PeerStatus) -> bool {
+    peer.key() == written || (written.interface().is_none() && peer.address == written.address())
+}
+
+fn unknown(peer: PeerKey) -> Failure {
+    Failure::new(Code::InvalidContent, format!("no peer {peer} is configured: `trunkline peers` lists them"))
+}
+
+fn failed(peer: PeerKey, error: &CommandError) -> Failure {
     match error {
         CommandError::Stopped(_) => stopping(),
-        CommandError::Config(_) => Failure::new(
-            Code::InvalidContent,
-            format!("no peer {peer} is configured: `trunkline peers` lists them"),
-        ),
+        CommandError::Config(_) => unknown(peer),
     }
 }
 
@@ -320,12 +349,12 @@ async fn missing(view: &View, summary: &Summary) -> Vec<String> {
     missing.extend(view.speaker_fault.clone());
     if let Some(bgp) = &view.bgp {
         let peers = bgp.speaker.peers().await.unwrap_or_default();
-        let required = || peers.iter().filter(|peer| !bgp.optional.contains(&peer.address));
+        let required = || peers.iter().filter(|peer| !bgp.optional.contains(&peer.key()));
         if required().next().is_some() && !peers.iter().any(|peer| peer.state == State::Established) {
             let states: Vec<String> = required()
                 .map(|peer| match &peer.last_error {
-                    Some(error) => format!("{} is {} ({})", peer.address, peer.state, error.text),
-                    None => format!("{} is {}", peer.address, peer.state),
+                    Some(error) => format!("{} is {} ({})", peer.key(), peer.state, error.text),
+                    None => format!("{} is {}", peer.key(), peer.state),
                 })
                 .collect();
             missing.push(format!("no BGP peer is established: {}", states.join(", ")));
@@ -390,14 +419,14 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
     };
     Peer {
         address: status.address,
-        interface: status.interface.clone(),
+        interface: status.key().interface().map(|name| name.to_string()),
         remote_as: status.remote_as.0,
         local_as: status.local_as.0,
         state: status.state.name().to_owned(),
         state_seconds: status.state_for.as_secs(),
         next_attempt_seconds: status.next_attempt.map(|after| after.as_secs()),
         shutdown: status.shutdown,
-        optional: bgp.optional.contains(&status.address),
+        optional: bgp.optional.contains(&status.key()),
         session: status.session.as_ref().map(|session| PeerSession {
             local: session.local,
             remote: session.remote,
@@ -472,7 +501,7 @@ fn route(route: &speaker::Route) -> Route {
     let large = route.large_communities.iter().map(ToString::to_string);
     Route {
         prefix: route.prefix,
-        peer: route.peer,
+        peer: route.peer.map(|peer| peer.to_string()),
         next_hop: route.next_hop.map(|next_hop| next_hop.address()),
         origin: route.origin.to_owned(),
         as_path: route.as_path.clone(),

@@ -137,10 +137,10 @@ impl Server {
             Query::Peers { address } => answer(stream, observer.peers(address).await).await,
             Query::Routes { table: Table::Best } => answer(stream, observer.routes().await).await,
             Query::Routes { table: Table::Received { peer } } => {
-                answer(stream, observer.received(peer).await).await;
+                answer(stream, observer.received(&peer).await).await;
             }
             Query::Routes { table: Table::Advertised { peer } } => {
-                answer(stream, observer.advertised(peer).await).await;
+                answer(stream, observer.advertised(&peer).await).await;
             }
             Query::Dump => {
                 let outcome = match descriptor {

@@ -79,7 +79,7 @@ fn plan() -> KernelPlan {
 }
 
 fn importing() -> KernelPlan {
-    let peers = [(address("192.0.2.1"), None), (address("192.0.2.3"), None)];
+    let peers = [(address("192.0.2.1").into(), None), (address("192.0.2.3").into(), None)];
     KernelPlan { learned: Some(Learned { table: TABLE, peers: peers.into() }), ..plan() }
 }
 
@@ -99,7 +99,7 @@ fn change(prefix: IpNet, paths: &[(&str, &str)]) -> RouteChange {
             IpAddr::V4(address) => NextHop::V4(address),
             IpAddr::V6(address) => NextHop::V6(address),
         },
-        peer: address(peer),
+        peer: address(peer).into(),
     });
     RouteChange { prefix, paths: paths.collect() }
 }

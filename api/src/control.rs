@@ -18,9 +18,9 @@ pub enum Query {
     Agent,
     /// The BGP peers: `Reply<Vec<Peer>>`.
     Peers {
-        /// Only this one.
+        /// Only this one: its address, `fe80::1%eth0` if that is link-local.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        address: Option<IpAddr>,
+        address: Option<String>,
     },
     /// Routes: `Reply<Vec<Route>>`.
     Routes {
@@ -50,20 +50,20 @@ pub struct DumpDone {
 }
 
 /// A table of routes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "table", rename_all = "lowercase")]
 pub enum Table {
     /// Every path of every prefix, the chosen ones marked (Loc-RIB).
     Best,
     /// What a peer told, refused paths included (Adj-RIB-In).
     Received {
-        /// The peer.
-        peer: IpAddr,
+        /// The peer, as in [`Query::Peers`].
+        peer: String,
     },
     /// What a peer was told (Adj-RIB-Out).
     Advertised {
-        /// The peer.
-        peer: IpAddr,
+        /// The peer, as in [`Query::Peers`].
+        peer: String,
     },
 }
 
@@ -256,6 +256,16 @@ pub struct Peer {
     pub notification_received: Option<Dated>,
 }
 
+impl Peer {
+    /// What it is known by: the address, and of a link-local one the interface, `fe80::1%eth0`.
+    pub fn name(&self) -> String {
+        match &self.interface {
+            Some(interface) => format!("{}%{interface}", self.address),
+            None => self.address.to_string(),
+        }
+    }
+}
+
 /// The BFD session (RFC 5880) of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -375,8 +385,8 @@ pub struct Dated {
 pub struct Route {
     /// The prefix.
     pub prefix: IpNet,
-    /// Who told of it (who is told, among the advertised); none if it is originated here.
-    pub peer: Option<IpAddr>,
+    /// Who told of it (who is told, among the advertised); none if it is originated here. See [`Peer::name`].
+    pub peer: Option<String>,
     /// Next hop; none if it is originated here.
     pub next_hop: Option<IpAddr>,
     /// `igp`, `egp` or `incomplete`.
@@ -432,13 +442,13 @@ mod tests {
 
     #[test]
     fn every_question_survives_the_wire() {
-        let peer: IpAddr = "2001:db8::1".parse().unwrap();
+        let peer = "fe80::1%eth0".to_owned();
         for query in [
             Query::Agent,
             Query::Peers { address: None },
-            Query::Peers { address: Some(peer) },
+            Query::Peers { address: Some(peer.clone()) },
             Query::Routes { table: Table::Best },
-            Query::Routes { table: Table::Received { peer } },
+            Query::Routes { table: Table::Received { peer: peer.clone() } },
             Query::Routes { table: Table::Advertised { peer } },
             Query::Pods,
         ] {

@@ -397,15 +397,17 @@ fn peers() {
             check(&[(&[(from, to)], "Network rack1", &field, parts)]);
         }
     }
-    // The speaker tells its peers apart by address: one of these would silently be the only one.
-    let third = "      holdTimeSeconds: 0\n    - {asn: 65000, address: fe80::1%eth2}\n";
-    let parts: &[&str] = &["fe80::1", "another interface", "another link-local address"];
-    check(&[(
-        &[("      holdTimeSeconds: 0\n", third)],
-        "Network rack1",
-        "spec.config.bgpPeers[2].address",
-        parts,
-    )]);
+    // The same link-local address on another interface is another router; the kernel keeps its TCP-MD5 key by address.
+    let third =
+        |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000, address: fe80::1%eth2{more}}}\n");
+    let same = third(", passwordFile: /etc/trunkline/key");
+    assert_eq!(faults(&edited(&[("      holdTimeSeconds: 0\n", &same)])), []);
+    let parts: &[&str] = &["fe80::1", "another interface", "the same password"];
+    let field = "spec.config.bgpPeers[2].password";
+    check(&[(&[("      holdTimeSeconds: 0\n", &third(""))], "Network rack1", field, parts)]);
+    let twice = third("").replace("eth2", "eth1");
+    let field = "spec.config.bgpPeers[2].address";
+    check(&[(&[("      holdTimeSeconds: 0\n", &twice)], "Network rack1", field, &["fe80::1%eth1", "twice"])]);
 }
 
 #[test]

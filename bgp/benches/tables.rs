@@ -83,9 +83,10 @@ impl Tables {
         for (peer, export) in peers {
             let address = IpAddr::from(address(peer));
             let import = Policy::accept_all();
-            tables
-                .rib
-                .add_peer(PeerId(peer), RibPeer { address, remote_as: Asn(65100 + peer), import, export });
+            tables.rib.add_peer(
+                PeerId(peer),
+                RibPeer { address: address.into(), remote_as: Asn(65100 + peer), import, export },
+            );
             tables.up(peer);
         }
         tables

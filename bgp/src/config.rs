@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::bfd::{BfdConfig, Target};
 use crate::policy::Policy;
-use crate::types::{Asn, FamilySet};
+use crate::types::{Asn, FamilySet, InterfaceName, PeerKey};
 
 /// What holds for the whole speaker.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,13 +84,13 @@ pub struct AddPath {
     pub send: Option<NonZeroU8>,
 }
 
-/// What is said of one peer. The remote address is its key.
+/// What is said of one peer. Its key is the address, and the interface where that is link-local.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerConfig {
     /// The peer's address. A link-local one needs `interface`.
     pub address: IpAddr,
     /// The interface of a link-local address (its name); none otherwise.
-    pub interface: Option<String>,
+    pub interface: Option<InterfaceName>,
     /// The peer's TCP port; 179 unless said.
     pub port: u16,
     /// The peer's AS number; not 0.
@@ -172,10 +172,16 @@ impl PeerConfig {
         }
     }
 
+    /// What the peer is known by.
+    pub fn key(&self) -> PeerKey {
+        PeerKey::new(self.address, self.interface)
+    }
+
     /// The BFD session that watches the path to the peer, if there should be one.
     pub fn bfd_target(&self) -> Option<Target> {
         let config = self.bfd.clone().filter(|_| !self.shutdown)?;
-        let (remote, local, interface) = (self.address, self.local_address, self.interface.clone());
+        let (remote, local) = (self.address, self.local_address);
+        let interface = self.interface.as_ref().map(ToString::to_string);
         Some(Target { remote, local, interface, config })
     }
 
@@ -241,18 +247,18 @@ pub enum ConfigError {
     #[error("peer {peer}: {field}: {fault}")]
     Peer {
         /// The peer's address.
-        peer: IpAddr,
+        peer: PeerKey,
         /// The field.
         field: &'static str,
         /// What is wrong with it, and what would be right.
         fault: String,
     },
-    /// There is a peer with this address already.
+    /// There is this peer already.
     #[error("peer {0} is configured already: update it, or remove it first")]
-    DuplicatePeer(IpAddr),
-    /// There is no peer with this address.
+    DuplicatePeer(PeerKey),
+    /// There is no such peer.
     #[error("no peer {0} is configured")]
-    UnknownPeer(IpAddr),
+    UnknownPeer(PeerKey),
 }
 
 impl SpeakerConfig {
@@ -291,7 +297,7 @@ impl PeerConfig {
     /// Whether every field has a value that BGP has a place for.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let peer = self.address;
-        let fault = |field, fault: String| Err(ConfigError::Peer { peer, field, fault });
+        let fault = |field, fault: String| Err(ConfigError::Peer { peer: self.key(), field, fault });
         if peer.is_unspecified() || peer.is_multicast() || matches!(peer, IpAddr::V4(v4) if v4.is_broadcast())
         {
             return fault("address", "not the address of one host: give a unicast address".to_owned());

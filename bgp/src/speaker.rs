@@ -37,7 +37,7 @@ use crate::bfd;
 use crate::bmp::Station;
 use crate::rib::{Rib, RibConfig};
 use crate::session::{Fault, Local, Peer};
-use crate::types::{Family, FamilySet};
+use crate::types::{Family, FamilySet, InterfaceName, PeerKey};
 use deferral::Deferral;
 use hub::{Hub, next_hops, rib_peer};
 
@@ -47,7 +47,7 @@ pub struct Speaker {
     config: SpeakerConfig,
     /// By index; a removed peer leaves a place for the next.
     peers: Vec<Option<Peer>>,
-    by_address: BTreeMap<IpAddr, PeerId>,
+    by_key: BTreeMap<PeerKey, PeerId>,
     hub: Hub,
     deferral: Deferral,
     /// The listening sockets have to be told anew.
@@ -68,7 +68,7 @@ impl Speaker {
         Ok(Speaker {
             config,
             peers: Vec::new(),
-            by_address: BTreeMap::new(),
+            by_key: BTreeMap::new(),
             hub: Hub::new(rib, now),
             deferral: Deferral::new(deadline),
             listen_changed: false,
@@ -83,9 +83,9 @@ impl Speaker {
     /// Adds a peer and starts its session, unless it is configured as shut down.
     pub fn add_peer(&mut self, config: PeerConfig, now: Instant) -> Result<PeerId, ConfigError> {
         config.validate()?;
-        let address = config.address;
-        if self.by_address.contains_key(&address) {
-            return Err(ConfigError::DuplicatePeer(address));
+        let key = config.key();
+        if self.by_key.contains_key(&key) {
+            return Err(ConfigError::DuplicatePeer(key));
         }
         let place = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
         let id = PeerId(place as u32);
@@ -110,24 +110,24 @@ impl Speaker {
             self.peers.push(None);
         }
         self.peers[place] = Some(peer);
-        self.by_address.insert(address, id);
+        self.by_key.insert(key, id);
         self.listen_changed = true;
         self.after(now);
         Ok(id)
     }
 
-    /// Changes the peer with `config.address`; its session is reset only if
+    /// Changes the peer with `config`'s key; its session is reset only if
     /// [`PeerConfig::requires_reset`] says so.
     pub fn update_peer(&mut self, config: PeerConfig, now: Instant) -> Result<Change, ConfigError> {
         self.hub.clock = now;
         config.validate()?;
-        let address = config.address;
-        let id = self.peer_id(address).ok_or(ConfigError::UnknownPeer(address))?;
-        let peer = self.peers[id.0 as usize].as_mut().ok_or(ConfigError::UnknownPeer(address))?;
+        let key = config.key();
+        let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
+        let peer = self.peers[id.0 as usize].as_mut().ok_or(ConfigError::UnknownPeer(key))?;
         let before = peer.config().clone();
-        let key = peer.listen_key();
+        let listen_key = peer.listen_key();
         let change = peer.update(config, now, &mut self.hub);
-        self.listen_changed |= peer.listen_key() != key;
+        self.listen_changed |= peer.listen_key() != listen_key;
         match (before.bfd_target(), peer.config().bfd_target()) {
             (old, Some(target)) if old.as_ref() != Some(&target) && !self.hub.frozen => {
                 self.hub.actions.push_back(Action::SetBfd { peer: id, target });
@@ -156,9 +156,10 @@ impl Speaker {
     }
 
     /// Removes a peer with a Cease, Peer De-configured (RFC 4486), and everything learned from it.
-    pub fn remove_peer(&mut self, address: IpAddr, now: Instant) -> Result<(), ConfigError> {
+    pub fn remove_peer(&mut self, peer: impl Into<PeerKey>, now: Instant) -> Result<(), ConfigError> {
         self.hub.clock = now;
-        let id = self.by_address.remove(&address).ok_or(ConfigError::UnknownPeer(address))?;
+        let key = peer.into();
+        let id = self.by_key.remove(&key).ok_or(ConfigError::UnknownPeer(key))?;
         if let Some(mut peer) = self.peers[id.0 as usize].take() {
             peer.stop(Fault::Deconfigured, now, &mut self.hub);
             if peer.config().bfd.is_some() {
@@ -172,8 +173,8 @@ impl Speaker {
     }
 
     /// The index of a configured peer.
-    pub fn peer_id(&self, address: IpAddr) -> Option<PeerId> {
-        self.by_address.get(&address).copied()
+    pub fn peer_id(&self, peer: impl Into<PeerKey>) -> Option<PeerId> {
+        self.by_key.get(&peer.into()).copied()
     }
 
     /// Originates a prefix, or changes what it carries. Host bits are cleared.
@@ -199,8 +200,9 @@ impl Speaker {
     }
 
     /// Asks a peer for everything again (RFC 2918). False if it is not Established or has no route refresh.
-    pub fn request_refresh(&mut self, address: IpAddr, now: Instant) -> Result<bool, ConfigError> {
-        let id = self.peer_id(address).ok_or(ConfigError::UnknownPeer(address))?;
+    pub fn request_refresh(&mut self, peer: impl Into<PeerKey>, now: Instant) -> Result<bool, ConfigError> {
+        let key = peer.into();
+        let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
         let hub = &mut self.hub;
         Ok(self.peers[id.0 as usize].as_mut().is_some_and(|peer| peer.request_refresh(now, hub)))
     }
@@ -242,12 +244,13 @@ impl Speaker {
         self.after(now);
     }
 
-    /// Somebody connected. On `Ok` the shell keeps the connection under the name given, and an
+    /// Somebody connected, by this interface if the address is link-local. On `Ok` the shell keeps the connection under the name given, and an
     /// [`Action::Configure`] follows; on `Err` it closes it.
     pub fn handle_accepted(
         &mut self,
         local: SocketAddr,
         remote: SocketAddr,
+        interface: Option<InterfaceName>,
         now: Instant,
     ) -> Result<ConnId, Refusal> {
         self.hub.clock = now;
@@ -256,8 +259,9 @@ impl Speaker {
         if self.hub.frozen {
             return Err(Refusal::Stopped);
         }
-        let id = self.peer_id(remote.ip()).ok_or(Refusal::UnknownPeer(remote.ip()))?;
-        let peer = self.peers[id.0 as usize].as_mut().ok_or(Refusal::UnknownPeer(remote.ip()))?;
+        let key = PeerKey::new(remote.ip(), interface);
+        let id = self.peer_id(key).ok_or(Refusal::UnknownPeer(key))?;
+        let peer = self.peers[id.0 as usize].as_mut().ok_or(Refusal::UnknownPeer(key))?;
         let accepted = peer.handle_accepted(local, remote, now, &mut self.hub);
         self.after(now);
         accepted
@@ -385,8 +389,8 @@ impl Speaker {
 
     /// Every configured peer, by address.
     pub fn peers(&self, now: Instant) -> Vec<PeerStatus> {
-        let by_address = self.by_address.values().filter_map(|id| self.peers[id.0 as usize].as_ref());
-        by_address
+        let by_key = self.by_key.values().filter_map(|id| self.peers[id.0 as usize].as_ref());
+        by_key
             .map(|peer| {
                 let mut status = peer.status(now);
                 for row in &mut status.families {
@@ -404,17 +408,19 @@ impl Speaker {
     }
 
     /// Adj-RIB-In of a peer, refused paths included, by prefix.
-    pub fn received(&self, address: IpAddr) -> Result<Vec<Route>, ConfigError> {
-        let id = self.peer_id(address).ok_or(ConfigError::UnknownPeer(address))?;
+    pub fn received(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, ConfigError> {
+        let key = peer.into();
+        let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
         let paths = Family::ALL.into_iter().flat_map(|family| self.hub.rib.received(id, family));
-        Ok(sorted(paths.map(|path| Route::of_path(&path, Some(address)))))
+        Ok(sorted(paths.map(|path| Route::of_path(&path, Some(key)))))
     }
 
     /// Adj-RIB-Out of a peer: what has been written to it, by prefix.
-    pub fn advertised(&self, address: IpAddr) -> Result<Vec<Route>, ConfigError> {
-        let id = self.peer_id(address).ok_or(ConfigError::UnknownPeer(address))?;
+    pub fn advertised(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, ConfigError> {
+        let key = peer.into();
+        let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
         let routes = Family::ALL.into_iter().flat_map(|family| self.hub.rib.advertised(id, family));
-        Ok(sorted(routes.map(|route| Route::of_advertised(&route, address))))
+        Ok(sorted(routes.map(|route| Route::of_advertised(&route, key))))
     }
 
     /// Loc-RIB: the paths in use, originated ones included, by prefix, the best of each first.
@@ -422,7 +428,7 @@ impl Speaker {
         let paths = Family::ALL.into_iter().flat_map(|family| self.hub.rib.best(family));
         sorted(paths.map(|path| {
             let peer = path.peer.and_then(|id| self.peers.get(id.0 as usize)?.as_ref());
-            Route::of_path(&path, peer.map(|peer| peer.config().address))
+            Route::of_path(&path, peer.map(|peer| peer.config().key()))
         }))
     }
 

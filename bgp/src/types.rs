@@ -3,12 +3,16 @@
 //! Tables are generic over [`AddressFamily`], so that an IPv4 row costs what an IPv4 prefix costs and no code
 //! matches on the AFI again and again; [`Family`] is the value form, for configuration, capabilities and events.
 
+mod peer_key;
+
 use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+pub use peer_key::{InterfaceName, InterfaceNameError, PeerKey, PeerKeyError};
 
 /// A four-octet autonomous system number (RFC 6793).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -42,8 +42,8 @@ async fn a_watch_resolves_when_a_peer_was_told() {
     assert!(!early.is_finished(), "there is no peer");
 
     join(&a, &b).await;
-    assert_eq!(soon(early).await.unwrap(), Ok(b.address));
-    assert_eq!(soon(a.handle.watch(prefix(1))).await, Ok(b.address), "again, of what is told already");
+    assert_eq!(soon(early).await.unwrap(), Ok(b.address.into()));
+    assert_eq!(soon(a.handle.watch(prefix(1))).await, Ok(b.address.into()), "again, of what is told already");
     let pods = (10..60).map(|index| {
         let handle = a.handle.clone();
         tokio::spawn(async move {
@@ -52,7 +52,7 @@ async fn a_watch_resolves_when_a_peer_was_told() {
         })
     });
     for pod in pods.collect::<Vec<_>>() {
-        assert_eq!(soon(pod).await.unwrap(), Ok(b.address));
+        assert_eq!(soon(pod).await.unwrap(), Ok(b.address.into()));
     }
     b.until(a.address, "told of all", |peer| peer.families[0].received == 51).await;
 }

@@ -175,7 +175,7 @@ impl World {
 
     fn accept(&mut self, peer: usize) {
         let remote = SocketAddr::new(PEERS[peer].0, 40000);
-        if let Ok(conn) = self.speaker.handle_accepted(SocketAddr::new(LOCAL, 179), remote, self.now) {
+        if let Ok(conn) = self.speaker.handle_accepted(SocketAddr::new(LOCAL, 179), remote, None, self.now) {
             self.named(conn, peer, true);
             self.settle();
         }

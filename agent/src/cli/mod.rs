@@ -9,7 +9,6 @@ pub mod table;
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +16,7 @@ use anyhow::Context;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use trunkline_api::control::{AgentStatus, DumpDone, Peer, PodStatus, Query, Route, Table};
+use trunkline_bgp::types::PeerKey;
 
 /// Pod networking on the real network: the node's agent, and what an operator asks of it.
 #[derive(Debug, Parser)]
@@ -45,7 +45,7 @@ pub enum Command {
     Peers {
         /// Only this peer, with its session, messages and last errors.
         #[arg(value_name = "ADDRESS")]
-        peer: Option<IpAddr>,
+        peer: Option<PeerKey>,
         /// How to ask.
         #[command(flatten)]
         ask: Ask,
@@ -54,10 +54,10 @@ pub enum Command {
     Routes {
         /// What this peer told, refused paths included.
         #[arg(long, value_name = "PEER", conflicts_with = "advertised")]
-        received: Option<IpAddr>,
+        received: Option<PeerKey>,
         /// What this peer was told.
         #[arg(long, value_name = "PEER")]
-        advertised: Option<IpAddr>,
+        advertised: Option<PeerKey>,
         /// Write the tables to FILE as MRT (TABLE_DUMP_V2), for bgpdump and its like; `-` is standard output.
         #[arg(long, value_name = "FILE", conflicts_with_all = ["received", "advertised"])]
         mrt: Option<PathBuf>,
@@ -98,7 +98,8 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             print(ask.output, &status, show::agent)
         }
         Command::Peers { peer, ask } => {
-            let peers: Vec<Peer> = client::ask(&ask.socket, Query::Peers { address: peer })?;
+            let peers: Vec<Peer> =
+                client::ask(&ask.socket, Query::Peers { address: peer.as_ref().map(ToString::to_string) })?;
             match peer {
                 Some(_) => print(ask.output, &peers, |peers| peers.iter().map(show::peer).collect()),
                 None => print(ask.output, &peers, |peers| show::peers(peers)),
@@ -107,8 +108,8 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
         Command::Routes { mrt: Some(file), ask, .. } => dump(&file, &ask),
         Command::Routes { received, advertised, mrt: None, ask } => {
             let table = match (received, advertised) {
-                (Some(peer), _) => Table::Received { peer },
-                (None, Some(peer)) => Table::Advertised { peer },
+                (Some(peer), _) => Table::Received { peer: peer.to_string() },
+                (None, Some(peer)) => Table::Advertised { peer: peer.to_string() },
                 (None, None) => Table::Best,
             };
             let routes: Vec<Route> = client::ask(&ask.socket, Query::Routes { table })?;
@@ -167,6 +168,7 @@ mod tests {
             "trunkline agent --config /x",
             "trunkline peers 10.0.0.1 -o json",
             "trunkline routes --received 2001:db8::1",
+            "trunkline peers fe80::1%eth0",
             "trunkline routes --mrt /tmp/tables.mrt",
             "trunkline routes --mrt -",
             "trunkline pods --socket /x -o table",

@@ -123,7 +123,7 @@ pub fn peers(peers: &[Peer]) -> String {
         let sum =
             |count: fn(&PeerFamily) -> usize| peer.families.iter().map(count).sum::<usize>().to_string();
         columns.row([
-            scoped(peer),
+            peer.name(),
             peer.remote_as.to_string(),
             if peer.shutdown { "Shutdown".to_owned() } else { peer.state.clone() },
             duration(peer.state_seconds),
@@ -144,7 +144,7 @@ pub fn peer(peer: &Peer) -> String {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<22} {value}");
     };
-    line("peer", scoped(peer));
+    line("peer", peer.name());
     line("AS", format!("{}, this side {}", peer.remote_as, peer.local_as));
     line("state", format!("{} for {}", peer.state, duration(peer.state_seconds)));
     if peer.shutdown {
@@ -262,7 +262,6 @@ pub fn routes(routes: &[Route]) -> String {
         "COMMUNITIES",
         "NOT USED BECAUSE",
     ]);
-    let address = |address: Option<IpAddr>| address.map(|address| address.to_string());
     let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
     for route in routes {
         let mark = |set, mark| if set { mark } else { "" };
@@ -271,9 +270,9 @@ pub fn routes(routes: &[Route]) -> String {
         columns.row([
             marks,
             route.prefix.to_string(),
-            address(route.peer).unwrap_or_else(|| "here".to_owned()),
+            route.peer.clone().unwrap_or_else(|| "here".to_owned()),
             number(route.path_id),
-            address(route.next_hop).unwrap_or_else(|| "self".to_owned()),
+            route.next_hop.map_or_else(|| "self".to_owned(), |address| address.to_string()),
             format!("{} {}", route.as_path, origin(&route.origin)).trim_start().to_owned(),
             number(route.med),
             number(route.local_pref),
@@ -327,13 +326,6 @@ pub fn pods(pods: &[PodStatus]) -> String {
         ]);
     }
     columns.render()
-}
-
-fn scoped(peer: &Peer) -> String {
-    match &peer.interface {
-        Some(interface) => format!("{}%{interface}", peer.address),
-        None => peer.address.to_string(),
-    }
 }
 
 fn dated(said: &Dated) -> String {

@@ -451,8 +451,14 @@ impl Owner {
                 .filter_map(|path| Some((path, learned.peers.get(&path.peer)?)))
                 .map(|(path, ifindex)| match path.next_hop {
                     NextHop::V6(address) if address.is_unicast_link_local() => {
-                        let ifindex = ifindex.or_else(|| self.topology.connected(path.peer));
+                        let ifindex = ifindex.or_else(|| self.topology.connected(path.peer.address()));
                         Hop { gateway: Some(IpAddr::V6(address)), ifindex }
+                    }
+                    // A link with a link-local session may have no prefix that the global address would be found by.
+                    NextHop::V6WithLinkLocal(_, address)
+                        if path.peer.interface().is_some() && ifindex.is_some() =>
+                    {
+                        Hop { gateway: Some(IpAddr::V6(address)), ifindex: *ifindex }
                     }
                     next_hop => Hop { gateway: Some(next_hop.address()), ifindex: None },
                 })

@@ -15,13 +15,13 @@
 //! make it loop; a local pod's packet to a pod of the same subnet on another node must go out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use trunkline_api::resources::{BgpPeer, Network, NetworkMode, Subnet};
 use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
-use trunkline_bgp::types::{Asn, Community, Family};
+use trunkline_bgp::types::{Asn, Community, Family, PeerKey};
 
 mod peers;
 mod policy;
@@ -74,7 +74,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         optional_peers: peers
             .iter()
             .filter(|peer| peer.spec.allow_not_established)
-            .map(|peer| peer.address)
+            .map(peers::Peer::key)
             .collect(),
         originate: plan
             .networks
@@ -225,10 +225,10 @@ fn plan_kernel(plan: &Plan, table: u32, peers: &[peers::Peer<'_>], intent: &Inte
         kernel.sysctls.insert(format!("net/ipv4/conf/{uplink}/rp_filter"), Sysctl::LooseReversePath);
     }
 
-    let importing: BTreeMap<IpAddr, Option<u32>> = peers
+    let importing: BTreeMap<PeerKey, Option<u32>> = peers
         .iter()
         .filter(|peer| peer.imports())
-        .map(|peer| (peer.address, peer.link.map(|link| link.index)))
+        .map(|peer| (peer.key(), peer.link.map(|link| link.index)))
         .collect();
     kernel.learned = (!importing.is_empty()).then_some(Learned { table, peers: importing });
     kernel.nat = nat(plan, intent);

@@ -9,7 +9,7 @@ use trunkline_api::resources::{Bfd, BgpPeer, Network};
 use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::AddPath;
 use trunkline_bgp::config::{Password, PeerConfig};
-use trunkline_bgp::types::{Asn, Family, NextHop};
+use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
 use super::{Hop, Host, Intent, Link, PlanError, Session, peer_field, policy, routes_traffic};
 
@@ -19,7 +19,7 @@ pub(super) struct Peer<'a> {
     index: usize,
     pub(super) spec: &'a BgpPeer,
     pub(super) address: IpAddr,
-    interface: Option<&'a str>,
+    interface: Option<InterfaceName>,
     source: Option<IpAddr>,
     /// The link that the session runs over.
     pub(super) link: Option<&'a Link>,
@@ -31,6 +31,11 @@ pub(super) struct Peer<'a> {
 }
 
 impl Peer<'_> {
+    /// What the speaker knows it by.
+    pub(super) fn key(&self) -> PeerKey {
+        PeerKey::new(self.address, self.interface)
+    }
+
     /// What this peer advertises is routed, instead of a default route to it.
     pub(super) fn imports(&self) -> bool {
         self.spec.import.is_some() && routes_traffic(self.spec)
@@ -78,11 +83,19 @@ pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<Pl
                 continue;
             }
         };
+        let interface = match interface.map(str::parse).transpose() {
+            Ok(interface) => interface,
+            Err(error) => {
+                errors.push(peer_field(network.name(), index, "address", error));
+                continue;
+            }
+        };
+        let key = PeerKey::new(address, interface);
         let source = spec.source().unwrap_or_else(|error| {
             errors.push(peer_field(network.name(), index, "sourceAddress", error));
             None
         });
-        let session = host.sessions.iter().find(|session| session.peer == address);
+        let session = host.sessions.iter().find(|session| session.peer == key);
         let local = source.or_else(|| session.and_then(|session| session.local));
         let link = link_of(host, address, interface, local);
         let internal = network.spec.net_id == Some(spec.asn);
@@ -104,14 +117,14 @@ pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<Pl
 }
 
 /// The link to a peer: the one that is named, or that has the peer on a connected network, or that has the session's own address.
-fn link_of<'a>(
-    host: &'a Host,
+fn link_of(
+    host: &Host,
     address: IpAddr,
-    interface: Option<&str>,
+    interface: Option<InterfaceName>,
     local: Option<IpAddr>,
-) -> Option<&'a Link> {
+) -> Option<&Link> {
     if let Some(interface) = interface {
-        return host.links.iter().find(|link| link.name == interface);
+        return host.links.iter().find(|link| link.name == interface.as_str());
     }
     connected_link(host, address).or_else(|| {
         let local = local?;
@@ -142,9 +155,9 @@ pub(super) fn default_hops(peers: &[Peer<'_>], family: Family) -> Vec<Hop> {
 }
 
 /// The speaker's peers.
-pub(super) fn plan(peers: &[Peer<'_>], errors: &mut Vec<PlanError>) -> BTreeMap<IpAddr, PeerConfig> {
+pub(super) fn plan(peers: &[Peer<'_>], errors: &mut Vec<PlanError>) -> BTreeMap<PeerKey, PeerConfig> {
     let some_import = peers.iter().any(Peer::imports);
-    peers.iter().map(|peer| (peer.address, config(peer, some_import, errors))).collect()
+    peers.iter().map(|peer| (peer.key(), config(peer, some_import, errors))).collect()
 }
 
 fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> PeerConfig {
@@ -163,7 +176,7 @@ fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> Pe
     };
     let seconds = |value: u32| Duration::from_secs(u64::from(value));
     let mut config = PeerConfig::new(peer.address, Asn(spec.asn));
-    config.interface = peer.interface.map(str::to_owned);
+    config.interface = peer.interface;
     config.port = spec.port.unwrap_or(config.port);
     config.local_address = peer.source;
     config.hold_time = spec.hold_time_seconds.map_or(config.hold_time, seconds);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use trunkline_api::resources::{Network, Subnet};
-use trunkline_bgp::types::{Asn, Community, Family, NextHop};
+use trunkline_bgp::types::{Asn, Community, Family, NextHop, PeerKey};
 
 use super::*;
 
@@ -180,8 +180,7 @@ fn peers_that_import_or_do_not_route_get_no_default_route() {
     assert_eq!(learned.peers, [("192.0.2.1".parse().unwrap(), Some(2))].into());
     let bgp = plan.bgp.unwrap();
     let local_pref = |peer: &str| {
-        let address: IpAddr = peer.parse().unwrap();
-        bgp.peers[&address].import.rules.first().and_then(|rule| rule.set.local_pref)
+        bgp.peers[&peer.parse::<PeerKey>().unwrap()].import.rules.first().and_then(|rule| rule.set.local_pref)
     };
     assert_eq!((local_pref("192.0.2.1"), local_pref("192.0.2.3")), (None, Some(0)));
     assert_eq!(bgp.optional_peers, ["10.255.0.1".parse().unwrap()].into());
@@ -215,12 +214,13 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
         {"asn": 65001, "address": "2001:db8:0:2::2", "passive": true, "gracefulRestartSeconds": 60,
          "longLivedStaleSeconds": 3600, "bfd": {}, "addPath": {"receive": true, "send": 3}},
         {"asn": 65001, "address": "fe80::1%up1"},
+        {"asn": 65002, "address": "fe80::1%up2"},
     ]);
     let mut intent = usual();
     intent.networks = vec![bgp("rack", 4_200_000_100, peers)];
     let bgp = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
     assert_eq!((bgp.local_as, bgp.router_id), (Asn(4_200_000_100), "192.0.2.0".parse().unwrap()));
-    let peer = |address: &str| &bgp.peers[&address.parse::<IpAddr>().unwrap()];
+    let peer = |address: &str| &bgp.peers[&address.parse::<PeerKey>().unwrap()];
     let first = peer("192.0.2.1");
     assert_eq!((first.remote_as, first.port, first.ttl_security), (Asn(4_200_000_000), 1179, Some(1)));
     assert_eq!((first.hold_time.as_secs(), first.graceful_restart), (9, Some(300)));
@@ -233,7 +233,8 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
     assert_eq!((first.long_lived, second.long_lived), (None, Some(3600)));
     assert_eq!((first.restart_notification, second.restart_notification), (false, true), "with BFD");
     assert_eq!(second.next_hop_v4, Some("192.0.2.2".parse().unwrap()));
-    assert_eq!(peer("fe80::1").interface.as_deref(), Some("up1"));
+    assert_eq!(peer("fe80::1%up1").interface, Some("up1".parse().unwrap()));
+    assert_eq!(peer("fe80::1%up2").remote_as, Asn(65002), "the same address on another link is another peer");
     let originated: BTreeMap<String, usize> = bgp
         .originate
         .iter()
@@ -264,7 +265,7 @@ fn bfd_is_multihop_where_the_peer_may_be_behind_a_router() {
     intent.networks = vec![bgp("rack", 65100, peers)];
     let bgp = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
     let bfd = |address: &str| {
-        let config = bgp.peers[&address.parse::<IpAddr>().unwrap()].bfd.clone()?;
+        let config = bgp.peers[&address.parse::<PeerKey>().unwrap()].bfd.clone()?;
         Some((config.interval.as_millis(), config.multiplier, config.multihop))
     };
     assert_eq!(bfd("192.0.2.1"), Some((300, 3, false)), "the defaults");
@@ -273,7 +274,7 @@ fn bfd_is_multihop_where_the_peer_may_be_behind_a_router() {
     assert_eq!(bfd("198.51.100.2"), Some((300, 3, true)), "ttlSecurity of two hops");
     assert_eq!(bfd("2001:db8:0:2::2"), Some((300, 3, false)), "internal, on a connected network");
     assert_eq!(bfd("2001:db8:0:9::2"), Some((300, 3, true)), "internal, elsewhere");
-    assert_eq!(bfd("fe80::1"), Some((300, 3, false)));
+    assert_eq!(bfd("fe80::1%up1"), Some((300, 3, false)));
     assert_eq!(bfd("192.0.2.5"), None);
 }
 

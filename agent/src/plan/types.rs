@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 use trunkline_bgp::config::PeerConfig;
 use trunkline_bgp::rib::Origination;
-use trunkline_bgp::types::{Asn, Family, NextHop};
+use trunkline_bgp::types::{Asn, Family, NextHop, PeerKey};
 
 /// This node, as `nodeSelector`s see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,8 +53,8 @@ pub struct Link {
 /// One BGP session, as far as forwarding needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// The peer's address.
-    pub peer: IpAddr,
+    /// The peer.
+    pub peer: PeerKey,
     /// This side's address, if the session has (or had) one.
     pub local: Option<IpAddr>,
     /// In state Established.
@@ -96,7 +96,7 @@ pub struct Learned {
     pub table: u32,
     /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
     /// next hop is on that one.
-    pub peers: BTreeMap<IpAddr, Option<u32>>,
+    pub peers: BTreeMap<PeerKey, Option<u32>>,
 }
 
 /// What a sysctl should be.
@@ -175,10 +175,10 @@ pub struct BgpPlan {
     pub local_as: Asn,
     /// The BGP identifier.
     pub router_id: Ipv4Addr,
-    /// The peers, by address.
-    pub peers: BTreeMap<IpAddr, PeerConfig>,
+    /// The peers.
+    pub peers: BTreeMap<PeerKey, PeerConfig>,
     /// Peers without which a pod may be ready (`allowNotEstablished`).
-    pub optional_peers: BTreeSet<IpAddr>,
+    pub optional_peers: BTreeSet<PeerKey>,
     /// What is advertised besides the pods.
     pub originate: BTreeMap<IpNet, Origination>,
 }

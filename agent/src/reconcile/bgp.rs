@@ -1,14 +1,14 @@
 //! The speaker's side of a plan: peers and prefixes as differences between what was told and what is wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
 use trunkline_bgp::config::PeerConfig;
 use trunkline_bgp::net::{CommandError, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::Change;
-use trunkline_bgp::types::Asn;
+use trunkline_bgp::types::{Asn, PeerKey};
 
 use crate::plan::BgpPlan;
 
@@ -20,7 +20,7 @@ pub(super) struct Told {
     pub(super) handle: SpeakerHandle,
     pub(super) local_as: Asn,
     pub(super) router_id: Ipv4Addr,
-    peers: BTreeMap<IpAddr, PeerConfig>,
+    peers: BTreeMap<PeerKey, PeerConfig>,
     prefixes: Prefixes,
     complete: bool,
 }
@@ -28,7 +28,7 @@ pub(super) struct Told {
 /// What has to be said to go from one set of peers to another.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PeerChanges {
-    pub(super) remove: Vec<IpAddr>,
+    pub(super) remove: Vec<PeerKey>,
     pub(super) update: Vec<PeerConfig>,
     pub(super) add: Vec<PeerConfig>,
 }
@@ -41,8 +41,8 @@ pub(super) struct PrefixChanges {
 }
 
 pub(super) fn peer_changes(
-    told: &BTreeMap<IpAddr, PeerConfig>,
-    wanted: &BTreeMap<IpAddr, PeerConfig>,
+    told: &BTreeMap<PeerKey, PeerConfig>,
+    wanted: &BTreeMap<PeerKey, PeerConfig>,
 ) -> PeerChanges {
     PeerChanges {
         remove: told.keys().filter(|address| !wanted.contains_key(address)).copied().collect(),
@@ -92,35 +92,35 @@ impl Told {
     pub(super) async fn tell(&mut self, plan: &BgpPlan, prefixes: Prefixes) -> Result<Vec<String>, Stopped> {
         let mut faults = Vec::new();
         let changes = peer_changes(&self.peers, &plan.peers);
-        for address in changes.remove {
-            match self.handle.remove_peer(address).await {
+        for key in changes.remove {
+            match self.handle.remove_peer(key).await {
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),
                 // Not there is what was wanted.
-                Ok(()) | Err(_) => drop(self.peers.remove(&address)),
+                Ok(()) | Err(_) => drop(self.peers.remove(&key)),
             }
-            tracing::info!(peer = %address, "peer removed");
+            tracing::info!(peer = %key, "peer removed");
         }
         for peer in changes.update {
             match self.handle.update_peer(peer.clone()).await {
                 Ok(change) => {
                     if change != Change::Unchanged {
                         let reset = change == Change::Reset;
-                        tracing::info!(peer = %peer.address, reset, "peer changed");
+                        tracing::info!(peer = %peer.key(), reset, "peer changed");
                     }
-                    self.peers.insert(peer.address, peer);
+                    self.peers.insert(peer.key(), peer);
                 }
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),
-                Err(error) => faults.push(format!("peer {}: {error}", peer.address)),
+                Err(error) => faults.push(format!("peer {}: {error}", peer.key())),
             }
         }
         for peer in changes.add {
             match self.handle.add_peer(peer.clone()).await {
                 Ok(_) => {
-                    tracing::info!(peer = %peer.address, remote_as = %peer.remote_as, "peer added");
-                    self.peers.insert(peer.address, peer);
+                    tracing::info!(peer = %peer.key(), remote_as = %peer.remote_as, "peer added");
+                    self.peers.insert(peer.key(), peer);
                 }
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),
-                Err(error) => faults.push(format!("peer {}: {error}", peer.address)),
+                Err(error) => faults.push(format!("peer {}: {error}", peer.key())),
             }
         }
         let changes = prefix_changes(&self.prefixes, &prefixes);
@@ -168,9 +168,9 @@ mod tests {
 
     use super::*;
 
-    fn peer(address: &str, asn: u32) -> (IpAddr, PeerConfig) {
-        let address = address.parse().unwrap();
-        (address, PeerConfig::new(address, Asn(asn)))
+    fn peer(address: &str, asn: u32) -> (PeerKey, PeerConfig) {
+        let config = PeerConfig::new(address.parse().unwrap(), Asn(asn));
+        (config.key(), config)
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
         let told = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 2), peer("10.0.0.3", 3)]);
         let wanted = BTreeMap::from([peer("10.0.0.1", 1), peer("10.0.0.2", 22), peer("10.0.0.4", 4)]);
         let changes = peer_changes(&told, &wanted);
-        assert_eq!(changes.remove, ["10.0.0.3".parse::<IpAddr>().unwrap()]);
+        assert_eq!(changes.remove, ["10.0.0.3".parse::<PeerKey>().unwrap()]);
         assert_eq!(changes.update, [peer("10.0.0.2", 22).1]);
         assert_eq!(changes.add, [peer("10.0.0.4", 4).1]);
         assert_eq!(peer_changes(&wanted, &wanted), PeerChanges::default());

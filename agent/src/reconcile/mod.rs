@@ -27,6 +27,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
+use trunkline_bgp::types::PeerKey;
 
 use crate::plan::{NetworkPlan, Pod};
 use crate::source::{Refused, Snapshot};
@@ -75,7 +76,7 @@ pub struct BgpView {
     /// The BGP identifier.
     pub router_id: std::net::Ipv4Addr,
     /// Peers without which a pod may be ready.
-    pub optional: BTreeSet<IpAddr>,
+    pub optional: BTreeSet<PeerKey>,
     /// Families whose first selection is done.
     pub converged: Vec<String>,
 }

@@ -11,12 +11,11 @@
 //! the default route of a family leads whose session runs over the other one.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use tokio::sync::mpsc;
 use trunkline_bgp::net::{RouteChanges, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::{FibPath, RouteChange};
-use trunkline_bgp::types::{Family, NextHop};
+use trunkline_bgp::types::{Family, NextHop, PeerKey};
 
 use crate::kernel::{KernelError, KernelHandle};
 
@@ -38,7 +37,7 @@ pub enum Tiding {
     /// A peer announces another next hop in a family.
     Announced {
         /// The peer.
-        peer: IpAddr,
+        peer: PeerKey,
         /// The family of the prefixes.
         family: Family,
         /// The next hop.
@@ -129,7 +128,7 @@ fn report(outcome: Result<(), KernelError>) {
 
 fn note(
     batch: &[RouteChange],
-    seen: &mut BTreeMap<(IpAddr, Family), NextHop>,
+    seen: &mut BTreeMap<(PeerKey, Family), NextHop>,
     tidings: &mpsc::UnboundedSender<Tiding>,
 ) {
     for change in batch {

@@ -11,7 +11,7 @@ use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::{Events, Monitor, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
-use trunkline_bgp::types::{Family, FamilySet, NextHop};
+use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
 use super::bgp::{Prefixes, Told};
 use super::pump::{self, Tiding, Turn};
@@ -91,7 +91,7 @@ struct Task {
     unrecorded: BTreeMap<String, Unrecorded>,
     broken: BTreeSet<String>,
     running: Option<Running>,
-    sessions: BTreeMap<IpAddr, Known>,
+    sessions: BTreeMap<PeerKey, Known>,
     converged: FamilySet,
     /// Converged, and the kernel still holds what the last run left; until when at most.
     held: FamilySet,

@@ -1,6 +1,6 @@
 //! Rules of a BGP peer and its policy: everything that would otherwise fail at the socket, in OPEN, or silently.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::Faults;
@@ -22,24 +22,23 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
         faults
             .add("spec.config.bgpPeers", "missing: mode BGP needs at least one router, with asn and address");
     }
-    let mut seen = BTreeMap::new();
+    let (mut seen, mut keys) = (BTreeSet::new(), BTreeMap::new());
     for (index, peer) in network.peers().iter().enumerate() {
         let mut check =
             PeerCheck { peer, path: format!("spec.config.bgpPeers[{index}]"), faults: &mut *faults };
         check.all(network.spec.net_id);
         let Ok((address, interface)) = peer.endpoint() else { continue };
-        match seen.insert(address, interface) {
-            None => {}
-            Some(other) if other == interface => {
-                check.fault("address", format!("{} is there twice: leave one of them", peer.address));
-            }
-            Some(_) => check.fault(
-                "address",
+        let key = (peer.password(), &peer.password_file);
+        if !seen.insert((address, interface)) {
+            check.fault("address", format!("{} is there twice: leave one of them", peer.address));
+        } else if *keys.entry(address).or_insert(key) != key {
+            check.fault(
+                "password",
                 format!(
-                    "{address} is a peer on another interface already, and sessions are told apart by address alone: \
-                     give one of the two routers another link-local address"
+                    "{address} is a peer on another interface too, and the kernel keeps one TCP-MD5 key an address: \
+                     write the same password for both"
                 ),
-            ),
+            );
         }
     }
 }

@@ -33,6 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use super::error::connection_loss;
 use crate::speaker::ConnId;
+use crate::types::InterfaceName;
 
 /// Octets read at once, and about as many encoded ahead of the socket.
 pub(super) const CHUNK: usize = 64 * 1024;
@@ -49,8 +50,8 @@ pub(super) const LINGER: Duration = Duration::from_secs(2);
 /// What the connections and the listeners tell the owner.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A configured peer connected.
-    Accepted { stream: TcpStream, remote: SocketAddr },
+    /// A configured peer connected; by this interface, if its address is link-local.
+    Accepted { stream: TcpStream, remote: SocketAddr, interface: Option<InterfaceName> },
     /// An attempt to connect ended.
     Connected { conn: ConnId, result: Result<TcpStream, String> },
     /// Octets came: the first `length` of `buffer`, which goes back by [`Connection::recycle`].

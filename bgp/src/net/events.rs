@@ -5,7 +5,6 @@
 //! how it stands. Route changes are not queued at all: the engine keeps the set of changed prefixes, and a batch of
 //! their state of now is taken when it is asked for.
 
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indexmap::IndexMap;
@@ -15,18 +14,18 @@ use super::error::Stopped;
 use super::handle::Command;
 use crate::rib::RouteChange;
 use crate::speaker::Event;
-use crate::types::Family;
+use crate::types::{Family, PeerKey};
 
 /// What an event is about: a newer one about the same replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Subject {
-    Session(IpAddr),
-    Error(IpAddr),
-    Malformed(IpAddr),
-    Bfd(IpAddr),
-    EndOfRib(IpAddr, Family),
-    LongLivedStale(IpAddr, Family),
-    StaleSwept(IpAddr, Family),
+    Session(PeerKey),
+    Error(PeerKey),
+    Malformed(PeerKey),
+    Bfd(PeerKey),
+    EndOfRib(PeerKey, Family),
+    LongLivedStale(PeerKey, Family),
+    StaleSwept(PeerKey, Family),
     Converged(Family),
 }
 

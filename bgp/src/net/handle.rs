@@ -4,7 +4,7 @@
 //! listeners, connections to close) is done before the answer comes, so that after `add_peer(…).await` the
 //! peer can connect.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::bmp::StationConfig;
 use crate::config::PeerConfig;
 use crate::rib::Origination;
 use crate::speaker::{Change, PeerStatus, Route, Stop};
-use crate::types::PeerId;
+use crate::types::{PeerId, PeerKey};
 
 /// A command to the owner.
 pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
@@ -49,14 +49,15 @@ impl SpeakerHandle {
         self.call(move |owner, now| owner.add_peer(config, now)).await?.map_err(CommandError::from)
     }
 
-    /// Changes the peer with `config.address`; resets its session only where the protocol has to.
+    /// Changes the peer with `config`'s key; resets its session only where the protocol has to.
     pub async fn update_peer(&self, config: PeerConfig) -> Result<Change, CommandError> {
         self.call(move |owner, now| owner.speaker.update_peer(config, now)).await?.map_err(CommandError::from)
     }
 
     /// Removes a peer, with a Cease that says so, and everything learned from it.
-    pub async fn remove_peer(&self, address: IpAddr) -> Result<(), CommandError> {
-        self.call(move |owner, now| owner.remove_peer(address, now)).await?.map_err(CommandError::from)
+    pub async fn remove_peer(&self, peer: impl Into<PeerKey>) -> Result<(), CommandError> {
+        let key = peer.into();
+        self.call(move |owner, now| owner.remove_peer(key, now)).await?.map_err(CommandError::from)
     }
 
     /// Originates a prefix, or changes what it carries.
@@ -85,15 +86,16 @@ impl SpeakerHandle {
     }
 
     /// Asks a peer for everything again (RFC 2918). False if its session can't.
-    pub async fn request_refresh(&self, address: IpAddr) -> Result<bool, CommandError> {
-        self.call(move |owner, now| owner.speaker.request_refresh(address, now))
+    pub async fn request_refresh(&self, peer: impl Into<PeerKey>) -> Result<bool, CommandError> {
+        let key = peer.into();
+        self.call(move |owner, now| owner.speaker.request_refresh(key, now))
             .await?
             .map_err(CommandError::from)
     }
 
     /// Waits until the prefix has been written to an Established peer, at once if it has been already; which one.
     /// There is no time limit: put one around it. Dropping the future ends the watch.
-    pub async fn watch(&self, prefix: IpNet) -> Result<IpAddr, Stopped> {
+    pub async fn watch(&self, prefix: IpNet) -> Result<PeerKey, Stopped> {
         let (sender, receiver) = oneshot::channel();
         self.call(move |owner, _| owner.watch(prefix, sender)).await?;
         receiver.await.map_err(|_| Stopped)
@@ -105,13 +107,15 @@ impl SpeakerHandle {
     }
 
     /// What a peer told, refused paths included.
-    pub async fn received(&self, address: IpAddr) -> Result<Vec<Route>, CommandError> {
-        self.call(move |owner, _| owner.speaker.received(address)).await?.map_err(CommandError::from)
+    pub async fn received(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, CommandError> {
+        let key = peer.into();
+        self.call(move |owner, _| owner.speaker.received(key)).await?.map_err(CommandError::from)
     }
 
     /// What a peer was told.
-    pub async fn advertised(&self, address: IpAddr) -> Result<Vec<Route>, CommandError> {
-        self.call(move |owner, _| owner.speaker.advertised(address)).await?.map_err(CommandError::from)
+    pub async fn advertised(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, CommandError> {
+        let key = peer.into();
+        self.call(move |owner, _| owner.speaker.advertised(key)).await?.map_err(CommandError::from)
     }
 
     /// Every path of every prefix, the chosen ones marked, originated ones included.

@@ -7,7 +7,7 @@
 //! Who isn't configured gets no farther than `accept`: the connection is closed there and counted, and costs
 //! the owner of the speaker nothing, however many come.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,7 +23,9 @@ use tracing::warn;
 use super::connection::Input;
 use super::error::ListenError;
 use super::sockopt;
+use super::sockopt::datagram;
 use crate::config::Password;
+use crate::types::{InterfaceName, PeerKey};
 
 /// Connections that wait for `accept`. Peers are few; a flood of strangers is cut off here.
 const BACKLOG: i32 = 128;
@@ -31,8 +33,8 @@ const BACKLOG: i32 = 128;
 /// Pause after `accept` failed for want of file descriptors or memory, which a retry at once would not cure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Who may connect: the configured peers, and the interface (index) that a link-local one is expected on.
-pub(super) type Allowed = Arc<HashMap<IpAddr, Option<String>>>;
+/// Who may connect: the configured peers.
+pub(super) type Allowed = Arc<HashSet<PeerKey>>;
 
 /// A listening socket, the keys on it, and its task.
 #[derive(Debug)]
@@ -134,26 +136,25 @@ async fn accept(
                 continue;
             }
         };
-        let expected = may_connect(&allowed.borrow(), remote);
-        if !expected {
+        let interface = interface_of(remote);
+        if !allowed.borrow().contains(&PeerKey::new(remote.ip(), interface)) {
             refused.fetch_add(1, Ordering::Relaxed);
             continue;
         }
-        if inputs.send(Input::Accepted { stream, remote }).await.is_err() {
+        if inputs.send(Input::Accepted { stream, remote, interface }).await.is_err() {
             return;
         }
     }
 }
 
-fn may_connect(allowed: &Allowed, remote: SocketAddr) -> bool {
-    match (allowed.get(&remote.ip()), remote) {
-        (None, _) => false,
-        (Some(None), _) | (_, SocketAddr::V4(_)) => true,
-        // The same link-local address may be on two links; only the one that was meant is the peer.
-        (Some(Some(interface)), SocketAddr::V6(remote)) => {
-            remote.scope_id() == 0
-                || sockopt::interface_index(interface).is_ok_and(|index| index == remote.scope_id())
+/// The interface that a link-local address is on: the kernel gives its index as the scope. It is looked up at each
+/// connection, because interfaces come, go and change their names.
+fn interface_of(remote: SocketAddr) -> Option<InterfaceName> {
+    match remote {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            datagram::interface_name(v6.scope_id())?.parse().ok()
         }
+        _ => None,
     }
 }
 
@@ -162,13 +163,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_local_peer_is_expected_on_its_interface() {
+    fn a_link_local_address_is_on_the_interface_of_its_scope() {
         let lo = sockopt::interface_index("lo").unwrap();
-        let address: std::net::Ipv6Addr = "fe80::1".parse().unwrap();
-        let from = |scope| SocketAddr::V6(std::net::SocketAddrV6::new(address, 4000, 0, scope));
-        let allowed: Allowed = Arc::new(HashMap::from([(address.into(), Some("lo".to_owned()))]));
-        assert!(may_connect(&allowed, from(lo)));
-        assert!(!may_connect(&allowed, from(lo + 1)));
-        assert!(!may_connect(&allowed, "127.0.0.1:4000".parse().unwrap()));
+        let from = |address: &str, scope| {
+            let address: std::net::Ipv6Addr = address.parse().unwrap();
+            SocketAddr::V6(std::net::SocketAddrV6::new(address, 4000, 0, scope))
+        };
+        assert_eq!(interface_of(from("fe80::1", lo)).unwrap().as_str(), "lo");
+        assert_eq!(interface_of(from("fe80::1", u32::MAX)), None);
+        assert_eq!(interface_of(from("2001:db8::1", lo)), None);
+        assert_eq!(interface_of("127.0.0.1:4000".parse().unwrap()), None);
     }
 }

@@ -36,7 +36,7 @@ mod listener;
 mod owner;
 mod sockopt;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -123,7 +123,7 @@ pub fn spawn(
 
     let (commands, command_receiver) = mpsc::channel(COMMANDS);
     let (inputs, input_receiver) = mpsc::channel(INPUTS);
-    let (allowed, allowed_receiver) = watch::channel(Arc::new(HashMap::new()));
+    let (allowed, allowed_receiver) = watch::channel(Arc::new(HashSet::new()));
     let refused = Arc::new(AtomicU64::new(0));
     let mut listeners = Vec::new();
     let mut listening = Vec::new();

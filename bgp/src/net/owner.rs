@@ -4,7 +4,7 @@
 //! actions, lets connections write, and passes events on. A connection whose socket takes more than a few buffers at
 //! once is put at the end of the line, so that one fast reader of a large table doesn't keep the others waiting.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ use crate::bmp::{StationId, StationRead};
 use crate::config::{ConfigError, PeerConfig};
 use crate::rib::RouteChange;
 use crate::speaker::{Action, ConnId, Event, ListenKey, PeerStatus, SocketOptions, Speaker, Stop};
-use crate::types::PeerId;
+use crate::types::{InterfaceName, PeerId, PeerKey};
 
 /// Commands or inputs that are taken in one turn, before anything is written.
 const BATCH: usize = 64;
@@ -44,7 +44,7 @@ const WATCHES_KEPT: usize = 64;
 type StationWaits = (StationId, usize, oneshot::Sender<(Vec<u8>, StationRead)>);
 
 /// Who waits for the advertisement of a prefix.
-type Watchers = Vec<oneshot::Sender<IpAddr>>;
+type Watchers = Vec<oneshot::Sender<PeerKey>>;
 
 pub(super) struct Owner {
     pub(super) speaker: Speaker,
@@ -61,7 +61,7 @@ pub(super) struct Owner {
     /// Connections with something to send once their socket has taken what it was given.
     unsent: FxHashSet<ConnId>,
     closing: TaskTracker,
-    addresses: FxHashMap<PeerId, IpAddr>,
+    keys: FxHashMap<PeerId, PeerKey>,
     watches: FxHashMap<IpNet, Watchers>,
     /// How many watches make it worth looking for abandoned ones.
     watches_swept_at: usize,
@@ -98,7 +98,7 @@ impl Owner {
             writable: VecDeque::new(),
             unsent: FxHashSet::default(),
             closing: TaskTracker::new(),
-            addresses: FxHashMap::default(),
+            keys: FxHashMap::default(),
             watches: FxHashMap::default(),
             watches_swept_at: WATCHES_KEPT,
             route_changes: VecDeque::new(),
@@ -255,7 +255,7 @@ impl Owner {
 
     fn handle_input(&mut self, input: Input, now: Instant) {
         match input {
-            Input::Accepted { stream, remote } => self.accepted(stream, remote, now),
+            Input::Accepted { stream, remote, interface } => self.accepted(stream, remote, interface, now),
             Input::Connected { conn, result } => self.connected(conn, result, now),
             Input::Bytes { conn, buffer, length } => {
                 // Closed from here in the meantime: the octets are nobody's.
@@ -320,10 +320,16 @@ impl Owner {
         }
     }
 
-    fn accepted(&mut self, stream: TcpStream, remote: SocketAddr, now: Instant) {
+    fn accepted(
+        &mut self,
+        stream: TcpStream,
+        remote: SocketAddr,
+        interface: Option<InterfaceName>,
+        now: Instant,
+    ) {
         // Gone again already; the peer will come back if it wants to.
         let Ok(local) = stream.local_addr() else { return };
-        match self.speaker.handle_accepted(local, remote, now) {
+        match self.speaker.handle_accepted(local, remote, interface, now) {
             Ok(conn) => self.keep(conn, stream, remote),
             Err(refusal) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
@@ -360,7 +366,8 @@ impl Owner {
         for listener in &mut self.listeners {
             listener.set_keys(keys.iter().filter_map(|key| Some((key.remote, key.password.as_ref()?))));
         }
-        let allowed: HashMap<_, _> = keys.into_iter().map(|key| (key.remote, key.interface)).collect();
+        let allowed: HashSet<_> =
+            keys.into_iter().map(|key| PeerKey::new(key.remote, key.interface)).collect();
         self.allowed.send_replace(Arc::new(allowed));
     }
 
@@ -384,29 +391,29 @@ impl Owner {
     }
 
     pub(super) fn add_peer(&mut self, config: PeerConfig, now: Instant) -> Result<PeerId, ConfigError> {
-        let address = config.address;
+        let key = config.key();
         let peer = self.speaker.add_peer(config, now)?;
-        self.addresses.insert(peer, address);
+        self.keys.insert(peer, key);
         Ok(peer)
     }
 
-    pub(super) fn remove_peer(&mut self, address: IpAddr, now: Instant) -> Result<(), ConfigError> {
-        self.speaker.remove_peer(address, now)?;
-        self.addresses.retain(|_, peer| *peer != address);
+    pub(super) fn remove_peer(&mut self, key: PeerKey, now: Instant) -> Result<(), ConfigError> {
+        self.speaker.remove_peer(key, now)?;
+        self.keys.retain(|_, peer| *peer != key);
         Ok(())
     }
 
     fn advertised(&mut self, prefix: IpNet, peer: PeerId) {
-        let Some(&address) = self.addresses.get(&peer) else { return };
+        let Some(&key) = self.keys.get(&peer) else { return };
         for watcher in self.watches.remove(&prefix).into_iter().flatten() {
             // Who watched may have given up.
-            let _ = watcher.send(address);
+            let _ = watcher.send(key);
         }
         self.speaker.unwatch(prefix);
     }
 
     /// Somebody waits until the prefix is advertised.
-    pub(super) fn watch(&mut self, prefix: IpNet, sender: oneshot::Sender<IpAddr>) {
+    pub(super) fn watch(&mut self, prefix: IpNet, sender: oneshot::Sender<PeerKey>) {
         let prefix = prefix.trunc();
         self.watches.entry(prefix).or_default().push(sender);
         self.speaker.watch(prefix);

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::policy::Policy;
-use crate::types::{Asn, Community, Family, FamilySet, LargeCommunity, NextHop};
+use crate::types::{Asn, Community, Family, FamilySet, LargeCommunity, NextHop, PeerKey};
 
 /// What holds for the whole table.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub struct RibConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RibPeer {
     /// The peer's address: the last tie-breaker (RFC 4271 §9.1.2.2 g).
-    pub address: IpAddr,
+    pub address: PeerKey,
     /// The peer's AS. The local one makes it an internal peer.
     pub remote_as: Asn,
     /// What of its paths is used.
@@ -106,7 +106,7 @@ pub struct FibPath {
     /// Where traffic goes.
     pub next_hop: NextHop,
     /// The peer that told so.
-    pub peer: IpAddr,
+    pub peer: PeerKey,
 }
 
 /// The learned best paths of a prefix have changed. Coalesced: only the latest state of a prefix is reported.

@@ -333,7 +333,7 @@ impl Peer {
         now: Instant,
         sink: &mut impl Sink,
     ) -> Result<ConnId, Refusal> {
-        let peer = self.config.address;
+        let peer = self.config.key();
         match self.mode {
             Mode::Stopped => return Err(Refusal::Shutdown(peer)),
             Mode::Held => {
@@ -567,7 +567,7 @@ impl Peer {
             self.lose_session(&connection, &fault, notification.as_ref(), text, now, sink);
         } else if fault.is_error() && self.reported.as_ref() != Some(&text) {
             self.reported = Some(text.clone());
-            sink.event(Event::PeerError { peer: self.id, address: self.config.address, error: text });
+            sink.event(Event::PeerError { peer: self.id, address: self.config.key(), error: text });
         }
     }
 
@@ -591,7 +591,7 @@ impl Peer {
         }
         self.last_down = Some((reason.clone(), now));
         sink.down(self.id, retained, self.long_lived, fault, told);
-        sink.event(Event::PeerDown { peer: self.id, address: self.config.address, reason, retained });
+        sink.event(Event::PeerDown { peer: self.id, address: self.config.key(), reason, retained });
         self.begin_retention(now, sink);
     }
 
@@ -614,7 +614,7 @@ impl Peer {
             password: self.config.password.clone(),
             ttl,
             min_ttl,
-            interface: self.config.interface.clone(),
+            interface: self.config.interface,
         }
     }
 

@@ -133,7 +133,7 @@ impl Sink for Hub {
 /// The tables' view of a peer.
 pub(super) fn rib_peer(config: &PeerConfig) -> RibPeer {
     RibPeer {
-        address: config.address,
+        address: config.key(),
         remote_as: config.remote_as,
         import: config.import.clone(),
         export: config.export.clone(),

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use crate::bfd;
 use crate::config::Password;
-use crate::types::{Asn, Family, FamilySet, PeerId};
+use crate::types::{Asn, Family, FamilySet, InterfaceName, PeerId, PeerKey};
 
 /// One TCP connection, or one attempt to make it. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,7 +83,7 @@ pub struct SocketOptions {
     /// Packets that arrive with less are dropped by the kernel (GTSM, RFC 5082).
     pub min_ttl: Option<u8>,
     /// The interface of a link-local peer: scope of the address, and SO_BINDTODEVICE.
-    pub interface: Option<String>,
+    pub interface: Option<InterfaceName>,
 }
 
 /// What a listening socket has to know of a peer before it accepts from it.
@@ -92,7 +92,7 @@ pub struct ListenKey {
     /// The peer's address.
     pub remote: IpAddr,
     /// The interface of a link-local address.
-    pub interface: Option<String>,
+    pub interface: Option<InterfaceName>,
     /// TCP-MD5 key: unsigned segments from the address are dropped by the kernel.
     pub password: Option<Password>,
     /// GTSM: checked on the accepted socket, by [`Action::Configure`].
@@ -104,15 +104,15 @@ pub struct ListenKey {
 pub enum Refusal {
     /// Nobody configured this address.
     #[error("no peer {0} is configured")]
-    UnknownPeer(IpAddr),
+    UnknownPeer(PeerKey),
     /// The peer is configured and administratively down.
     #[error("peer {0} is administratively shut down")]
-    Shutdown(IpAddr),
+    Shutdown(PeerKey),
     /// The peer has to come to its configured local address.
     #[error("peer {peer} connected to {local}, its session is configured for {expected}")]
     LocalAddress {
         /// The peer.
-        peer: IpAddr,
+        peer: PeerKey,
         /// Where it came to.
         local: IpAddr,
         /// Where it should come to.
@@ -122,7 +122,7 @@ pub enum Refusal {
     #[error("peer {peer} is held idle for another {left:?} after an error")]
     IdleHold {
         /// The peer.
-        peer: IpAddr,
+        peer: PeerKey,
         /// Until it may try again.
         left: Duration,
     },
@@ -161,8 +161,8 @@ pub enum Event {
     PeerUp {
         /// The peer.
         peer: PeerId,
-        /// Its address.
-        address: IpAddr,
+        /// Its address, with the interface of a link-local one.
+        address: PeerKey,
         /// Its AS number.
         remote_as: Asn,
         /// This side of the connection.
@@ -174,8 +174,8 @@ pub enum Event {
     PeerDown {
         /// The peer.
         peer: PeerId,
-        /// Its address.
-        address: IpAddr,
+        /// Its address, with the interface of a link-local one.
+        address: PeerKey,
         /// Why, in words.
         reason: String,
         /// The families whose paths are kept as stale for the peer's Restart Time (RFC 4724 §4.2).
@@ -186,8 +186,8 @@ pub enum Event {
     PeerError {
         /// The peer.
         peer: PeerId,
-        /// Its address.
-        address: IpAddr,
+        /// Its address, with the interface of a link-local one.
+        address: PeerKey,
         /// What went wrong, in words.
         error: String,
     },
@@ -195,8 +195,8 @@ pub enum Event {
     Bfd {
         /// The peer.
         peer: PeerId,
-        /// Its address.
-        address: IpAddr,
+        /// Its address, with the interface of a link-local one.
+        address: PeerKey,
         /// Its state now.
         state: bfd::State,
         /// Why, if it has left Up.
@@ -207,8 +207,8 @@ pub enum Event {
     MalformedUpdate {
         /// The peer.
         peer: PeerId,
-        /// Its address.
-        address: IpAddr,
+        /// Its address, with the interface of a link-local one.
+        address: PeerKey,
         /// The attribute or the marker, the fault and its outcome, in words.
         fault: String,
     },
@@ -216,8 +216,8 @@ pub enum Event {
     EndOfRib {
         /// The peer.
         peer: PeerId,
-        /// Its address.
-        address: IpAddr,
+        /// Its address, with the interface of a link-local one.
+        address: PeerKey,
         /// Of which family.
         family: Family,
     },
@@ -225,8 +225,8 @@ pub enum Event {
     LongLivedStale {
         /// The peer.
         peer: PeerId,
-        /// Its address.
-        address: IpAddr,
+        /// Its address, with the interface of a link-local one.
+        address: PeerKey,
         /// Of which family.
         family: Family,
         /// How many paths are kept.
@@ -240,8 +240,8 @@ pub enum Event {
     StaleSwept {
         /// The peer.
         peer: PeerId,
-        /// Its address.
-        address: IpAddr,
+        /// Its address, with the interface of a link-local one.
+        address: PeerKey,
         /// Of which family.
         family: Family,
         /// How many paths; 0 if all had come again.

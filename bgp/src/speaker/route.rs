@@ -1,11 +1,9 @@
 //! Routes as the speaker lists them for an operator.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 
 use crate::rib::{AdvertisedRoute, Filtered, PathEntry};
-use crate::types::{Asn, Community, LargeCommunity, NextHop};
+use crate::types::{Asn, Community, LargeCommunity, NextHop, PeerKey};
 use crate::wire::PathAttributes;
 
 /// One path in a listing.
@@ -14,7 +12,7 @@ pub struct Route {
     /// The prefix.
     pub prefix: IpNet,
     /// Who told of it (received, best), or who is told (advertised); none if originated here.
-    pub peer: Option<IpAddr>,
+    pub peer: Option<PeerKey>,
     /// The identifier among several paths of the prefix (RFC 7911), the peer's or, if advertised, this side's.
     pub path_id: Option<u32>,
     /// None where the speaker originates the prefix.
@@ -62,7 +60,7 @@ impl Route {
     }
 
     /// A path in the tables, as import policy left it where it is used, as it came where it is refused.
-    pub(super) fn of_path(path: &PathEntry<'_>, peer: Option<IpAddr>) -> Self {
+    pub(super) fn of_path(path: &PathEntry<'_>, peer: Option<PeerKey>) -> Self {
         let attributes = path.used.unwrap_or(path.received);
         Route {
             peer,
@@ -81,7 +79,7 @@ impl Route {
     }
 
     /// What a peer was told.
-    pub(super) fn of_advertised(route: &AdvertisedRoute<'_>, peer: IpAddr) -> Self {
+    pub(super) fn of_advertised(route: &AdvertisedRoute<'_>, peer: PeerKey) -> Self {
         Route {
             peer: Some(peer),
             path_id: route.path_id,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::bfd;
-use crate::types::{Asn, Family, PeerId};
+use crate::types::{Asn, Family, InterfaceName, PeerId, PeerKey};
 
 /// The states of RFC 4271 §8.2.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,10 +49,10 @@ impl std::fmt::Display for State {
 pub struct PeerStatus {
     /// Its index.
     pub peer: PeerId,
-    /// Its address, the key of its configuration.
+    /// Its address.
     pub address: IpAddr,
     /// The interface of a link-local address.
-    pub interface: Option<String>,
+    pub interface: Option<InterfaceName>,
     /// Configured AS number.
     pub remote_as: Asn,
     /// The AS number of this side.
@@ -87,6 +87,13 @@ pub struct PeerStatus {
     pub notification_sent: Option<Dated>,
     /// The last NOTIFICATION received.
     pub notification_received: Option<Dated>,
+}
+
+impl PeerStatus {
+    /// What the peer is known by.
+    pub fn key(&self) -> PeerKey {
+        PeerKey::new(self.address, self.interface)
+    }
 }
 
 /// The BFD session of a peer.

@@ -43,7 +43,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
         shutdown: _,
     } = peer(2);
     vec![
-        ("interface", |peer| peer.interface = Some("eth0".into())),
+        ("interface", |peer| peer.interface = Some("eth0".parse().unwrap())),
         ("port", |peer| peer.port = 1790),
         ("remote_as", |peer| peer.remote_as = Asn(65009)),
         ("local_address", |peer| peer.local_address = Some(ip(1))),
@@ -204,7 +204,7 @@ fn peers_come_and_go_without_touching_each_other() {
     all.with(1, |speaker, now| speaker.add_peer(three.clone(), now).unwrap());
     assert_eq!(
         all.with(1, |speaker, now| speaker.add_peer(three.clone(), now)),
-        Err(ConfigError::DuplicatePeer(ip(3)))
+        Err(ConfigError::DuplicatePeer(ip(3).into()))
     );
     all.run(secs(130));
     assert_eq!(all.state(3, 1), State::Established);
@@ -220,6 +220,6 @@ fn peers_come_and_go_without_touching_each_other() {
     assert!(gone);
     assert_eq!(
         all.with(1, |speaker, now| speaker.remove_peer(ip(2), now)),
-        Err(ConfigError::UnknownPeer(ip(2)))
+        Err(ConfigError::UnknownPeer(ip(2).into()))
     );
 }

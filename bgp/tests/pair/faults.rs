@@ -155,11 +155,12 @@ fn messages_may_be_cut_and_joined_anywhere() {
 fn only_configured_peers_get_past_accept() {
     let (mut all, _) = established(|peer| peer.local_address = Some(ip(1)));
     let stranger = "10.0.0.77:1234".parse().unwrap();
-    let refused =
-        all.with(1, |speaker, now| speaker.handle_accepted("10.0.0.1:179".parse().unwrap(), stranger, now));
+    let refused = all.with(1, |speaker, now| {
+        speaker.handle_accepted("10.0.0.1:179".parse().unwrap(), stranger, None, now)
+    });
     assert_eq!(refused.unwrap_err().to_string(), "no peer 10.0.0.77 is configured");
     let to_elsewhere = all.with(1, |speaker, now| {
-        speaker.handle_accepted("10.0.0.9:179".parse().unwrap(), "10.0.0.2:5".parse().unwrap(), now)
+        speaker.handle_accepted("10.0.0.9:179".parse().unwrap(), "10.0.0.2:5".parse().unwrap(), None, now)
     });
     assert_eq!(
         to_elsewhere.unwrap_err().to_string(),

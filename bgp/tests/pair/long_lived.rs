@@ -172,7 +172,7 @@ fn star(anycast: bool, fourth_knows: bool) -> Net {
 fn another_path_is_preferred_whatever_it_is() {
     let mut all = star(true, true);
     let from = |all: &Net| -> Vec<std::net::IpAddr> {
-        all.nodes[&1].fib[&net("10.9.0.0/16")].iter().map(|path: &FibPath| path.peer).collect()
+        all.nodes[&1].fib[&net("10.9.0.0/16")].iter().map(|path: &FibPath| path.peer.address()).collect()
     };
     assert_eq!(from(&all), [ip(2), ip(3)]);
     all.kill(2);

@@ -12,6 +12,7 @@ mod dump;
 mod edits;
 mod faults;
 mod fsm;
+mod keys;
 mod long_lived;
 mod net;
 mod notified;

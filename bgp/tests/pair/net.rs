@@ -395,7 +395,7 @@ impl Net {
             let local = SocketAddr::new(ip(to), 179);
             let now = self.now;
             let speaker = self.nodes.get_mut(&to).unwrap().speaker.as_mut().unwrap();
-            let accepted = speaker.handle_accepted(local, remote, now);
+            let accepted = speaker.handle_accepted(local, remote, None, now);
             let life = self.nodes[&to].life;
             accepted.ok().map(|conn| End::Speaker { host: to, life, conn })
         } else {

@@ -111,7 +111,7 @@ fn an_operator_sees_the_session_and_its_routes() {
     assert_eq!(told.iter().map(|route| route.prefix).collect::<Vec<_>>(), [net("10.1.0.0/16")]);
     let routes = speaker.routes();
     let peers: Vec<_> = routes.iter().map(|route| (route.prefix, route.peer)).collect();
-    assert_eq!(peers, [(net("10.1.0.0/16"), Some(crate::net::ip(1))), (net("10.2.0.0/16"), None)]);
+    assert_eq!(peers, [(net("10.1.0.0/16"), Some(crate::net::ip(1).into())), (net("10.2.0.0/16"), None)]);
 }
 
 #[test]

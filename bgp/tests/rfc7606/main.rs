@@ -102,8 +102,9 @@ fn the_engine_does_what_rfc_7606_asks_for() {
         let config = PeerConfig { passive: true, ..PeerConfig::new(them, Asn(peer_as(row.session))) };
         speaker.add_peer(config, now).unwrap();
         speaker.originations_complete(now);
-        let conn =
-            speaker.handle_accepted(SocketAddr::new(us, 179), SocketAddr::new(them, 40000), now).unwrap();
+        let conn = speaker
+            .handle_accepted(SocketAddr::new(us, 179), SocketAddr::new(them, 40000), None, now)
+            .unwrap();
         speaker.handle_bytes(conn, &opening(row), now);
         assert!(path(&speaker.received(them).unwrap(), row).unwrap().ends_with(" 1"), "{}", row.what);
         while speaker.poll_event().is_some() || speaker.poll_action().is_some() {}

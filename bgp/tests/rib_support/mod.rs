@@ -31,7 +31,7 @@ pub(crate) fn remote_as(number: u32, external: bool) -> Asn {
 
 pub(crate) fn peer(number: u32, external: bool) -> RibPeer {
     RibPeer {
-        address: address(number),
+        address: address(number).into(),
         remote_as: remote_as(number, external),
         import: Policy::accept_all(),
         export: Policy::accept_all(),
@@ -256,7 +256,9 @@ impl Bench {
     /// The peers whose next hops the FIB has for a prefix, best first.
     pub(crate) fn fib(&mut self, prefix: &str) -> Vec<IpAddr> {
         self.flush();
-        self.fib.get(&net(prefix)).map_or_else(Vec::new, |paths| paths.iter().map(|path| path.peer).collect())
+        self.fib
+            .get(&net(prefix))
+            .map_or_else(Vec::new, |paths| paths.iter().map(|path| path.peer.address()).collect())
     }
 }
 

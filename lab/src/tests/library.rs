@@ -91,12 +91,12 @@ fn mrt(context: &Context) -> Result<Verdict> {
         let said = node.run("trunkline", ["routes", "--mrt", "/run/tables.mrt"])?;
         let dumped = node.run("bgpdump", ["-m", "/run/tables.mrt"])?;
         let piped = node.sh("trunkline routes --mrt - >/run/piped.mrt && bgpdump -m /run/piped.mrt")?;
-        let rows = |text: &str| -> Result<BTreeSet<(IpAddr, IpNet, String, String)>> {
+        let rows = |text: &str| -> Result<BTreeSet<(String, IpNet, String, String)>> {
             let fields = text.lines().map(|line| line.split('|').collect::<Vec<_>>());
             fields
                 .map(|f| {
                     ensure!(f.len() > 8 && f[0] == "TABLE_DUMP2", "bgpdump printed {f:?}");
-                    Ok((f[3].parse()?, f[5].parse()?, f[6].to_owned(), f[8].to_owned()))
+                    Ok((f[3].to_owned(), f[5].parse()?, f[6].to_owned(), f[8].to_owned()))
                 })
                 .collect()
         };
@@ -107,7 +107,7 @@ fn mrt(context: &Context) -> Result<Verdict> {
             .map(|route| {
                 let unspecified = if route.prefix.addr().is_ipv4() { "0.0.0.0" } else { "::" };
                 let next_hop = route.next_hop.map_or(unspecified.to_owned(), |hop| hop.to_string());
-                let peer = route.peer.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+                let peer = route.peer.clone().unwrap_or_else(|| Ipv4Addr::UNSPECIFIED.to_string());
                 (peer, route.prefix, route.as_path.clone(), next_hop)
             })
             .collect();

@@ -24,7 +24,7 @@ impl Peer {
         if let Some(down) = down {
             let event = Event::Bfd {
                 peer: self.id,
-                address: self.config.address,
+                address: self.config.key(),
                 state: status.state,
                 down: Some(down),
             };
@@ -35,7 +35,7 @@ impl Peer {
         }
         if status.state == bfd::State::Up && (before != Some(bfd::State::Up) || down.is_some()) {
             let event =
-                Event::Bfd { peer: self.id, address: self.config.address, state: status.state, down: None };
+                Event::Bfd { peer: self.id, address: self.config.key(), state: status.state, down: None };
             sink.event(event);
             if self.state == State::Active && self.wants_to_connect() {
                 self.connect(now, sink);

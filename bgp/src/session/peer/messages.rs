@@ -177,7 +177,7 @@ impl Peer {
         }
         sink.event(Event::PeerUp {
             peer: self.id,
-            address: self.config.address,
+            address: self.config.key(),
             remote_as: self.config.remote_as,
             local,
             families,
@@ -209,7 +209,7 @@ impl Peer {
         self.sweep(FamilySet::from_iter([family]), sink);
         if !self.end_of_rib.contains(family) {
             self.end_of_rib.insert(family);
-            sink.event(Event::EndOfRib { peer: self.id, address: self.config.address, family });
+            sink.event(Event::EndOfRib { peer: self.id, address: self.config.key(), family });
         }
     }
 
@@ -269,7 +269,7 @@ pub(super) fn report(
 ) {
     if reported.len() < MALFORMED_LIMIT && !reported.contains(&fault) {
         reported.push(fault.clone());
-        sink.event(Event::MalformedUpdate { peer, address: config.address, fault });
+        sink.event(Event::MalformedUpdate { peer, address: config.key(), fault });
     }
 }
 

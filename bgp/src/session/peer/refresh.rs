@@ -88,7 +88,7 @@ impl Peer {
         for family in families.iter().collect::<Vec<Family>>() {
             self.refreshing.remove(family);
             let paths = sink.sweep(self.id, family);
-            sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
+            sink.event(Event::StaleSwept { peer: self.id, address: self.config.key(), family, paths });
         }
         if self.refreshing.is_empty() {
             self.timers.stop(Timer::Refresh);

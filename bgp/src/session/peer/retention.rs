@@ -90,7 +90,7 @@ impl Peer {
             let until = self.timers.get(timer).unwrap_or(now + time);
             self.timers.set(timer, until);
             let (paths, removed) = sink.mark_long_lived(self.id, family);
-            let (peer, address) = (self.id, self.config.address);
+            let (peer, address) = (self.id, self.config.key());
             let time = until.saturating_duration_since(now);
             sink.event(Event::LongLivedStale { peer, address, family, paths, removed, time });
         }
@@ -125,7 +125,7 @@ impl Peer {
             self.long_lived.remove(family);
             self.timers.stop(long_lived_timer(family));
             let paths = sink.sweep(self.id, family);
-            sink.event(Event::StaleSwept { peer: self.id, address: self.config.address, family, paths });
+            sink.event(Event::StaleSwept { peer: self.id, address: self.config.key(), family, paths });
         }
         if self.stale.is_empty() {
             self.timers.stop(Timer::Restart);

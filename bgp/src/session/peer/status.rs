@@ -29,7 +29,7 @@ impl Peer {
         PeerStatus {
             peer: self.id,
             address: self.config.address,
-            interface: self.config.interface.clone(),
+            interface: self.config.interface,
             remote_as: self.config.remote_as,
             local_as: self.local.asn,
             shutdown: self.config.shutdown,
