@@ -1,7 +1,6 @@
 //! Tables: an intent and a host on the left, what comes of it on the right.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use ipnet::IpNet;
 use trunkline_api::resources::{Network, Subnet};

@@ -174,19 +174,18 @@ impl AdjOut {
         self.told[place] = told.map_or(0, AttrId::get);
     }
 
-    /// The whole table is to be told, with End-of-RIB after the last of `rows`.
-    pub(super) fn begin(&mut self, rows: impl Iterator<Item = u32>, bound: u32) {
-        self.look_at(rows);
+    /// The whole table is to be told, which is the rows before `bound`, with End-of-RIB after the last of them.
+    pub(super) fn begin(&mut self, bound: u32) {
+        self.look_at_all(bound);
         self.pending.set_cursor(0);
         self.initial = Some(bound);
         self.end_of_rib_sent = false;
     }
 
-    /// Rows are looked at again, and told if something differs.
-    pub(super) fn look_at(&mut self, rows: impl Iterator<Item = u32>) {
-        rows.for_each(|row| {
-            self.pending.insert(row);
-        });
+    /// Rows before `bound` are looked at again, and told if something differs. Free ones are among them, which costs less
+    /// than to look for them here.
+    pub(super) fn look_at_all(&mut self, bound: u32) {
+        self.pending.insert_all(bound);
     }
 
     /// What was told is told again, as far as `which` says so.

@@ -481,7 +481,7 @@ fn announce<F: AddressFamily>(
 
 fn begin<F: AddressFamily>(table: &mut Table<F>, shared: &mut Shared, peer: PeerId) {
     if let Some(peer) = shared.peer_mut(peer) {
-        peer.out[F::FAMILY.index()].begin(table.row_numbers(), table.row_bound());
+        peer.out[F::FAMILY.index()].begin(table.row_bound());
     }
 }
 
@@ -489,6 +489,6 @@ fn look_at_all<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: Pe
     if let Some(peer) = shared.peer_mut(peer)
         && peer.session.is_some()
     {
-        peer.out[F::FAMILY.index()].look_at(table.row_numbers());
+        peer.out[F::FAMILY.index()].look_at_all(table.row_bound());
     }
 }

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::adj_out::AdjOut;
 use super::attributes::{AttrId, AttributeTable};
 use super::facts::{Counts, RibConfig, RibPeer, SessionFacts};
+use super::row_set::RowSet;
 use super::table::{Filtered, Taken};
 use super::transform::{Direction, TransformId, Transforms};
 use crate::policy::Policy;
@@ -31,6 +32,8 @@ pub(super) struct Peer {
     /// The session, while there is one.
     pub(super) session: Option<SessionFacts>,
     pub(super) counts: [Counts; 2],
+    /// The rows in which it has paths.
+    pub(super) rows: [RowSet; 2],
     pub(super) out: [AdjOut; 2],
     /// In the queue of peers that have something to be written, or taken from it and not yet written empty.
     signalled: bool,
@@ -101,6 +104,7 @@ impl Shared {
             own_addresses: SmallVec::new(),
             session: None,
             counts: Default::default(),
+            rows: Default::default(),
             out: Default::default(),
             signalled: false,
             first: Family::Ipv4Unicast,
@@ -216,6 +220,20 @@ impl Shared {
         }
     }
 
+    /// The first row at or after `from` in which a peer has paths; none of what this speaker originates.
+    pub(super) fn next_row(&self, peer: PeerId, family: Family, from: u32) -> Option<u32> {
+        self.peer(peer)?.rows[family.index()].next_from(from)
+    }
+
+    /// Gives memory back after a peer's paths have gone.
+    pub(super) fn shrink_rows(&mut self, peer: PeerId, family: Family) {
+        if let Some(peer) = self.peer_mut(peer)
+            && peer.rows[family.index()].is_empty()
+        {
+            peer.rows[family.index()] = RowSet::default();
+        }
+    }
+
     pub(super) fn release(&mut self, id: Option<AttrId>) {
         if let Some(id) = id {
             self.attributes.release(id);
@@ -275,7 +293,9 @@ impl Shared {
             }
             if out.is_told(row) || best.is_some_and(|best| best != id) {
                 out.pending.insert(row);
-                self.signal(id);
+                if !peer.signalled {
+                    self.signal(id);
+                }
             } else {
                 out.pending.remove(row); // neither told nor to be told
             }

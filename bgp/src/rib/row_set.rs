@@ -1,6 +1,7 @@
 //! A set of row numbers that is taken from in row order, going round.
 //!
-//! Adj-RIB-Out and the FIB each keep one: what has to be looked at again. A row is in it once however often it
+//! Adj-RIB-Out and the FIB each keep one: what has to be looked at again. (A peer keeps another: the rows in which it
+//! has paths, so that what becomes of the peer costs as much as its paths, not as much as the table.) A row is in it once however often it
 //! changes, which bounds it by the table (one bit a row) and coalesces. Taking in row order, and going on
 //! from where the last take stopped, starves no row, and meets rows in the order in which they came into the
 //! table: neighbours mostly share their attributes, which packs messages well.
@@ -43,6 +44,22 @@ impl RowSet {
         true
     }
 
+    /// Adds every row before `bound`.
+    pub(super) fn insert_all(&mut self, bound: u32) {
+        let words = bound.div_ceil(64) as usize;
+        if words > self.words.len() {
+            self.words.resize(words, 0);
+            self.summary.resize(words.div_ceil(64), 0);
+        }
+        for (place, word) in self.words[..words].iter_mut().enumerate() {
+            let left = bound - (place * 64) as u32;
+            let all = if left < 64 { (1 << left) - 1 } else { u64::MAX };
+            self.len += (all & !*word).count_ones() as usize;
+            *word |= all;
+            self.summary[place / 64] |= 1 << (place % 64);
+        }
+    }
+
     /// Takes a row out; whether it was there.
     pub(super) fn remove(&mut self, row: u32) -> bool {
         let word = row as usize / 64;
@@ -62,11 +79,16 @@ impl RowSet {
 
     /// The first row at or after the cursor, without going round.
     pub(super) fn peek(&self) -> Option<u32> {
+        self.next_from(self.cursor)
+    }
+
+    /// The first row at or after `from`.
+    pub(super) fn next_from(&self, from: u32) -> Option<u32> {
         if self.len == 0 {
             return None;
         }
-        let word = self.cursor as usize / 64;
-        let rest = self.words.get(word)? & (u64::MAX << (self.cursor % 64));
+        let word = from as usize / 64;
+        let rest = self.words.get(word)? & (u64::MAX << (from % 64));
         if rest != 0 {
             return Some((word * 64) as u32 + rest.trailing_zeros());
         }
@@ -129,12 +151,17 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn behaves_as_a_set(steps in proptest::collection::vec((0u8..3, 0u32..20_000), 1..300)) {
+        fn behaves_as_a_set(steps in proptest::collection::vec((0u8..5, 0u32..20_000), 1..300)) {
             let (mut set, mut model, mut cursor) = (RowSet::default(), BTreeSet::new(), 0u32);
             for (kind, row) in steps {
                 match kind {
                     0 => assert_eq!(set.insert(row), model.insert(row)),
                     1 => assert_eq!(set.remove(row), model.remove(&row)),
+                    2 => assert_eq!(set.next_from(row), model.range(row..).next().copied()),
+                    3 if row < 500 => {
+                        set.insert_all(row);
+                        model.extend(0..row);
+                    }
                     _ => {
                         let expected = model.range(cursor..).next().or(model.iter().next()).copied();
                         assert_eq!(set.take(), expected);

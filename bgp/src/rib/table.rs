@@ -149,8 +149,22 @@ impl Path {
     }
 }
 
-/// The paths in use before a change: peers and attributes, the best first.
-type InUse = SmallVec<[(PeerId, AttrId); 4]>;
+/// The paths in use before or after a change: peers and attributes.
+///
+/// The best stands apart from the others, because there mostly are none, and a table of a million prefixes asks several
+/// times for each.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct InUse {
+    best: Option<(PeerId, AttrId)>,
+    others: SmallVec<[(PeerId, AttrId); 3]>,
+}
+
+impl InUse {
+    /// All of them, the best first.
+    fn iter(&self) -> impl Iterator<Item = (PeerId, AttrId)> {
+        self.best.into_iter().chain(self.others.iter().copied())
+    }
+}
 
 /// What a peer's path carries: what was received, and what of it is used or why it is not. Both counted by
 /// whoever makes it, for the path that takes it.
@@ -287,9 +301,16 @@ impl<F: AddressFamily> Table<F> {
         ranked
     }
 
+    #[inline]
     fn in_use(&self, row: u32) -> InUse {
-        let selected = self.paths(row).take_while(|path| path.is_selected());
-        selected.filter_map(|path| Some((path.peer(), path.used()?))).collect()
+        let head = self.paths.get(self.rows[row as usize].head as usize);
+        let Some(best) = head.filter(|path| path.is_selected()) else { return InUse::default() };
+        let mut in_use = InUse { best: best.used().map(|used| (best.peer(), used)), others: SmallVec::new() };
+        if best.next != NIL {
+            let others = self.paths(row).skip(1).take_while(|path| path.is_selected());
+            in_use.others.extend(others.filter_map(|path| Some((path.peer(), path.used()?))));
+        }
+        in_use
     }
 
     fn row_for(&mut self, prefix: F::Prefix) -> u32 {
@@ -331,10 +352,12 @@ impl<F: AddressFamily> Table<F> {
             None => {
                 let before = self.in_use(row);
                 self.append(row, peer, identifier, &taken);
-                shared.count(peer, F::FAMILY, |counts| {
+                if let Some(peer) = shared.peer_mut(peer) {
+                    let counts = &mut peer.counts[F::FAMILY.index()];
                     counts.received += 1;
                     counts.accepted += usize::from(taken.used.is_ok());
-                });
+                    peer.rows[F::FAMILY.index()].insert(row);
+                }
                 self.decide(shared, row, &before);
             }
         }
@@ -421,11 +444,16 @@ impl<F: AddressFamily> Table<F> {
         }
         self.paths[path as usize].next = self.free_path;
         self.free_path = path;
-        shared.count(peer, F::FAMILY, |counts| {
+        let last = !self.paths(row).any(|other| other.peer() == peer);
+        if let Some(peer) = shared.peer_mut(peer) {
+            let counts = &mut peer.counts[F::FAMILY.index()];
             counts.received -= 1;
             counts.accepted -= usize::from(old.used != 0);
             counts.stale -= usize::from(old.is_stale());
-        });
+            if last {
+                peer.rows[F::FAMILY.index()].remove(row);
+            }
+        }
         shared.release(old.received());
         shared.release(old.used());
         if old.used != 0 {
@@ -436,12 +464,11 @@ impl<F: AddressFamily> Table<F> {
 
     /// Takes away the paths of a peer, or only the stale ones; how many.
     pub(super) fn remove_paths(&mut self, shared: &mut Shared, peer: PeerId, only_stale: bool) -> usize {
-        let mut removed = 0;
-        for row in 0..self.row_bound() {
-            let counts = shared.counts(peer, F::FAMILY);
-            if counts.received == 0 || only_stale && counts.stale == 0 {
-                break;
-            }
+        let (mut removed, mut from) = (0, 0);
+        while let Some(row) = shared.next_row(peer, F::FAMILY, from)
+            && !(only_stale && shared.counts(peer, F::FAMILY).stale == 0)
+        {
+            from = row + 1;
             for path in self.paths_of(row, peer) {
                 if !only_stale || self.paths[path as usize].is_stale() {
                     self.remove_path(shared, row, path);
@@ -449,6 +476,7 @@ impl<F: AddressFamily> Table<F> {
                 }
             }
         }
+        shared.shrink_rows(peer, F::FAMILY);
         self.shrink_if_empty();
         removed
     }
@@ -460,7 +488,9 @@ impl<F: AddressFamily> Table<F> {
         if counts.stale == wanted {
             return;
         }
-        for row in 0..self.row_bound() {
+        let mut from = 0;
+        while let Some(row) = shared.next_row(peer, F::FAMILY, from) {
+            from = row + 1;
             for path in self.paths_of(row, peer) {
                 self.paths[path as usize].set(Path::STALE, stale);
             }
@@ -471,13 +501,13 @@ impl<F: AddressFamily> Table<F> {
     /// Turns a peer's stale paths into long-lived stale ones: they carry LLGR_STALE from here on, and those that carry
     /// NO_LLGR go. How many there are now, and how many went.
     pub(super) fn mark_long_lived(&mut self, shared: &mut Shared, peer: PeerId) -> (usize, usize) {
-        let mut removed = 0;
+        let (mut removed, mut from) = (0, 0);
         // By what was received: what is not in it needs no mark.
         let mut marked: FxHashMap<AttrId, AttrId> = FxHashMap::default();
-        for row in 0..self.row_bound() {
-            if shared.counts(peer, F::FAMILY).stale == 0 {
-                break;
-            }
+        while let Some(row) = shared.next_row(peer, F::FAMILY, from)
+            && shared.counts(peer, F::FAMILY).stale > 0
+        {
+            from = row + 1;
             let Some(prefix) = self.row(row).map(|row| row.prefix) else { continue };
             for path in self.paths_of(row, peer) {
                 let old = self.paths[path as usize];
@@ -503,10 +533,9 @@ impl<F: AddressFamily> Table<F> {
 
     /// Runs import again over a peer's paths.
     pub(super) fn import_again(&mut self, shared: &mut Shared, peer: PeerId) {
-        if shared.counts(peer, F::FAMILY).received == 0 {
-            return;
-        }
-        for row in 0..self.row_bound() {
+        let mut from = 0;
+        while let Some(row) = shared.next_row(peer, F::FAMILY, from) {
+            from = row + 1;
             let Some(prefix) = self.row(row).map(|row| row.prefix) else { continue };
             for path in self.paths_of(row, peer) {
                 let old = self.paths[path as usize];
@@ -543,8 +572,8 @@ impl<F: AddressFamily> Table<F> {
         let after = self.in_use(row);
         let unknown = self.rows[row as usize].is(Row::<F>::CHANGED);
         self.rows[row as usize].set(Row::<F>::CHANGED, false);
-        if unknown || before.first() != after.first() {
-            shared.best_changed(F::FAMILY, row, after.first().map(|(peer, _)| *peer));
+        if unknown || before.best != after.best {
+            shared.best_changed(F::FAMILY, row, after.best.map(|(peer, _)| peer));
         }
         if unknown || !same_next_hops(shared, before, &after) {
             self.dirty.insert(row);
@@ -582,9 +611,8 @@ impl<F: AddressFamily> Table<F> {
 
     /// An originated path is used at once, and out of use at once; what is learned waits for the end of the hold.
     fn decide_held(&mut self, shared: &mut Shared, row: u32, before: &InUse) {
-        let is_local = |peer: PeerId| peer == PeerId::LOCAL;
         let local = self.path_of(row, PeerId::LOCAL, None);
-        if local.is_none() && !before.first().is_some_and(|(peer, _)| is_local(*peer)) {
+        if local.is_none() && !before.best.is_some_and(|(peer, _)| peer == PeerId::LOCAL) {
             return;
         }
         let mut candidates = Candidates::new();
@@ -596,8 +624,8 @@ impl<F: AddressFamily> Table<F> {
         self.relink(row, &candidates);
         shared.row_changed(F::FAMILY, row);
         let after = self.in_use(row);
-        if before.first() != after.first() {
-            shared.best_changed(F::FAMILY, row, after.first().map(|(peer, _)| *peer));
+        if before.best != after.best {
+            shared.best_changed(F::FAMILY, row, after.best.map(|(peer, _)| peer));
         }
     }
 
@@ -622,9 +650,11 @@ impl<F: AddressFamily> Table<F> {
         match (*count, told) {
             (u16::MAX, _) => {} // no longer counted: the row stays
             (_, true) => *count += 1,
-            (_, false) => *count -= 1,
+            (_, false) => {
+                *count -= 1;
+                self.free_if_unused(row);
+            }
         }
-        self.free_if_unused(row);
     }
 
     fn free_if_unused(&mut self, row: u32) {
@@ -672,7 +702,7 @@ impl<F: AddressFamily> Table<F> {
 
     fn fib_paths(&self, shared: &Shared, row: u32) -> Vec<FibPath> {
         let mut paths: Vec<FibPath> = Vec::new();
-        for (peer, used) in self.in_use(row) {
+        for (peer, used) in self.in_use(row).iter() {
             let Some(next_hop) = shared.attributes.next_hop(used) else { continue };
             let Some(address) = shared.peer(peer).map(|peer| peer.address) else { continue };
             // Two peers may name one next hop; traffic is not to be weighted by that.
@@ -708,9 +738,10 @@ fn candidate(shared: &Shared, number: u32, path: &Path, identifier: Option<u32>,
 
 /// Whether the FIB would not see a difference.
 fn same_next_hops(shared: &Shared, before: &InUse, after: &InUse) -> bool {
-    before.len() == after.len()
-        && before.iter().zip(after).all(|((peer, one), (other_peer, other))| {
-            peer == other_peer && shared.attributes.same_next_hop(*one, *other)
+    before.best.is_some() == after.best.is_some()
+        && before.others.len() == after.others.len()
+        && before.iter().zip(after.iter()).all(|((peer, one), (other_peer, other))| {
+            peer == other_peer && shared.attributes.same_next_hop(one, other)
         })
 }
 
