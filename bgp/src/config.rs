@@ -114,6 +114,8 @@ pub struct PeerConfig {
     pub ttl_security: Option<u8>,
     /// Families offered by capability.
     pub families: FamilySet,
+    /// Messages of more than 4,096 octets are offered (RFC 8654).
+    pub extended_messages: bool,
     /// Several paths of one prefix (RFC 7911), if the peer wants the same.
     pub add_path: AddPath,
     /// Graceful restart: the Restart Time offered, in seconds (12 bits, at most 4095). None: not offered.
@@ -158,6 +160,7 @@ impl PeerConfig {
             ebgp_multihop: None,
             ttl_security: None,
             families: FamilySet::ALL,
+            extended_messages: true,
             add_path: AddPath::default(),
             graceful_restart: Some(120),
             long_lived: None,
@@ -203,6 +206,7 @@ impl PeerConfig {
             ebgp_multihop: _, // a socket option, set on the live socket
             ttl_security: _,  // likewise
             families,
+            extended_messages,
             add_path, // how many are sent is this side's affair
             graceful_restart,
             long_lived,
@@ -223,6 +227,7 @@ impl PeerConfig {
             || *password != new.password
             || *hold_time != new.hold_time
             || *families != new.families
+            || *extended_messages != new.extended_messages
             || add_path.receive != new.add_path.receive
             || add_path.send.is_some() != new.add_path.send.is_some()
             || *graceful_restart != new.graceful_restart

@@ -189,6 +189,7 @@ fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> Pe
     config.restart_notification = spec.restart_notification();
     config.long_lived = spec.long_lived_stale_seconds;
     config.max_prefixes = spec.max_prefixes;
+    config.extended_messages = spec.extended_messages.unwrap_or(true);
     config.add_path = spec.add_path.map_or_else(Default::default, |add_path| AddPath {
         receive: add_path.receive,
         send: octet("addPath.send", add_path.send).and_then(NonZeroU8::new),

@@ -211,7 +211,7 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
         {"asn": 4_200_000_000_u32, "address": "192.0.2.1", "password": "s3cret", "holdTimeSeconds": 9,
          "gracefulRestartSeconds": 0, "port": 1179, "ttlSecurity": 1},
         {"asn": 65001, "address": "2001:db8:0:2::2", "passive": true, "gracefulRestartSeconds": 60,
-         "longLivedStaleSeconds": 3600, "bfd": {}, "addPath": {"receive": true, "send": 3}},
+         "longLivedStaleSeconds": 3600, "extendedMessages": false, "bfd": {}, "addPath": {"receive": true, "send": 3}},
         {"asn": 65001, "address": "fe80::1%up1"},
         {"asn": 65002, "address": "fe80::1%up2"},
     ]);
@@ -229,6 +229,7 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
     let second = peer("2001:db8:0:2::2");
     assert_eq!((second.passive, second.graceful_restart), (true, Some(60)));
     assert_eq!((second.add_path.receive, second.add_path.send.map(u8::from)), (true, Some(3)));
+    assert_eq!((first.extended_messages, second.extended_messages), (true, false));
     assert_eq!((first.long_lived, second.long_lived), (None, Some(3600)));
     assert_eq!((first.restart_notification, second.restart_notification), (false, true), "with BFD");
     assert_eq!(second.next_hop_v4, Some("192.0.2.2".parse().unwrap()));

@@ -145,6 +145,9 @@ pub struct BgpPeer {
     /// used, 1 to 16777215 s. Not given: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long_lived_stale_seconds: Option<u32>,
+    /// Messages of more than 4,096 octets (RFC 8654), if the peer takes them; `false` for one that says so and does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extended_messages: Option<bool>,
     /// Several paths of a prefix from the peer, or to it (RFC 7911).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add_path: Option<AddPath>,

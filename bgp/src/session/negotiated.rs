@@ -90,7 +90,9 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
         let entry = (Family::Ipv4Unicast.into(), Family::Ipv6Unicast.afi());
         capabilities.push(Capability::ExtendedNextHop(vec![entry]));
     }
-    capabilities.push(Capability::ExtendedMessage);
+    if config.extended_messages {
+        capabilities.push(Capability::ExtendedMessage);
+    }
     let AddPath { receive, send } = config.add_path;
     if receive || send.is_some() {
         let families = config.families.iter();

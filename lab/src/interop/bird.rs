@@ -23,12 +23,13 @@ fn config(session: &Session) -> String {
          protocol static told4 {{ ipv4; route {} blackhole;\ninclude \"/etc/bird/more.conf\";\n}}\n\
          protocol static told6 {{ ipv6; route {} blackhole; }}\n\
          protocol bgp trunkline {{\n local {here} as {};\n neighbor {us} as {};\n hold time {hold};\n keepalive time {};\n \
-         connect delay time 1;\n connect retry time 1;\n error wait time 1, 2;\n enable extended messages on;\n",
+         connect delay time 1;\n connect retry time 1;\n error wait time 1, 2;\n enable extended messages {};\n",
         TOLD[0],
         TOLD[1],
         session.router_as,
         session.our_as,
         (hold / 3).max(1),
+        on(session.extended_messages),
     );
     let mut line = |text: String| _ = writeln!(out, " {text};");
     if let Some(password) = session.password {
@@ -148,8 +149,8 @@ impl Router for Bird {
         host.run("birdc", ["configure"]).map(drop)
     }
 
-    fn ask_refresh(&self, host: &Host, _peer: IpAddr) -> Result<bool> {
-        host.run("birdc", ["reload", "in", "trunkline"]).map(|_| true)
+    fn ask_refresh(&self, host: &Host, _peer: IpAddr) -> Result<()> {
+        host.run("birdc", ["reload", "in", "trunkline"]).map(drop)
     }
 
     fn shut_down(&self, host: &Host, _peer: IpAddr, reason: &str) -> Result<()> {

@@ -145,8 +145,8 @@ impl Router for Frr {
         vtysh(host, &commands).map(drop)
     }
 
-    fn ask_refresh(&self, host: &Host, peer: IpAddr) -> Result<bool> {
-        vtysh(host, &[&format!("clear bgp ipv4 unicast {peer} soft in")]).map(|_| true)
+    fn ask_refresh(&self, host: &Host, peer: IpAddr) -> Result<()> {
+        vtysh(host, &[&format!("clear bgp ipv4 unicast {peer} soft in")]).map(drop)
     }
 
     fn shut_down(&self, host: &Host, peer: IpAddr, reason: &str) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -161,8 +161,8 @@ impl Router for GoBgp {
         host.run("gobgp", ["global", "rib", "add", "-a", "ipv4", &format!("10.78.{number}.0/24")]).map(drop)
     }
 
-    fn ask_refresh(&self, _host: &Host, _peer: IpAddr) -> Result<bool> {
-        Ok(false) // it keeps what it heard, and looks at that again
+    fn ask_refresh(&self, _host: &Host, _peer: IpAddr) -> Result<()> {
+        bail!("it keeps what it heard, and looks at that again")
     }
 
     fn shut_down(&self, host: &Host, peer: IpAddr, reason: &str) -> Result<()> {

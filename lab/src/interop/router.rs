@@ -66,6 +66,7 @@ pub(super) struct Session {
     pub long_lived: Option<u32>,
     pub add_path: bool,
     pub extended_next_hop: bool,
+    pub extended_messages: bool,
     pub bfd: bool,
     /// A session with the second speaker too.
     pub second: bool,
@@ -88,6 +89,7 @@ impl Session {
             long_lived: None,
             add_path: false,
             extended_next_hop: false,
+            extended_messages: false,
             bfd: false,
             second: false,
         }
@@ -127,8 +129,8 @@ pub(super) trait Router: Sync {
     fn received(&self, host: &Host, peer: IpAddr) -> Result<usize>;
     /// Tells one prefix more (IPv4), from a number.
     fn tell(&self, host: &Host, number: u8) -> Result<()>;
-    /// Asks for the peer's routes again; false if it never does.
-    fn ask_refresh(&self, host: &Host, peer: IpAddr) -> Result<bool>;
+    /// Asks for the peer's routes again.
+    fn ask_refresh(&self, host: &Host, peer: IpAddr) -> Result<()>;
     /// Shuts the session down, with a reason for the other operator.
     fn shut_down(&self, host: &Host, peer: IpAddr, reason: &str) -> Result<()>;
     /// What is known of the session's last end, and the log.

@@ -17,5 +17,6 @@ fn matrix(context: &Context) -> Result<Verdict> {
     let only: Vec<String> =
         std::env::var("INTEROP_ROWS").iter().flat_map(|rows| rows.split(',')).map(str::to_owned).collect();
     let fabric = Fabric::up(&context.place, "matrix", &context.place.state)?;
-    passed(interop::run(&fabric, &only, &context.place.repository.join("docs/interop.md"))?)
+    let file = context.place.repository.join("docs/interop.md");
+    fabric.watched(|fabric| passed(interop::run(fabric, &only, &file)?))
 }
