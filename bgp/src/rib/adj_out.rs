@@ -166,12 +166,14 @@ impl AdjOut {
         !self.pending.is_empty() || self.initial.is_some() || self.refresh != Refresh::None
     }
 
-    fn set_told(&mut self, row: u32, told: Option<AttrId>) {
+    /// Puts down what the peer is told of a row; what stood there before.
+    #[inline]
+    fn set_told(&mut self, row: u32, told: Option<AttrId>) -> Option<AttrId> {
         let place = row as usize;
         if place >= self.told.len() {
             self.told.resize(place + 1, 0);
         }
-        self.told[place] = told.map_or(0, AttrId::get);
+        AttrId::from_stored(std::mem::replace(&mut self.told[place], told.map_or(0, AttrId::get)))
     }
 
     /// The whole table is to be told, which is the rows before `bound`, with End-of-RIB after the last of them.
@@ -417,10 +419,9 @@ fn withdraw<F: AddressFamily>(
     let prefixes = rows.iter().filter_map(|row| table.row(*row)).map(|row| row.prefix);
     UpdateWriter::new(out, context).withdraw::<F>(prefixes);
     for row in rows {
-        let Some(adj) = adj_out::<F>(shared, peer) else { return };
-        let told = adj.told(*row);
-        adj.set_told(*row, None);
-        shared.count(peer, F::FAMILY, |counts| counts.advertised -= 1);
+        let Some(facts) = shared.peer_mut(peer) else { return };
+        let told = facts.out[F::FAMILY.index()].set_told(*row, None);
+        facts.counts[F::FAMILY.index()].advertised -= 1;
         shared.release(told);
         table.count_told(*row, false);
     }
@@ -454,14 +455,13 @@ fn announce<F: AddressFamily>(
         return;
     }
     for (new, row) in group {
-        let Some(adj) = adj_out::<F>(shared, peer) else { return };
-        let old = adj.told(*row);
-        adj.set_told(*row, Some(*new));
-        shared.release(old);
+        let Some(facts) = shared.peer_mut(peer) else { return };
+        let old = facts.out[F::FAMILY.index()].set_told(*row, Some(*new));
         if old.is_none() {
-            shared.count(peer, F::FAMILY, |counts| counts.advertised += 1);
+            facts.counts[F::FAMILY.index()].advertised += 1;
             table.count_told(*row, true);
         }
+        shared.release(old);
         if !shared.watched.is_empty()
             && let Some(prefix) = table.row(*row).map(|row| row.prefix.into())
             && shared.watched.contains(&prefix)

@@ -31,25 +31,33 @@ impl RowSet {
     pub(super) fn insert(&mut self, row: u32) -> bool {
         let word = row as usize / 64;
         if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
-            self.summary.resize(word / 64 + 1, 0);
+            self.grow(word + 1);
         }
         let bit = 1 << (row % 64);
-        if self.words[word] & bit != 0 {
+        let bits = &mut self.words[word];
+        if *bits & bit != 0 {
             return false;
         }
-        self.words[word] |= bit;
-        self.summary[word / 64] |= 1 << (word % 64);
+        if *bits == 0 {
+            self.summary[word / 64] |= 1 << (word % 64);
+        }
+        *bits |= bit;
         self.len += 1;
         true
+    }
+
+    /// Makes room for this many words, and for the rest of the last one's summary.
+    #[cold]
+    fn grow(&mut self, words: usize) {
+        self.words.resize(words.next_multiple_of(64), 0);
+        self.summary.resize(self.words.len() / 64, 0);
     }
 
     /// Adds every row before `bound`.
     pub(super) fn insert_all(&mut self, bound: u32) {
         let words = bound.div_ceil(64) as usize;
         if words > self.words.len() {
-            self.words.resize(words, 0);
-            self.summary.resize(words.div_ceil(64), 0);
+            self.grow(words);
         }
         for (place, word) in self.words[..words].iter_mut().enumerate() {
             let left = bound - (place * 64) as u32;

@@ -59,6 +59,10 @@ pub(super) struct Transform {
     classes: FxHashMap<RuleMask, Vec<Outcome>>,
     /// The only mask of a policy that does not look at prefixes.
     every_prefix: RuleMask,
+    /// The outcomes of such a policy.
+    every_outcome: Vec<Outcome>,
+    /// Where [`Transform::shortcut`] writes.
+    scratch: Vec<u8>,
 }
 
 impl Transform {
@@ -73,6 +77,8 @@ impl Transform {
             users: 0,
             classes: FxHashMap::default(),
             every_prefix,
+            every_outcome: Vec::new(),
+            scratch: Vec::new(),
         }
     }
 
@@ -87,14 +93,14 @@ impl Transform {
         if self.is_identity() {
             return Some(table.acquire(input));
         }
-        let mask = if self.looks_at_prefix {
-            self.policy.rule_mask(&prefix.into())
-        } else {
-            self.every_prefix.clone()
+        let mask = self.looks_at_prefix.then(|| self.policy.rule_mask(&prefix.into()));
+        let class = match &mask {
+            None => Some(&self.every_outcome),
+            Some(mask) => self.classes.get(mask),
         };
         let place = input.get() as usize - 1;
         let generation = table.generation(input);
-        if let Some(outcome) = self.classes.get(&mask).and_then(|class| class.get(place))
+        if let Some(outcome) = class.and_then(|class| class.get(place))
             && outcome.input == generation
         {
             match outcome.output {
@@ -107,11 +113,16 @@ impl Transform {
                 }
             }
         }
-        let output = self.compute(table, &mask, input, originated);
-        if self.classes.len() >= CLASSES && !self.classes.contains_key(&mask) {
-            self.classes.clear();
-        }
-        let class = self.classes.entry(mask).or_default();
+        let output = self.compute(table, mask.as_ref(), input, originated);
+        let class = match mask {
+            None => &mut self.every_outcome,
+            Some(mask) => {
+                if self.classes.len() >= CLASSES && !self.classes.contains_key(&mask) {
+                    self.classes.clear();
+                }
+                self.classes.entry(mask).or_default()
+            }
+        };
         if class.len() <= place {
             class.resize(place + 1, Outcome::default());
         }
@@ -132,29 +143,34 @@ impl Transform {
     }
 
     fn compute(
-        &self,
+        &mut self,
         table: &mut AttributeTable,
-        mask: &RuleMask,
+        mask: Option<&RuleMask>,
         input: AttrId,
         originated: bool,
     ) -> Option<AttrId> {
-        if let Some(block) = self.shortcut(table.block(input), originated) {
+        let mut block = std::mem::take(&mut self.scratch);
+        let short = self.shortcut(table.block(input), originated, &mut block);
+        let mask = mask.unwrap_or(&self.every_prefix);
+        if short.is_some() {
             debug_assert_eq!(Some((None, block.clone())), self.rewrite(table, mask, input, originated));
-            return Some(table.intern(None, &block));
+            let output = table.intern(None, &block);
+            self.scratch = block;
+            return Some(output);
         }
         let (next_hop, block) = self.rewrite(table, mask, input, originated)?;
         Some(table.intern(next_hop.as_ref(), &block))
     }
 
     /// What goes to an external peer when no rule touches it, without taking the set apart: the AS in front of the
-    /// path, and what stays within the AS left out. None: the set has something that this does not know.
-    fn shortcut(&self, block: &[u8], originated: bool) -> Option<Vec<u8>> {
+    /// path, and what stays within the AS left out; put into `out`. None: the set has something that this does not know.
+    fn shortcut(&self, block: &[u8], originated: bool, out: &mut Vec<u8>) -> Option<()> {
         const AS_SEQUENCE: u8 = 2;
         let Direction::ExportExternal { local_as } = self.direction else { return None };
         if !self.policy.rules.is_empty() || self.policy.default == Verdict::Reject {
             return None;
         }
-        let mut out = Vec::with_capacity(block.len() + 8);
+        out.clear();
         let mut seen = [false; 2];
         for attribute in Attributes::new(block) {
             match (attribute.code, attribute.value) {
@@ -166,11 +182,11 @@ impl Transform {
                         }
                         _ => return None,
                     };
-                    let start = begin_attribute(&mut out, attribute.flags, codes::AS_PATH);
+                    let start = begin_attribute(out, attribute.flags, codes::AS_PATH);
                     out.extend_from_slice(&[AS_SEQUENCE, count.checked_add(1)?]);
                     out.extend_from_slice(&local_as.0.to_be_bytes());
                     out.extend_from_slice(members);
-                    finish_attribute(&mut out, start);
+                    finish_attribute(out, start);
                     seen[1] = true;
                 }
                 (_, []) => return None,
@@ -186,7 +202,7 @@ impl Transform {
                 _ => return None,
             }
         }
-        (seen == [true; 2]).then_some(out)
+        (seen == [true; 2]).then_some(())
     }
 
     /// The same by way of the parsed attributes, with the policy's rules.
@@ -268,7 +284,10 @@ impl Transforms {
 
     /// Forgets the outcomes: the sets that they are about are gone.
     pub(super) fn forget(&mut self) {
-        self.0.iter_mut().flatten().for_each(|transform| transform.classes.clear());
+        for transform in self.0.iter_mut().flatten() {
+            transform.classes.clear();
+            transform.every_outcome = Vec::new();
+        }
     }
 
     /// See [`Transform::apply`].
@@ -324,7 +343,8 @@ mod tests {
             let input = table.intern(None, &block);
             for originated in [false, true] {
                 let export = export();
-                let short = export.shortcut(&block, originated).expect("nothing unusual is in it");
+                let mut short = Vec::new();
+                export.shortcut(&block, originated, &mut short).expect("nothing unusual is in it");
                 let long = export.rewrite(&table, &export.every_prefix, input, originated);
                 assert_eq!(Some((None, short)), long, "{block:x?}");
             }
@@ -342,13 +362,13 @@ mod tests {
             ("no AS_PATH", ORIGIN.to_vec()),
         ];
         for (what, block) in unusual {
-            assert_eq!(export().shortcut(&block, false), None, "{what}");
+            assert_eq!(export().shortcut(&block, false, &mut Vec::new()), None, "{what}");
         }
         let block = [ORIGIN, PATH].concat();
         let reject = Transform::new(export().direction, Policy::reject_all());
         let internal =
             Transform::new(Direction::ExportInternal { local_as: Asn(65000) }, Policy::accept_all());
-        assert_eq!(reject.shortcut(&block, false), None);
-        assert_eq!(internal.shortcut(&block, false), None);
+        assert_eq!(reject.shortcut(&block, false, &mut Vec::new()), None);
+        assert_eq!(internal.shortcut(&block, false, &mut Vec::new()), None);
     }
 }
