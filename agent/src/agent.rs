@@ -124,6 +124,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         speaker: SpeakerConfig {
             local_as: Asn(0),
             router_id: std::net::Ipv4Addr::UNSPECIFIED,
+            cluster_id: config.cluster_id,
             restarting,
             selection_deferral: config.selection_deferral(),
             max_paths: usize::from(config.max_paths),

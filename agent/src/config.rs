@@ -35,6 +35,10 @@ pub struct Config {
     /// The BGP identifier; unless said, the lowest IPv4 address of the links to the peers, else of the host.
     #[serde(rename = "routerID")]
     pub router_id: Option<Ipv4Addr>,
+    /// This node's mark in CLUSTER_LIST where peers have `routeReflectorClient` (RFC 4456): the same on the reflectors of
+    /// one cluster; the BGP identifier unless said.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: Option<Ipv4Addr>,
     /// How long after a restart of the agent the first route selection waits for the peers' End-of-RIB, in seconds
     /// (RFC 4724 §4.1), 1 to 3600.
     pub selection_deferral_seconds: u16,
@@ -100,6 +104,7 @@ impl Default for Config {
                 SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 179)),
             ],
             router_id: None,
+            cluster_id: None,
             selection_deferral_seconds: 120,
             max_paths: 16,
             bmp: Bmp::default(),
@@ -216,6 +221,9 @@ impl Config {
         if self.router_id == Some(Ipv4Addr::UNSPECIFIED) {
             return Err(("routerID", "0.0.0.0 is no BGP identifier: write one of this node's IPv4 addresses, or leave the field out".to_owned()));
         }
+        if self.cluster_id == Some(Ipv4Addr::UNSPECIFIED) {
+            return Err(("clusterID", "0.0.0.0 names no cluster: write an address-like number, or leave the field out for the BGP identifier".to_owned()));
+        }
         if self.node_name.as_deref() == Some("") {
             return Err((
                 "nodeName",
@@ -314,6 +322,7 @@ mod tests {
             "httpAddress",
             "listen",
             "routerID",
+            "clusterID",
             "selectionDeferralSeconds",
             "maxPaths",
             "bmp",
@@ -338,6 +347,7 @@ mod tests {
             ("readiness: {timeoutSeconds: 301}", "readiness.timeoutSeconds", "1 to 300"),
             ("readiness: {timeout: 3}", "timeout", "agent.yaml"),
             ("routerID: 0.0.0.0", "routerID", "leave the field out"),
+            ("clusterID: 0.0.0.0", "clusterID", "leave the field out"),
             ("routerID: 2001:db8::1", "IPv4", "agent.yaml"),
             ("httpAddress: localhost", "socket address", "agent.yaml"),
             ("listen: ['10.0.0.1:0']", "listen", "179"),

@@ -343,6 +343,7 @@ mod tests {
                 interface: None,
                 remote_as: 65000,
                 local_as: 65001,
+                rules: Vec::new(),
                 state: "Established".to_owned(),
                 state_seconds: 60,
                 next_attempt_seconds: None,

@@ -422,6 +422,7 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
         interface: status.key().interface().map(|name| name.to_string()),
         remote_as: status.remote_as.0,
         local_as: status.local_as.0,
+        rules: status.rules.clone(),
         state: status.state.name().to_owned(),
         state_seconds: status.state_for.as_secs(),
         next_attempt_seconds: status.next_attempt.map(|after| after.as_secs()),

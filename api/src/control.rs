@@ -223,6 +223,9 @@ pub struct Peer {
     pub remote_as: u32,
     /// This side's.
     pub local_as: u32,
+    /// What is done with its paths beside policy, in words: `graceful shutdown`, `route reflector client`, …
+    #[serde(default)]
+    pub rules: Vec<String>,
     /// RFC 4271's state: Idle, Connect, Active, OpenSent, OpenConfirm, Established.
     pub state: String,
     /// In this state for.

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 use ipnet::Ipv4Net;
+use trunkline_bgp::config::PathRules;
 use trunkline_bgp::policy::{Policy, Verdict};
 use trunkline_bgp::rib::{Rib, RibConfig, RibPeer, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, Ipv4, NextHop, PeerId};
@@ -78,14 +79,25 @@ struct Tables {
 impl Tables {
     /// Peers by number, with what they are told.
     fn new(peers: impl IntoIterator<Item = (u32, Policy)>) -> Tables {
-        let config = RibConfig { local_as: Asn(65000), router_id: Ipv4Addr::new(1, 1, 1, 1), max_paths: 8 };
+        let config = RibConfig {
+            local_as: Asn(65000),
+            router_id: Ipv4Addr::new(1, 1, 1, 1),
+            cluster_id: Ipv4Addr::new(1, 1, 1, 1),
+            max_paths: 8,
+        };
         let mut tables = Tables { rib: Rib::new(config), scratch: Scratch::default(), out: Vec::new() };
         for (peer, export) in peers {
             let address = IpAddr::from(address(peer));
             let import = Policy::accept_all();
             tables.rib.add_peer(
                 PeerId(peer),
-                RibPeer { address: address.into(), remote_as: Asn(65100 + peer), import, export },
+                RibPeer {
+                    address: address.into(),
+                    remote_as: Asn(65100 + peer),
+                    import,
+                    export,
+                    rules: PathRules::default(),
+                },
             );
             tables.up(peer);
         }

@@ -3,12 +3,16 @@
 //! These are plain values: the engine compares an old [`PeerConfig`] with a new one to find out whether the
 //! protocol forces a reset ([`PeerConfig::requires_reset`]), and applies the rest to the live session.
 
+mod paths;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
 use std::time::Duration;
 
 use crate::bfd::{BfdConfig, Target};
+pub use paths::PathRules;
+
 use crate::policy::Policy;
 use crate::types::{Asn, FamilySet, InterfaceName, PeerKey};
 
@@ -25,6 +29,8 @@ pub struct SpeakerConfig {
     /// How long after a restart the first decision waits for End-of-RIB of the peers that were there before
     /// (RFC 4724 §4.1, Selection_Deferral_Timer). Bounds the wait when a peer never comes back.
     pub selection_deferral: Duration,
+    /// This speaker's mark in CLUSTER_LIST (RFC 4456 §7): the same on the reflectors of one cluster. The router id if none.
+    pub cluster_id: Option<Ipv4Addr>,
     /// The most paths that one prefix is spread over (ECMP); at least 1.
     pub max_paths: usize,
     /// Seed of the jitter. Tests fix it.
@@ -133,6 +139,8 @@ pub struct PeerConfig {
     pub import: Policy,
     /// What is told to the peer.
     pub export: Policy,
+    /// What is done with its paths beside policy.
+    pub paths: PathRules,
     /// IPv4 next hop that this side announces; the session's local address where it is IPv4, if none.
     pub next_hop_v4: Option<Ipv4Addr>,
     /// IPv6 next hop that this side announces; the session's local address where it is IPv6, if none.
@@ -168,6 +176,7 @@ impl PeerConfig {
             max_prefixes: None,
             import: Policy::accept_all(),
             export: Policy::accept_all(),
+            paths: PathRules::default(),
             next_hop_v4: None,
             next_hop_v6: None,
             bfd: None,
@@ -214,6 +223,7 @@ impl PeerConfig {
             max_prefixes: _, // checked against the count at once
             import: _,       // run again over what was received
             export: _,       // run again over what is advertised
+            paths: _,        // likewise
             next_hop_v4: _,  // paths are sent again
             next_hop_v6: _,
             bfd: _, // a session beside this one
@@ -274,6 +284,7 @@ impl SpeakerConfig {
             router_id,
             restarting: false,
             selection_deferral: Duration::from_secs(60),
+            cluster_id: None,
             max_paths: 8,
             seed: u64::from(local_as.0) << 32 | u64::from(u32::from(router_id)),
         }
@@ -291,6 +302,9 @@ impl SpeakerConfig {
                 "0.0.0.0 is not a BGP identifier (RFC 6286): give one of the node's IPv4 addresses",
             );
         }
+        if self.cluster_id.is_some_and(|cluster| cluster.is_unspecified()) {
+            return fault("cluster_id", "0.0.0.0 names no cluster: leave it out for the router id");
+        }
         if self.max_paths == 0 {
             return fault("max_paths", "0 paths would use no route: give at least 1");
         }
@@ -299,6 +313,14 @@ impl SpeakerConfig {
 }
 
 impl PeerConfig {
+    /// Whether the peer makes sense to a speaker of this AS; [`Self::validate`] looks at the rest.
+    pub fn validate_for(&self, local_as: Asn) -> Result<(), ConfigError> {
+        match self.paths.fault(local_as, self.remote_as) {
+            None => Ok(()),
+            Some((field, fault)) => Err(ConfigError::Peer { peer: self.key(), field, fault }),
+        }
+    }
+
     /// Whether every field has a value that BGP has a place for.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let peer = self.address;

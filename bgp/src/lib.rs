@@ -55,7 +55,7 @@
 //! | 1997, 8092 communities | done | NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED are obeyed |
 //! | 2385 TCP-MD5, 5082 GTSM | done | |
 //! | 2918 route refresh, 7313 enhanced route refresh | done | |
-//! | 4456 route reflection | partly | ORIGINATOR_ID and CLUSTER_LIST count in the decision and loops are refused; nothing is reflected |
+//! | 4456 route reflection | done | |
 //! | 4486, 9003 Cease subcodes, shutdown communication | done | |
 //! | 4724 graceful restart | done | both roles |
 //! | 4760 multiprotocol | partly | IPv4 and IPv6 unicast |
@@ -69,7 +69,7 @@
 //! | 7854 BMP | partly | Adj-RIB-In before policy; see [`bmp`] |
 //! | 7911 ADD-PATH | done | both ways, the best N; off unless configured |
 //! | 8212 default reject | left out | policy accepts unless it says otherwise |
-//! | 8326 GRACEFUL_SHUTDOWN | left out | the community is known by name |
+//! | 8326 GRACEFUL_SHUTDOWN | done | from external peers LOCAL_PREF becomes 0 after import policy; set for a peer by [`config::PathRules`] |
 //! | 8538 graceful restart after a NOTIFICATION | done | off unless [`restart_notification`](config::PeerConfig::restart_notification) |
 //! | 9494 long-lived graceful restart | partly | helper and restarting side; not §4.7, telling peers without it |
 //! | 8654 extended messages | done | |

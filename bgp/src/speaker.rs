@@ -61,6 +61,7 @@ impl Speaker {
         let mut rib = Rib::new(RibConfig {
             local_as: config.local_as,
             router_id: config.router_id,
+            cluster_id: config.cluster_id.unwrap_or(config.router_id),
             max_paths: config.max_paths,
         });
         rib.hold(FamilySet::ALL);
@@ -83,6 +84,7 @@ impl Speaker {
     /// Adds a peer and starts its session, unless it is configured as shut down.
     pub fn add_peer(&mut self, config: PeerConfig, now: Instant) -> Result<PeerId, ConfigError> {
         config.validate()?;
+        config.validate_for(self.config.local_as)?;
         let key = config.key();
         if self.by_key.contains_key(&key) {
             return Err(ConfigError::DuplicatePeer(key));
@@ -121,6 +123,7 @@ impl Speaker {
     pub fn update_peer(&mut self, config: PeerConfig, now: Instant) -> Result<Change, ConfigError> {
         self.hub.clock = now;
         config.validate()?;
+        config.validate_for(self.config.local_as)?;
         let key = config.key();
         let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
         let peer = self.peers[id.0 as usize].as_mut().ok_or(ConfigError::UnknownPeer(key))?;
@@ -143,8 +146,13 @@ impl Speaker {
             // Nothing of the peer in the other AS is left.
             self.hub.rib.remove_peer(id);
             self.hub.rib.add_peer(id, rib_peer(config));
-        } else if config.import != before.import || config.export != before.export {
-            self.hub.rib.set_policy(id, &config.import, &config.export);
+        } else {
+            if config.paths != before.paths {
+                self.hub.rib.set_rules(id, config.paths);
+            }
+            if config.import != before.import || config.export != before.export {
+                self.hub.rib.set_policy(id, &config.import, &config.export);
+            }
         }
         if let Some(session) = peer.session() {
             self.hub.rib.set_paths(id, session.config.add_path.send.map_or(1, u8::from));

@@ -293,6 +293,7 @@ async fn a_port_in_use_is_named_with_its_fix() {
     let a = Node::new("127.7.12.1", 1).await;
     let taken = a.handle.listening()[0];
     let config = SpeakerConfig {
+        cluster_id: None,
         local_as: Asn(2),
         router_id: [10, 0, 0, 2].into(),
         restarting: false,

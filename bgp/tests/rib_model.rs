@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use rib_support::*;
+use trunkline_bgp::config::PathRules;
 use trunkline_bgp::policy::{Actions, Policy, PrefixMatch, Rule, Verdict};
 use trunkline_bgp::rib::{Filtered, Origination};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId};
@@ -34,6 +35,7 @@ enum Step {
     Up { peer: u32 },
     Sweep { peer: u32 },
     Policy { peer: u32, import: usize, export: usize },
+    Rules { peer: u32, rules: PathRules },
     Refresh { peer: u32, demarcated: bool },
     Hold { v6: bool },
     Release { v6: bool },
@@ -46,7 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
     let peer = || 1..=5u32;
     let prefix = || 0..PREFIXES.len();
     prop_oneof![
-        12 => (peer(), prefix(), 0..8usize)
+        12 => (peer(), prefix(), 0..12usize)
             .prop_map(|(peer, prefix, attributes)| Step::Announce { peer, prefix, attributes }),
         6 => (peer(), prefix()).prop_map(|(peer, prefix)| Step::Withdraw { peer, prefix }),
         3 => (prefix(), 0..2usize).prop_map(|(prefix, attributes)| Step::Originate { prefix, attributes }),
@@ -56,6 +58,10 @@ fn step() -> impl Strategy<Value = Step> {
         2 => peer().prop_map(|peer| Step::Sweep { peer }),
         2 => (peer(), 0..POLICIES, 0..POLICIES)
             .prop_map(|(peer, import, export)| Step::Policy { peer, import, export }),
+        2 => (peer(), any::<bool>(), any::<bool>()).prop_map(|(peer, graceful_shutdown, client)| {
+            let route_reflector_client = client && !external(peer);
+            Step::Rules { peer, rules: PathRules { graceful_shutdown, route_reflector_client } }
+        }),
         2 => (peer(), any::<bool>()).prop_map(|(peer, demarcated)| Step::Refresh { peer, demarcated }),
         1 => any::<bool>().prop_map(|v6| Step::Hold { v6 }),
         2 => any::<bool>().prop_map(|v6| Step::Release { v6 }),
@@ -78,8 +84,28 @@ fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
         4 => PathAttributes { local_pref, med: Some(10), ..along(&[7]) },
         5 => PathAttributes { local_pref: (!external).then_some(200), med: Some(5), ..along(&[7, 9]) },
         6 => PathAttributes { local_pref, ..along(&[65000, 9]) }, // loops
+        7 => PathAttributes { local_pref, communities: vec![Community::GRACEFUL_SHUTDOWN], ..along(&[7]) },
+        // From another reflector, and looped by one and by the other of its two marks.
+        8 if !external => reflected([10, 0, 0, 9], [9, 9, 9, 9], along(&[7])),
+        9 if !external => reflected([1, 1, 1, 1], [9, 9, 9, 9], along(&[7])),
+        10 if !external => reflected([10, 0, 0, 9], [1, 1, 1, 1], along(&[7])),
         _ => PathAttributes { local_pref, ..along(&[7, 8, 9]) },
     }
+}
+
+fn reflected(originator: [u8; 4], cluster: [u8; 4], path: PathAttributes) -> PathAttributes {
+    PathAttributes {
+        local_pref: Some(100),
+        originator_id: Some(originator.into()),
+        cluster_list: vec![cluster.into()],
+        ..path
+    }
+}
+
+fn has_looped(path: &PathAttributes) -> bool {
+    path.as_path.contains(LOCAL_AS)
+        || path.originator_id == Some(ROUTER_ID)
+        || path.cluster_list.contains(&ROUTER_ID)
 }
 
 fn origination(number: usize) -> Origination {
@@ -148,8 +174,9 @@ fn apply_policy(
         2 => originated.then_some(path),
         3 => (!is_long).then_some(path),
         4 => {
-            if path.communities == [Community(1)] {
-                path.communities = vec![Community(2)];
+            if path.communities.contains(&Community(1)) {
+                path.communities.retain(|community| *community != Community(1));
+                path.communities.push(Community(2));
                 path.local_pref = Some(300);
             }
             Some(path)
@@ -178,6 +205,7 @@ struct Model {
     paths: BTreeMap<(IpNet, u32), ModelPath>,
     originated: BTreeMap<IpNet, Origination>,
     policies: BTreeMap<u32, (usize, usize)>,
+    rules: BTreeMap<u32, PathRules>,
     up: BTreeSet<u32>,
 }
 
@@ -198,10 +226,18 @@ impl Model {
         }
         let mut usable: Vec<(u32, PathAttributes)> = Vec::new();
         for ((of, peer), path) in &self.paths {
-            if of == prefix && !path.attributes.as_path.contains(LOCAL_AS) {
+            if of == prefix && !has_looped(&path.attributes) {
                 let import = self.policies[peer].0;
                 let neighbour = remote_as(*peer, external(*peer));
-                if let Some(used) = apply_policy(import, prefix, path.attributes.clone(), false, neighbour) {
+                if let Some(mut used) =
+                    apply_policy(import, prefix, path.attributes.clone(), false, neighbour)
+                {
+                    if external(*peer) && self.rules[peer].graceful_shutdown {
+                        add(&mut used.communities, Community::GRACEFUL_SHUTDOWN);
+                    }
+                    if external(*peer) && used.communities.contains(&Community::GRACEFUL_SHUTDOWN) {
+                        used.local_pref = Some(0);
+                    }
                     usable.push((*peer, used));
                 }
             }
@@ -219,7 +255,11 @@ impl Model {
         if usable.iter().any(|(peer, _)| external(*peer)) {
             usable.retain(|(peer, _)| external(*peer));
         }
-        usable.sort_by_key(|(peer, _)| *peer); // identifier and address grow with the number
+        // Identifier and address grow with the number.
+        let identifier = |peer: u32| std::net::Ipv4Addr::new(10, 0, 0, peer as u8);
+        usable.sort_by_key(|(peer, path)| {
+            (path.originator_id.unwrap_or(identifier(*peer)), path.cluster_list.len(), *peer)
+        });
         usable.truncate(MAX_PATHS);
         usable
     }
@@ -227,7 +267,9 @@ impl Model {
     fn told(&self, to: u32, prefix: &IpNet) -> Option<(NextHop, PathAttributes)> {
         let (from, mut path) = self.selected(prefix).into_iter().next()?;
         let originated = from == 0;
-        if from == to || !originated && !external(from) && !external(to) {
+        let reflected = !originated && !external(from) && !external(to);
+        let is_client = |peer: &u32| self.rules[peer].route_reflector_client;
+        if from == to || reflected && !is_client(&from) && !is_client(&to) {
             return None;
         }
         let carries = |community| !originated && path.communities.contains(&community);
@@ -237,6 +279,10 @@ impl Model {
         if external(to) && !originated {
             path.med = None;
         }
+        if reflected {
+            path.originator_id.get_or_insert(std::net::Ipv4Addr::new(10, 0, 0, from as u8));
+            path.cluster_list.insert(0, ROUTER_ID);
+        }
         let mut path = apply_policy(self.policies[&to].1, prefix, path, originated, LOCAL_AS)?;
         if external(to) {
             let own: Vec<Asn> =
@@ -244,14 +290,26 @@ impl Model {
             let asns: Vec<u32> = [LOCAL_AS].into_iter().chain(own).map(|asn| asn.0).collect();
             path.as_path = rib_support::path(&asns).as_path;
             path.local_pref = None;
+            path.originator_id = None;
+            path.cluster_list.clear();
         } else {
             path.local_pref = path.local_pref.or(Some(100));
+        }
+        if self.rules[&to].graceful_shutdown {
+            add(&mut path.communities, Community::GRACEFUL_SHUTDOWN);
+            path.local_pref = path.local_pref.map(|_| 0);
         }
         let own = match prefix {
             IpNet::V4(_) => own_v4(to),
             IpNet::V6(_) => own_v6(to),
         };
         Some((if external(to) || originated { own } else { next_hop(from, prefix) }, path))
+    }
+}
+
+fn add(communities: &mut Vec<Community>, community: Community) {
+    if !communities.contains(&community) {
+        communities.push(community);
     }
 }
 
@@ -265,6 +323,7 @@ fn run(steps: &[Step]) {
         paths: BTreeMap::new(),
         originated: BTreeMap::new(),
         policies: PEERS.iter().map(|(peer, _)| (*peer, (0, 0))).collect(),
+        rules: PEERS.iter().map(|(peer, _)| (*peer, PathRules::default())).collect(),
         up: BTreeSet::new(),
     };
     let prefixes = PREFIXES.map(net);
@@ -313,6 +372,10 @@ fn run(steps: &[Step]) {
             Step::Policy { peer, import, export } => {
                 bench.rib.set_policy(PeerId(peer), &policy(import), &policy(export));
                 model.policies.insert(peer, (import, export));
+            }
+            Step::Rules { peer, rules } => {
+                bench.rib.set_rules(PeerId(peer), rules);
+                model.rules.insert(peer, rules);
             }
             Step::Refresh { peer, demarcated } => {
                 for family in Family::ALL {

@@ -147,6 +147,9 @@ pub fn peer(peer: &Peer) -> String {
     line("peer", peer.name());
     line("AS", format!("{}, this side {}", peer.remote_as, peer.local_as));
     line("state", format!("{} for {}", peer.state, duration(peer.state_seconds)));
+    if !peer.rules.is_empty() {
+        line("paths", peer.rules.join(", "));
+    }
     if peer.shutdown {
         line("", "administratively down".to_owned());
     }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use trunkline_api::resources::{Bfd, BgpPeer, Network};
 use trunkline_bgp::bfd::BfdConfig;
-use trunkline_bgp::config::AddPath;
-use trunkline_bgp::config::{Password, PeerConfig};
+use trunkline_bgp::config::{AddPath, Password, PathRules, PeerConfig};
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
 use super::{Hop, Host, Intent, Link, PlanError, Session, peer_field, policy, routes_traffic};
@@ -157,10 +156,11 @@ pub(super) fn default_hops(peers: &[Peer<'_>], family: Family) -> Vec<Hop> {
 /// The speaker's peers.
 pub(super) fn plan(peers: &[Peer<'_>], errors: &mut Vec<PlanError>) -> BTreeMap<PeerKey, PeerConfig> {
     let some_import = peers.iter().any(Peer::imports);
-    peers.iter().map(|peer| (peer.key(), config(peer, some_import, errors))).collect()
+    let reflects = peers.iter().any(|peer| peer.spec.route_reflector_client);
+    peers.iter().map(|peer| (peer.key(), config(peer, some_import, reflects, errors))).collect()
 }
 
-fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> PeerConfig {
+fn config(peer: &Peer<'_>, some_import: bool, reflects: bool, errors: &mut Vec<PlanError>) -> PeerConfig {
     let spec = peer.spec;
     let mut fault = |field: &str, message: String| {
         errors.push(peer_field(peer.network, peer.index, field, message));
@@ -190,6 +190,10 @@ fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> Pe
     config.long_lived = spec.long_lived_stale_seconds;
     config.max_prefixes = spec.max_prefixes;
     config.extended_messages = spec.extended_messages.unwrap_or(true);
+    config.paths = PathRules {
+        graceful_shutdown: spec.graceful_shutdown,
+        route_reflector_client: spec.route_reflector_client,
+    };
     config.add_path = spec.add_path.map_or_else(Default::default, |add_path| AddPath {
         receive: add_path.receive,
         send: octet("addPath.send", add_path.send).and_then(NonZeroU8::new),
@@ -200,7 +204,11 @@ fn config(peer: &Peer<'_>, some_import: bool, errors: &mut Vec<PlanError>) -> Pe
             .unwrap_or_default(),
         multihop: peer.is_multihop(),
     });
-    config.export = policy::originated_only();
+    // A node passes nothing on, unless it reflects: then RFC 4456 says what goes from whom to whom.
+    config.export = match peer.internal && reflects {
+        true => trunkline_bgp::policy::Policy::accept_all(),
+        false => policy::originated_only(),
+    };
     if let Some(password) = spec.password() {
         match Password::new(password.expose()) {
             Ok(password) => config.password = Some(password),

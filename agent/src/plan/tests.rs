@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use trunkline_api::resources::{Network, Subnet};
+use trunkline_bgp::config::PeerConfig;
 use trunkline_bgp::types::{Asn, Community, Family, NextHop, PeerKey};
 
 use super::*;
@@ -247,6 +248,26 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
     intent.router_id = None;
     let bare = plan(&intent, &Host::default()).unwrap().bgp.unwrap();
     assert!(!bare.router_id.is_unspecified(), "a host without IPv4 has an identifier too");
+}
+
+#[test]
+fn a_node_passes_on_only_where_it_reflects() {
+    let exports = |peers: serde_json::Value| {
+        let mut intent = usual();
+        intent.networks = vec![bgp("rack", 65100, peers)];
+        let bgp = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
+        let of = |peer: &PeerConfig| (peer.paths.words(), peer.export.rules.is_empty());
+        bgp.peers.values().map(of).collect::<Vec<_>>()
+    };
+    let external = serde_json::json!({"asn": 65001, "address": "192.0.2.1", "gracefulShutdown": true});
+    let internal = serde_json::json!({"asn": 65100, "address": "192.0.2.3"});
+    let client = serde_json::json!({"asn": 65100, "address": "192.0.2.5", "routeReflectorClient": true});
+    let shutdown = (vec!["graceful shutdown".to_owned()], false);
+    assert_eq!(exports(serde_json::json!([external, internal])), [shutdown.clone(), (vec![], false)]);
+    assert_eq!(
+        exports(serde_json::json!([external, internal, client])),
+        [shutdown, (vec![], true), (vec!["route reflector client".to_owned()], true)]
+    );
 }
 
 #[test]

@@ -82,6 +82,7 @@ pub(crate) fn speakers(netns: &OwnedFd, routers: &[Router]) -> Speakers {
 async fn speaker(router: Router) -> (net::SpeakerHandle, net::Events, net::RouteChanges) {
     let address = Ipv4Addr::new(10, 255, 0, router.number);
     let config = SpeakerConfig {
+        cluster_id: None,
         local_as: Asn(router.asn),
         router_id: address,
         restarting: false,

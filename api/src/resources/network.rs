@@ -148,6 +148,13 @@ pub struct BgpPeer {
     /// Messages of more than 4,096 octets (RFC 8654), if the peer takes them; `false` for one that says so and does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended_messages: Option<bool>,
+    /// The session is about to be taken down (RFC 8326): what the router is told carries GRACEFUL_SHUTDOWN, and what it told is
+    /// the last that is used, so that traffic finds its other way first.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub graceful_shutdown: bool,
+    /// A peer of the network's own AS that this node reflects routes to and from (RFC 4456).
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub route_reflector_client: bool,
     /// Several paths of a prefix from the peer, or to it (RFC 7911).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add_path: Option<AddPath>,

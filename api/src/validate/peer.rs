@@ -62,6 +62,7 @@ impl PeerCheck<'_, '_> {
         self.hops(local_as);
         self.add_path();
         self.bfd();
+        self.path_rules(local_as);
         if self.peer.port == Some(0) {
             self.fault("port", "0 is not a port: write 1 to 65535, or leave it out for 179");
         }
@@ -220,6 +221,18 @@ impl PeerCheck<'_, '_> {
             self.fault(
                 "bfd.multiplier",
                 format!("{multiplier} is not from 1 to 255 (RFC 5880): write how many packets may be missed, or leave it out for 3"),
+            );
+        }
+    }
+
+    /// What is done with the peer's paths beside policy.
+    fn path_rules(&mut self, local_as: Option<u32>) {
+        let peer = self.peer;
+        let internal = local_as == Some(peer.asn);
+        if peer.route_reflector_client && !internal {
+            self.fault(
+                "routeReflectorClient",
+                format!("the peer's AS {} is not the network's own, and only internal peers are clients (RFC 4456): leave it out", peer.asn),
             );
         }
     }

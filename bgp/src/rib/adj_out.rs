@@ -35,7 +35,7 @@ pub enum NotAdvertised {
     NoPath,
     /// The path in use came from this peer.
     SplitHorizon,
-    /// It came from an internal peer, and goes to none (RFC 4271 §9.2).
+    /// It came from an internal peer, and goes to no other, since neither is a client of this speaker (RFC 4271 §9.2, RFC 4456 §6).
     InternalToInternal,
     /// It carries NO_ADVERTISE (RFC 1997).
     NoAdvertise,
@@ -246,7 +246,8 @@ fn export_path<F: AddressFamily>(
     let used = best.used().ok_or(NotAdvertised::NoPath)?;
     let facts = shared.peer(peer).ok_or(NotAdvertised::NoSession)?;
     let session = facts.session.as_ref().ok_or(NotAdvertised::NoSession)?;
-    let (external, export) = (facts.external, facts.export);
+    let (external, export, client) = (facts.external, facts.export, facts.rules.route_reflector_client);
+    let mut reflect = None;
     let (own, ext_next_hop) = (session.next_hop(F::FAMILY), session.ext_next_hop);
     let takes_long_lived = session.long_lived_stale;
     let originated = best.peer() == PeerId::LOCAL;
@@ -255,8 +256,11 @@ fn export_path<F: AddressFamily>(
     }
     if !originated {
         let digest = shared.attributes.digest(used);
-        if !external && shared.peer(best.peer()).is_some_and(|from| !from.external) {
-            return Err(NotAdvertised::InternalToInternal);
+        if !external && let Some(from) = shared.peer(best.peer()).filter(|from| !from.external) {
+            if !client && !from.rules.route_reflector_client {
+                return Err(NotAdvertised::InternalToInternal);
+            }
+            reflect = from.reflect;
         }
         if digest.is_long_lived_stale() && !takes_long_lived {
             return Err(NotAdvertised::LongLivedStale);
@@ -268,7 +272,10 @@ fn export_path<F: AddressFamily>(
             return Err(NotAdvertised::NoExport);
         }
     }
-    let told = shared.transforms.apply(export, &mut shared.attributes, prefix, used, originated);
+    let Shared { transforms, attributes, .. } = shared;
+    let reflected = reflect.and_then(|reflect| transforms.apply(reflect, attributes, prefix, used, false));
+    let told = transforms.apply(export, attributes, prefix, reflected.unwrap_or(used), originated);
+    shared.release(reflected);
     let told = told.ok_or(NotAdvertised::Policy)?;
     let carried = match (F::FAMILY, shared.attributes.next_hop(told).or(own)) {
         (_, None) => false,

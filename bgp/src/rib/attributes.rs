@@ -20,6 +20,7 @@ use rustc_hash::FxHasher;
 
 use crate::types::{Asn, Community, NextHop};
 use crate::wire::PathAttributes;
+use crate::wire::attributes::table as codes;
 
 /// The number of an interned attribute set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +68,7 @@ impl Digest {
     const ORIGINATOR: u16 = 1 << 6;
     const LLGR_STALE: u16 = 1 << 7;
     const NO_LLGR: u16 = 1 << 8;
+    const GRACEFUL_SHUTDOWN: u16 = 1 << 9;
 
     /// LOCAL_PREF, 100 where there is none.
     pub(super) fn local_pref(&self) -> u32 {
@@ -101,6 +103,11 @@ impl Digest {
         self.flags & Self::LLGR_STALE != 0
     }
 
+    /// GRACEFUL_SHUTDOWN (RFC 8326).
+    pub(super) fn has_graceful_shutdown(&self) -> bool {
+        self.flags & Self::GRACEFUL_SHUTDOWN != 0
+    }
+
     pub(super) fn has_no_llgr(&self) -> bool {
         self.flags & Self::NO_LLGR != 0
     }
@@ -130,6 +137,7 @@ impl Digest {
                             Community::NO_ADVERTISE => Self::NO_ADVERTISE,
                             Community::LLGR_STALE => Self::LLGR_STALE,
                             Community::NO_LLGR => Self::NO_LLGR,
+                            Community::GRACEFUL_SHUTDOWN => Self::GRACEFUL_SHUTDOWN,
                             Community::NO_EXPORT_SUBCONFED => Self::NO_EXPORT_SUBCONFED,
                             _ => 0,
                         };
@@ -378,6 +386,14 @@ impl AttributeTable {
             &bytes[..1 + usize::from(bytes[0])]
         };
         one == other || bytes(one) == bytes(other)
+    }
+
+    /// Whether a cluster is in CLUSTER_LIST.
+    pub(super) fn has_cluster(&self, id: AttrId, cluster: Ipv4Addr) -> bool {
+        self.digest(id).cluster_len > 0
+            && values(self.block(id)).any(|(code, value)| {
+                code == codes::CLUSTER_LIST && value.chunks_exact(4).any(|member| *member == cluster.octets())
+            })
     }
 
     /// ORIGINATOR_ID, if there is one.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::config::PathRules;
 use crate::policy::Policy;
 use crate::types::{Asn, Community, Family, FamilySet, LargeCommunity, NextHop, PeerKey};
 
@@ -12,6 +13,8 @@ pub struct RibConfig {
     pub local_as: Asn,
     /// The BGP identifier: a path whose ORIGINATOR_ID it is has looped (RFC 4456 §8).
     pub router_id: Ipv4Addr,
+    /// A path whose CLUSTER_LIST has it has looped (RFC 4456 §8); put in front of that list when a path is reflected.
+    pub cluster_id: Ipv4Addr,
     /// The most paths that a prefix is spread over (ECMP); 0 counts as 1.
     pub max_paths: usize,
 }
@@ -27,6 +30,8 @@ pub struct RibPeer {
     pub import: Policy,
     /// What it is told.
     pub export: Policy,
+    /// What the protocol does with its paths besides.
+    pub rules: PathRules,
 }
 
 /// What a session agreed on, as far as the tables need it.

@@ -20,8 +20,8 @@
 //!
 //! Done: RFC 4271 §9 without aggregation and without an IGP (all interior costs are equal, next hops are taken
 //! as reachable), ECMP over paths that are equal up to "external over internal", RFC 1997's well-known
-//! communities, RFC 4724's stale paths and deferral, ORIGINATOR_ID and CLUSTER_LIST in the decision (RFC 4456
-//! §9), ADD-PATH both ways (RFC 7911). Not done: reflecting (an internal path goes to no internal peer), confederations.
+//! communities and GRACEFUL_SHUTDOWN (RFC 8326), RFC 4724's stale paths and deferral, route reflection (RFC 4456), ADD-PATH
+//! both ways (RFC 7911). Not done: confederations.
 //!
 //! Awkward: paths from before a restart that the peer does not announce again must go, and may not go before its
 //! End-of-RIB. They are marked, not copied; a path announced again loses the mark. If the session is lost a
@@ -37,8 +37,6 @@ mod row_set;
 mod table;
 mod transform;
 
-use std::net::Ipv4Addr;
-
 use ipnet::IpNet;
 
 pub use adj_out::NotAdvertised;
@@ -51,6 +49,7 @@ use attributes::AttrId;
 use peer::Shared;
 use table::{Table, Taken};
 
+use crate::config::PathRules;
 use crate::policy::Policy;
 use crate::types::{AddressFamily, Family, FamilySet, Ipv4, Ipv6, NextHop, PeerId};
 use crate::wire::{Nlri, PathAttributes, Prefixes, Update};
@@ -90,11 +89,6 @@ impl Rib {
         Rib { shared: Shared::new(config), v4: Table::default(), v6: Table::default() }
     }
 
-    /// Another BGP identifier, for paths that come from now on. A session cannot outlive such a change.
-    pub fn set_router_id(&mut self, router_id: Ipv4Addr) {
-        self.shared.config.router_id = router_id;
-    }
-
     /// Adds a peer, without a session. The caller gives out the ids: small numbers, below [`PeerId::LOCAL`], each
     /// to one peer at a time.
     pub fn add_peer(&mut self, peer: PeerId, facts: RibPeer) {
@@ -115,7 +109,10 @@ impl Rib {
             return;
         }
         let families = facts.families;
-        self.shared.session_up(peer, facts);
+        let reflected_anew = self.shared.session_up(peer, facts);
+        if reflected_anew {
+            self.reflect_again();
+        }
         for family in families.iter() {
             in_family!(self, family, |table, shared| begin(table, shared, peer));
         }
@@ -240,6 +237,41 @@ impl Rib {
         }
         self.shared.signal(peer);
         self.shared.collect();
+    }
+
+    /// Puts other rules for the peer's paths in place; only what differs is sent.
+    pub fn set_rules(&mut self, peer: PeerId, rules: PathRules) {
+        let client = |shared: &Shared| shared.peer(peer).is_some_and(|it| it.rules.route_reflector_client);
+        let was_client = client(&self.shared);
+        let (import, export) = self.shared.set_rules(peer, rules);
+        for family in Family::ALL {
+            in_family!(self, family, |table, shared| {
+                if import {
+                    table.import_again(shared, peer);
+                }
+                if export {
+                    look_at_all(table, shared, peer);
+                }
+            });
+        }
+        if client(&self.shared) != was_client {
+            self.reflect_again();
+        }
+        self.shared.signal(peer);
+        self.shared.collect();
+    }
+
+    /// What goes from internal peers to internal peers is looked at again.
+    fn reflect_again(&mut self) {
+        for peer in self.shared.peers_up().to_vec() {
+            if self.shared.peer(peer).is_none_or(|peer| peer.external) {
+                continue;
+            }
+            for family in Family::ALL {
+                in_family!(self, family, |table, shared| look_at_all(table, shared, peer));
+            }
+            self.shared.signal(peer);
+        }
     }
 
     /// This side announces other next hops as its own: paths that carry them are told again.

@@ -13,8 +13,9 @@ use super::facts::{Counts, RibConfig, RibPeer, SessionFacts};
 use super::row_set::RowSet;
 use super::table::{Filtered, Taken};
 use super::transform::{Direction, TransformId, Transforms};
+use crate::config::PathRules;
 use crate::policy::Policy;
-use crate::types::{Family, FamilySet, PeerId, PeerKey};
+use crate::types::{Asn, Family, FamilySet, PeerId, PeerKey};
 
 /// A configured peer.
 #[derive(Debug)]
@@ -22,9 +23,12 @@ pub(super) struct Peer {
     pub(super) address: PeerKey,
     /// In another AS.
     pub(super) external: bool,
-    neighbour: Direction,
+    remote_as: Asn,
+    pub(super) rules: PathRules,
     import: TransformId,
     pub(super) export: TransformId,
+    /// Of an internal peer once it was up: what its paths become on the way to other internal peers (RFC 4456).
+    pub(super) reflect: Option<TransformId>,
     /// Of the last session: stale paths are compared by it too.
     pub(super) router_id: Ipv4Addr,
     /// This side's addresses in the last session.
@@ -92,14 +96,16 @@ impl Shared {
     pub(super) fn add_peer(&mut self, id: PeerId, facts: RibPeer) {
         debug_assert!(id < PeerId::LOCAL, "{id:?} is larger than any peer");
         debug_assert!(self.peer(id).is_none(), "{id:?} is there already");
-        let neighbour = Direction::Import { neighbour_as: facts.remote_as };
+        let (import, export) = self.directions(facts.remote_as, facts.rules);
         let external = facts.remote_as != self.config.local_as;
         let peer = Peer {
             address: facts.address,
             external,
-            neighbour,
-            import: self.transforms.join(neighbour, &facts.import),
-            export: self.transforms.join(self.export_direction(external), &facts.export),
+            remote_as: facts.remote_as,
+            rules: facts.rules,
+            import: self.transforms.join(import, &facts.import),
+            export: self.transforms.join(export, &facts.export),
+            reflect: None,
             router_id: Ipv4Addr::UNSPECIFIED,
             own_addresses: SmallVec::new(),
             session: None,
@@ -116,9 +122,17 @@ impl Shared {
         self.peers[place] = Some(peer);
     }
 
-    fn export_direction(&self, external: bool) -> Direction {
+    /// Of import and export with a peer of this AS.
+    fn directions(&self, remote_as: Asn, rules: PathRules) -> (Direction, Direction) {
         let local_as = self.config.local_as;
-        if external { Direction::ExportExternal { local_as } } else { Direction::ExportInternal { local_as } }
+        let external = remote_as != local_as;
+        // What is reflected is not decided by the transforms: clients and others share them.
+        let rules = PathRules { route_reflector_client: false, ..rules };
+        let import = Direction::Import { neighbour_as: remote_as, external, rules };
+        match external {
+            true => (import, Direction::ExportExternal { local_as, rules }),
+            false => (import, Direction::ExportInternal { local_as, rules }),
+        }
     }
 
     /// Forgets a peer that has neither session nor paths.
@@ -126,6 +140,7 @@ impl Shared {
         if let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::take) {
             self.transforms.leave(peer.import);
             self.transforms.leave(peer.export);
+            peer.reflect.into_iter().for_each(|reflect| self.transforms.leave(reflect));
         }
         self.written.retain(|(_, to)| *to != id);
     }
@@ -134,10 +149,9 @@ impl Shared {
     pub(super) fn set_policy(&mut self, id: PeerId, import: &Policy, export: &Policy) -> (bool, bool) {
         let Some(peer) = self.peer(id) else { return (false, false) };
         let (old_import, old_export) = (peer.import, peer.export);
-        let export_direction = self.export_direction(peer.external);
-        let neighbour = peer.neighbour;
-        let new_import = self.transforms.join(neighbour, import);
-        let new_export = self.transforms.join(export_direction, export);
+        let directions = self.directions(peer.remote_as, peer.rules);
+        let new_import = self.transforms.join(directions.0, import);
+        let new_export = self.transforms.join(directions.1, export);
         self.transforms.leave(old_import);
         self.transforms.leave(old_export);
         if let Some(peer) = self.peer_mut(id) {
@@ -147,8 +161,35 @@ impl Shared {
         (old_import != new_import, old_export != new_export)
     }
 
-    pub(super) fn session_up(&mut self, id: PeerId, facts: SessionFacts) {
-        let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+    /// Puts other rules in place; whether import and export differ from the last ones.
+    pub(super) fn set_rules(&mut self, id: PeerId, rules: PathRules) -> (bool, bool) {
+        let Some(peer) = self.peer(id) else { return (false, false) };
+        let old = (peer.import, peer.export);
+        let directions = self.directions(peer.remote_as, rules);
+        let new = (self.transforms.turn(old.0, directions.0), self.transforms.turn(old.1, directions.1));
+        if let Some(peer) = self.peer_mut(id) {
+            (peer.rules, peer.import, peer.export) = (rules, new.0, new.1);
+        }
+        (old.0 != new.0, old.1 != new.1)
+    }
+
+    /// What the peer's paths become when they are reflected; whether they became something else in its last session.
+    fn reflect_from(&mut self, id: PeerId, originator: Ipv4Addr) -> bool {
+        let cluster = self.config.cluster_id;
+        let Some(peer) = self.peer(id).filter(|peer| !peer.external) else { return false };
+        let old = peer.reflect;
+        let new = self.transforms.join(Direction::Reflect { originator, cluster }, &Policy::accept_all());
+        old.into_iter().for_each(|old| self.transforms.leave(old));
+        if let Some(peer) = self.peer_mut(id) {
+            peer.reflect = Some(new);
+        }
+        old.is_some_and(|old| old != new)
+    }
+
+    /// A session is established; whether paths that stayed from the last one are reflected differently from now on.
+    pub(super) fn session_up(&mut self, id: PeerId, facts: SessionFacts) -> bool {
+        let reflected_anew = self.reflect_from(id, facts.router_id);
+        let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::as_mut) else { return false };
         for family in facts.add_path.iter() {
             self.path_sessions[family.index()] += 1;
             peer.out[family.index()].tell_paths();
@@ -159,6 +200,7 @@ impl Shared {
         if !self.up.contains(&id) {
             self.up.push(id);
         }
+        reflected_anew
     }
 
     pub(super) fn session_down(&mut self, id: PeerId) {
@@ -255,6 +297,9 @@ impl Shared {
         }
         if self.attributes.originator_id(received) == Some(self.config.router_id) {
             return Some(Filtered::OriginatorLoop);
+        }
+        if self.attributes.has_cluster(received, self.config.cluster_id) {
+            return Some(Filtered::ClusterLoop);
         }
         let next_hop = self.attributes.next_hop(received)?.address();
         peer.own_addresses.contains(&next_hop).then_some(Filtered::OwnNextHop)

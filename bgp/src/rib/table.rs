@@ -44,6 +44,8 @@ pub enum Filtered {
     AsLoop,
     /// Its ORIGINATOR_ID is this speaker (RFC 4456 §8).
     OriginatorLoop,
+    /// This speaker's cluster is in its CLUSTER_LIST (RFC 4456 §8).
+    ClusterLoop,
     /// Its next hop is this speaker's own address (RFC 4271 §5.1.3).
     OwnNextHop,
 }
@@ -125,6 +127,7 @@ impl Path {
             2 => Some(Filtered::AsLoop),
             3 => Some(Filtered::OriginatorLoop),
             4 => Some(Filtered::OwnNextHop),
+            5 => Some(Filtered::ClusterLoop),
             _ => None,
         }
     }
@@ -136,6 +139,7 @@ impl Path {
             Some(Filtered::AsLoop) => 2,
             Some(Filtered::OriginatorLoop) => 3,
             Some(Filtered::OwnNextHop) => 4,
+            Some(Filtered::ClusterLoop) => 5,
         };
         self.owner = self.owner & !Self::REASON | reason << Self::REASON_SHIFT;
     }

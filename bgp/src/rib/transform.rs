@@ -9,12 +9,15 @@
 //! other's for ever. Instead both are remembered with their generation, and an entry whose sets are gone is
 //! computed again.
 
+use std::net::Ipv4Addr;
+
 use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 
 use super::attributes::{AttrId, AttributeTable};
+use crate::config::PathRules;
 use crate::policy::{Policy, RuleMask, Verdict};
-use crate::types::{Asn, NextHop};
+use crate::types::{Asn, Community, NextHop};
 use crate::wire::PathAttributes;
 use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, table as codes};
 
@@ -22,11 +25,13 @@ use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, tab
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// From a neighbour of this AS.
-    Import { neighbour_as: Asn },
+    Import { neighbour_as: Asn, external: bool, rules: PathRules },
     /// To an external peer, from this AS.
-    ExportExternal { local_as: Asn },
+    ExportExternal { local_as: Asn, rules: PathRules },
     /// To an internal peer, from this AS.
-    ExportInternal { local_as: Asn },
+    ExportInternal { local_as: Asn, rules: PathRules },
+    /// From one internal peer, of this BGP identifier, to others: done before the export to each of them (RFC 4456 §8).
+    Reflect { originator: Ipv4Addr, cluster: Ipv4Addr },
 }
 
 /// The rule masks that outcomes are remembered under; past that all is forgotten and begun again.
@@ -90,7 +95,7 @@ impl Transform {
         input: AttrId,
         originated: bool,
     ) -> Option<AttrId> {
-        if self.is_identity() {
+        if self.is_identity(table, input) {
             return Some(table.acquire(input));
         }
         let mask = self.looks_at_prefix.then(|| self.policy.rule_mask(&prefix.into()));
@@ -136,10 +141,11 @@ impl Transform {
     }
 
     /// Nothing to do, nothing to remember: import without rules.
-    fn is_identity(&self) -> bool {
-        matches!(self.direction, Direction::Import { .. })
-            && self.policy.rules.is_empty()
+    fn is_identity(&self, table: &AttributeTable, input: AttrId) -> bool {
+        let Direction::Import { external, rules, .. } = self.direction else { return false };
+        self.policy.rules.is_empty()
             && self.policy.default == Verdict::Accept
+            && !(external && (rules.graceful_shutdown || table.digest(input).has_graceful_shutdown()))
     }
 
     fn compute(
@@ -166,8 +172,9 @@ impl Transform {
     /// path, and what stays within the AS left out; put into `out`. None: the set has something that this does not know.
     fn shortcut(&self, block: &[u8], originated: bool, out: &mut Vec<u8>) -> Option<()> {
         const AS_SEQUENCE: u8 = 2;
-        let Direction::ExportExternal { local_as } = self.direction else { return None };
-        if !self.policy.rules.is_empty() || self.policy.default == Verdict::Reject {
+        let Direction::ExportExternal { local_as, rules } = self.direction else { return None };
+        if rules.graceful_shutdown || !self.policy.rules.is_empty() || self.policy.default == Verdict::Reject
+        {
             return None;
         }
         out.clear();
@@ -219,8 +226,17 @@ impl Transform {
         let mut next_hop = table.next_hop(input);
         let learned_med = attributes.med;
         let prepended = match self.direction {
-            Direction::Import { neighbour_as } => neighbour_as,
-            Direction::ExportExternal { local_as } | Direction::ExportInternal { local_as } => local_as,
+            Direction::Import { neighbour_as, .. } => neighbour_as,
+            Direction::ExportExternal { local_as, .. } | Direction::ExportInternal { local_as, .. } => {
+                local_as
+            }
+            Direction::Reflect { originator, cluster } => {
+                attributes.originator_id.get_or_insert(originator);
+                attributes.cluster_list.insert(0, cluster);
+                let mut block = Vec::new();
+                attributes.encode(&mut block);
+                return Some((next_hop, block));
+            }
         };
         if let Direction::ExportExternal { .. } = self.direction {
             // A MED is a matter between two neighbours, not passed on to a third (RFC 4271 §5.1.4); taken out
@@ -231,21 +247,44 @@ impl Transform {
             return None;
         }
         match self.direction {
-            Direction::Import { .. } => {}
-            Direction::ExportExternal { local_as } => {
+            Direction::Import { external, rules, .. } => {
+                if external && rules.graceful_shutdown {
+                    add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
+                }
+                // After the policy, whose LOCAL_PREF would keep traffic on a path that is about to go (RFC 8326 §4.2). One
+                // that takes the community out is the way to say no.
+                if external && attributes.communities.contains(&Community::GRACEFUL_SHUTDOWN) {
+                    attributes.local_pref = Some(0);
+                }
+            }
+            Direction::ExportExternal { local_as, rules } => {
+                if rules.graceful_shutdown {
+                    add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
+                }
                 attributes.as_path.prepend(local_as, 1);
                 attributes.local_pref = None; // RFC 4271 §5.1.5
                 attributes.originator_id = None; // reflection ends at the AS's edge (RFC 4456 §8)
                 attributes.cluster_list.clear();
                 next_hop = None; // this speaker itself (RFC 4271 §5.1.3)
             }
-            Direction::ExportInternal { .. } => {
+            Direction::ExportInternal { rules, .. } => {
                 attributes.local_pref.get_or_insert(100);
+                if rules.graceful_shutdown {
+                    add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
+                    attributes.local_pref = Some(0);
+                }
             }
+            Direction::Reflect { .. } => {}
         }
         let mut block = Vec::new();
         attributes.encode(&mut block);
         Some((next_hop, block))
+    }
+}
+
+fn add_community(attributes: &mut PathAttributes, community: Community) {
+    if !attributes.communities.contains(&community) {
+        attributes.communities.push(community);
     }
 }
 
@@ -269,6 +308,14 @@ impl Transforms {
         });
         self.0[place].get_or_insert_with(|| Transform::new(direction, policy.clone())).users += 1;
         TransformId(place)
+    }
+
+    /// The transform of another direction with the policy of `id`, which has one user less.
+    pub(super) fn turn(&mut self, id: TransformId, direction: Direction) -> TransformId {
+        let policy = self.0[id.0].as_ref().map_or_else(Policy::accept_all, |it| it.policy.clone());
+        let turned = self.join(direction, &policy);
+        self.leave(id);
+        turned
     }
 
     /// One user less; the last one takes the transform with it.
@@ -317,7 +364,10 @@ mod tests {
     const LARGE: &[u8] = &[0xc0, 32, 12, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
 
     fn export() -> Transform {
-        Transform::new(Direction::ExportExternal { local_as: Asn(65000) }, Policy::accept_all())
+        Transform::new(
+            Direction::ExportExternal { local_as: Asn(65000), rules: PathRules::default() },
+            Policy::accept_all(),
+        )
     }
 
     /// Of a path of `count` members in one sequence.
@@ -366,8 +416,10 @@ mod tests {
         }
         let block = [ORIGIN, PATH].concat();
         let reject = Transform::new(export().direction, Policy::reject_all());
-        let internal =
-            Transform::new(Direction::ExportInternal { local_as: Asn(65000) }, Policy::accept_all());
+        let internal = Transform::new(
+            Direction::ExportInternal { local_as: Asn(65000), rules: PathRules::default() },
+            Policy::accept_all(),
+        );
         assert_eq!(reject.shortcut(&block, false, &mut Vec::new()), None);
         assert_eq!(internal.shortcut(&block, false, &mut Vec::new()), None);
     }

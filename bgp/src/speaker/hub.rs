@@ -137,6 +137,7 @@ pub(super) fn rib_peer(config: &PeerConfig) -> RibPeer {
         remote_as: config.remote_as,
         import: config.import.clone(),
         export: config.export.clone(),
+        rules: config.paths,
     }
 }
 

@@ -72,6 +72,7 @@ impl Route {
                 Filtered::Policy => "refused by import policy",
                 Filtered::AsLoop => "the local AS is in its AS_PATH",
                 Filtered::OriginatorLoop => "its ORIGINATOR_ID is this speaker",
+                Filtered::ClusterLoop => "this speaker's cluster is in its CLUSTER_LIST",
                 Filtered::OwnNextHop => "its next hop is this speaker",
             }),
             ..Route::new(path.prefix, attributes.parse())

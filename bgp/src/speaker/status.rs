@@ -57,6 +57,8 @@ pub struct PeerStatus {
     pub remote_as: Asn,
     /// The AS number of this side.
     pub local_as: Asn,
+    /// What is done with its paths beside policy, in words; nothing where all is usual.
+    pub rules: Vec<String>,
     /// Administratively down.
     pub shutdown: bool,
     /// State of the session; of the more advanced connection while there are two.

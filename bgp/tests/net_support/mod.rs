@@ -52,6 +52,7 @@ impl Node {
             connect_timeout: Duration::from_millis(1500),
         };
         let config = SpeakerConfig {
+            cluster_id: None,
             local_as: Asn(asn),
             router_id: [10, 0, (asn >> 8) as u8, asn as u8].into(),
             restarting: options.restarting,

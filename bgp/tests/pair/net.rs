@@ -122,6 +122,7 @@ impl Net {
     /// Node `host` in AS 65000 + host; not started.
     pub(crate) fn add(&mut self, host: u8) -> &mut Node {
         let config = SpeakerConfig {
+            cluster_id: None,
             local_as: Asn(65000 + u32::from(host)),
             router_id: Ipv4Addr::new(10, 0, 0, host),
             restarting: false,

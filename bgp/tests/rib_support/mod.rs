@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
+use trunkline_bgp::config::PathRules;
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::rib::{FibPath, Rib, RibConfig, RibPeer, SessionFacts};
 use trunkline_bgp::types::{Asn, Family, FamilySet, Ipv4, NextHop, PeerId};
@@ -17,7 +18,7 @@ pub(crate) const LOCAL_AS: Asn = Asn(65000);
 pub(crate) const ROUTER_ID: Ipv4Addr = Ipv4Addr::new(1, 1, 1, 1);
 
 pub(crate) fn config(max_paths: usize) -> RibConfig {
-    RibConfig { local_as: LOCAL_AS, router_id: ROUTER_ID, max_paths }
+    RibConfig { local_as: LOCAL_AS, router_id: ROUTER_ID, cluster_id: ROUTER_ID, max_paths }
 }
 
 /// Peer `number` has address 10.0.0.number and that identifier, and is in AS 65000 + `number`, or in ours.
@@ -35,6 +36,7 @@ pub(crate) fn peer(number: u32, external: bool) -> RibPeer {
         remote_as: remote_as(number, external),
         import: Policy::accept_all(),
         export: Policy::accept_all(),
+        rules: PathRules::default(),
     }
 }
 

@@ -32,6 +32,7 @@ impl Peer {
             interface: self.config.interface,
             remote_as: self.config.remote_as,
             local_as: self.local.asn,
+            rules: self.config.paths.words(),
             shutdown: self.config.shutdown,
             state: self.state,
             state_for: ago(self.state_since),

@@ -1,0 +1,162 @@
+//! What the protocol does with paths beside policy: graceful shutdown (RFC 8326) and route reflection (RFC 4456).
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod rib_support;
+
+use std::net::Ipv4Addr;
+
+use rib_support::*;
+use trunkline_bgp::config::PathRules;
+use trunkline_bgp::policy::{Actions, Policy, Rule, Verdict};
+use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
+use trunkline_bgp::types::{Community, Family, FamilySet, PeerId};
+use trunkline_bgp::wire::PathAttributes;
+
+const V4: Family = Family::Ipv4Unicast;
+const PREFIX: &str = "192.0.2.0/24";
+
+fn shutting() -> PathRules {
+    PathRules { graceful_shutdown: true, ..PathRules::default() }
+}
+
+fn client() -> PathRules {
+    PathRules { route_reflector_client: true, ..PathRules::default() }
+}
+
+fn filtered(bench: &Bench, number: u32) -> Option<Filtered> {
+    bench.rib.received(PeerId(number), V4).next().unwrap().filtered
+}
+
+#[test]
+fn a_path_with_graceful_shutdown_is_the_last_to_be_used() {
+    let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
+    let going = PathAttributes { communities: vec![Community::GRACEFUL_SHUTDOWN], ..path(&[65001]) };
+    bench.announce(1, PREFIX, &going);
+    assert_eq!(bench.fib(PREFIX), [address(1)], "as long as there is no other");
+    let (_, told) = bench.told_of(4, PREFIX).unwrap();
+    assert_eq!((told.local_pref, told.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
+    bench.announce(2, PREFIX, &path(&[65002, 7, 8, 9]));
+    assert_eq!(bench.fib(PREFIX), [address(2)]);
+
+    // Import policy's LOCAL_PREF does not keep it, taking the community out does.
+    let rule = |set| Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let preferred = Actions { local_pref: Some(500), ..Actions::default() };
+    bench.rib.set_policy(PeerId(1), &rule(preferred.clone()), &Policy::accept_all());
+    assert_eq!(bench.fib(PREFIX), [address(2)]);
+    let kept = Actions { remove_communities: vec![Community::GRACEFUL_SHUTDOWN], ..preferred };
+    bench.rib.set_policy(PeerId(1), &rule(kept), &Policy::accept_all());
+    assert_eq!(bench.fib(PREFIX), [address(1)]);
+
+    // From an internal peer LOCAL_PREF comes as it should be.
+    bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &Policy::accept_all());
+    bench.announce(4, PREFIX, &PathAttributes { local_pref: Some(300), ..going });
+    assert_eq!(bench.fib(PREFIX), [address(4)]);
+}
+
+#[test]
+fn a_session_that_is_to_go_says_so_and_is_used_last() {
+    let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
+    bench.rib.originate(net("10.9.0.0/16"), &Origination::default());
+    bench.announce(1, PREFIX, &path(&[65001]));
+    bench.announce(2, PREFIX, &path(&[65002, 7]));
+    assert_eq!(bench.fib(PREFIX), [address(1)]);
+    let communities = |bench: &mut Bench, number| bench.told_of(number, "10.9.0.0/16").unwrap().1.communities;
+    assert!(communities(&mut bench, 1).is_empty());
+
+    bench.rib.set_rules(PeerId(1), shutting());
+    assert_eq!(bench.fib(PREFIX), [address(2)]);
+    assert_eq!(communities(&mut bench, 1), [Community::GRACEFUL_SHUTDOWN]);
+    assert!(communities(&mut bench, 2).is_empty(), "that session stays");
+    bench.rib.set_rules(PeerId(4), shutting());
+    let (_, told) = bench.told_of(4, "10.9.0.0/16").unwrap();
+    assert_eq!((told.local_pref, told.communities), (Some(0), vec![Community::GRACEFUL_SHUTDOWN]));
+
+    bench.rib.set_rules(PeerId(1), PathRules::default());
+    assert_eq!(bench.fib(PREFIX), [address(1)]);
+    assert!(communities(&mut bench, 1).is_empty());
+}
+
+/// Peers 1 and 2 are clients, 4 and 5 are not, 6 is external (RFC 4456 §6).
+fn reflector() -> Bench {
+    let mut bench = Bench::new(1, &[(1, false), (2, false), (4, false), (5, false), (6, true)]);
+    bench.rib.set_rules(PeerId(1), client());
+    bench.rib.set_rules(PeerId(2), client());
+    bench
+}
+
+fn internal() -> PathAttributes {
+    PathAttributes { local_pref: Some(100), ..path(&[7]) }
+}
+
+#[test]
+fn clients_hear_everybody_and_are_heard_by_everybody() {
+    for (from, expected) in [(1, vec![2, 4, 5, 6]), (4, vec![1, 2, 6]), (6, vec![1, 2, 4, 5])] {
+        let mut bench = reflector();
+        let attributes = if from == 6 { path(&[65006, 7]) } else { internal() };
+        bench.announce(from, PREFIX, &attributes);
+        let told: Vec<u32> =
+            [1, 2, 4, 5, 6].into_iter().filter(|to| bench.told_of(*to, PREFIX).is_some()).collect();
+        assert_eq!(told, expected, "from {from}");
+        let reason = bench.rib.not_advertised(PeerId(5), &net(PREFIX));
+        assert_eq!(reason, (from == 4).then_some(NotAdvertised::InternalToInternal), "from {from}");
+    }
+}
+
+#[test]
+fn what_is_reflected_carries_its_way_and_keeps_the_rest() {
+    let mut bench = reflector();
+    bench.announce(1, PREFIX, &internal());
+    let (hop, told) = bench.told_of(4, PREFIX).unwrap();
+    assert_eq!(hop, next_hop(1, &net(PREFIX)));
+    let reflected = PathAttributes {
+        originator_id: Some(Ipv4Addr::new(10, 0, 0, 1)),
+        cluster_list: vec![ROUTER_ID],
+        ..internal()
+    };
+    assert_eq!(told, reflected);
+    let (_, outside) = bench.told_of(6, PREFIX).unwrap();
+    assert_eq!((outside.originator_id, outside.cluster_list), (None, vec![]));
+
+    // Reflected a second time: the originator stays, the cluster is put in front.
+    let other = Ipv4Addr::new(9, 9, 9, 9);
+    let far = PathAttributes {
+        originator_id: Some(other),
+        cluster_list: vec![Ipv4Addr::new(8, 8, 8, 8)],
+        ..internal()
+    };
+    bench.announce(1, PREFIX, &far);
+    let (_, told) = bench.told_of(2, PREFIX).unwrap();
+    assert_eq!(told.originator_id, Some(other));
+    assert_eq!(told.cluster_list, [ROUTER_ID, Ipv4Addr::new(8, 8, 8, 8)]);
+
+    bench.announce(1, PREFIX, &PathAttributes { cluster_list: vec![other, ROUTER_ID], ..internal() });
+    assert_eq!(filtered(&bench, 1), Some(Filtered::ClusterLoop));
+    assert!(bench.told(2).is_empty());
+    bench.announce(1, PREFIX, &PathAttributes { originator_id: Some(ROUTER_ID), ..internal() });
+    assert_eq!(filtered(&bench, 1), Some(Filtered::OriginatorLoop));
+}
+
+#[test]
+fn a_peer_becomes_a_client_and_ceases_to_be_one() {
+    let mut bench = Bench::new(1, &[(1, false), (4, false), (5, false)]);
+    bench.announce(1, PREFIX, &internal());
+    bench.announce(4, "198.51.100.0/24", &internal());
+    assert!(bench.told(1).is_empty() && bench.told(5).is_empty());
+    bench.rib.set_rules(PeerId(1), client());
+    assert_eq!(bench.told(1), ["198.51.100.0/24"]);
+    assert_eq!((bench.told(4), bench.told(5)), (vec![PREFIX.to_owned()], vec![PREFIX.to_owned()]));
+    bench.rib.set_rules(PeerId(1), PathRules::default());
+    assert!([1, 4, 5].into_iter().all(|number| bench.told(number).is_empty()));
+}
+
+#[test]
+fn a_client_that_comes_back_under_another_identifier_is_reflected_under_it() {
+    let mut bench = reflector();
+    bench.announce(1, PREFIX, &internal());
+    assert_eq!(bench.told_of(2, PREFIX).unwrap().1.originator_id, Some(Ipv4Addr::new(10, 0, 0, 1)));
+    bench.lose(1, FamilySet::ALL);
+    let renamed = Ipv4Addr::new(10, 7, 7, 7);
+    bench.up_with(1, SessionFacts { router_id: renamed, ..session(1) });
+    bench.announce(1, PREFIX, &internal());
+    assert_eq!(bench.told_of(2, PREFIX).unwrap().1.originator_id, Some(renamed));
+}
