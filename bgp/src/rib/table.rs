@@ -616,7 +616,7 @@ impl<F: AddressFamily> Table<F> {
     /// An originated path is used at once, and out of use at once; what is learned waits for the end of the hold.
     fn decide_held(&mut self, shared: &mut Shared, row: u32, before: &InUse) {
         let local = self.path_of(row, PeerId::LOCAL, None);
-        if local.is_none() && !before.best.is_some_and(|(peer, _)| peer == PeerId::LOCAL) {
+        if local.is_none() && before.best.is_none_or(|(peer, _)| peer != PeerId::LOCAL) {
             return;
         }
         let mut candidates = Candidates::new();
