@@ -70,12 +70,23 @@ fn keep_least<K: Ord>(candidates: &mut Candidates, key: impl Fn(&Candidate) -> K
     }
 }
 
+/// In pairs where there are few. A peer with ADD-PATH may send as many as it likes, and then they are sorted.
 fn keep_least_med_of_each_neighbour(candidates: &mut Candidates) {
-    let all = candidates.clone();
-    candidates.retain(|path| {
-        !all.iter().any(|other| other.neighbour_as == path.neighbour_as && other.med < path.med)
-    });
+    if candidates.len() <= FEW {
+        let all = candidates.clone();
+        candidates.retain(|path| {
+            !all.iter().any(|other| other.neighbour_as == path.neighbour_as && other.med < path.med)
+        });
+        return;
+    }
+    let mut least: Vec<(u32, u32)> = candidates.iter().map(|path| (path.neighbour_as, path.med)).collect();
+    least.sort_unstable();
+    least.dedup_by_key(|(neighbour_as, _)| *neighbour_as);
+    candidates.retain(|path| least.binary_search(&(path.neighbour_as, path.med)).is_ok());
 }
+
+/// So many are compared in pairs faster than they are sorted.
+const FEW: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -182,6 +193,27 @@ mod tests {
         // All orders agree, also where pairs would go in a circle.
         for order in [[0, 1, 2], [1, 2, 0], [2, 0, 1]] {
             assert_eq!(selected(&order.map(|place| paths[place]), 1), [3]);
+        }
+    }
+
+    /// More than [`FEW`] are sorted, with the outcome that comparing each with each has.
+    #[test]
+    fn many_paths_keep_the_least_med_of_each_neighbour_too() {
+        for count in [2, FEW as u32, FEW as u32 + 1, 200] {
+            let paths: Candidates = (0..count)
+                .map(|number| Candidate {
+                    neighbour_as: 65000 + number * 7 % 3,
+                    med: 5 + number * 31 % 11,
+                    ..path(number)
+                })
+                .collect();
+            let beaten = |path: &Candidate| {
+                paths.iter().any(|other| other.neighbour_as == path.neighbour_as && other.med < path.med)
+            };
+            let wanted: Vec<u32> = paths.iter().filter(|path| !beaten(path)).map(|path| path.path).collect();
+            let mut kept = paths.clone();
+            keep_least_med_of_each_neighbour(&mut kept);
+            assert_eq!(kept.iter().map(|path| path.path).collect::<Vec<_>>(), wanted, "{count} paths");
         }
     }
 

@@ -283,9 +283,8 @@ impl<F: AddressFamily> Table<F> {
         })
     }
 
-    /// The paths of a row that may be used, numbered, in the order of preference. Of a held family only what is
-    /// originated.
-    pub(super) fn ranked(&self, shared: &Shared, row: u32) -> SmallVec<[(u32, Path); 4]> {
+    /// The paths of a row that may be used. Of a held family only what is originated.
+    pub(super) fn usable(&self, shared: &Shared, row: u32) -> Candidates {
         let held = shared.is_held(F::FAMILY);
         let mut candidates = Candidates::new();
         for number in self.path_numbers(row) {
@@ -294,15 +293,16 @@ impl<F: AddressFamily> Table<F> {
                 candidates.push(candidate(shared, number, path, self.identifier(number, path), used));
             }
         }
-        let mut ranked = SmallVec::new();
-        while !candidates.is_empty() {
-            let mut best = candidates.clone();
-            decision::select(&mut best, 1);
-            let Some(best) = best.first().map(|best| best.path) else { break };
-            candidates.retain(|other| other.path != best);
-            ranked.push((best, self.paths[best as usize]));
-        }
-        ranked
+        candidates
+    }
+
+    /// Takes the best path out of [`Self::usable`], numbered: one at a time, so that who wants few does not rank many.
+    pub(super) fn take_best(&self, usable: &mut Candidates) -> Option<(u32, Path)> {
+        let mut best = usable.clone();
+        decision::select(&mut best, 1);
+        let best = best.first()?.path;
+        usable.retain(|other| other.path != best);
+        Some((best, self.paths[best as usize]))
     }
 
     #[inline]

@@ -129,10 +129,10 @@ fn wanted<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId,
     let Some(prefix) = table.row(row).map(|row| row.prefix) else { return wanted };
     let session = shared.peer(peer).and_then(|peer| peer.session.as_ref());
     let most = session.map_or(1, |session| usize::from(session.paths.max(1)));
-    for (number, path) in table.ranked(shared, row) {
-        if wanted.len() == most {
-            break;
-        }
+    let mut usable = table.usable(shared, row);
+    while wanted.len() < most
+        && let Some((number, path)) = table.take_best(&mut usable)
+    {
         if let Ok(told) = export_path::<F>(shared, peer, prefix, &path) {
             wanted.push((number + 1, told));
         }
