@@ -233,6 +233,7 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
                 ("accepted", family.accepted),
                 ("advertised", family.advertised),
                 ("stale", family.stale),
+                ("long_lived_stale", family.long_lived_stale),
             ] {
                 prefixes.with_label_values(&[name, &family.family, kind]).set(signed(count as u64));
             }
@@ -357,7 +358,7 @@ mod tests {
                     accepted: 9,
                     advertised: 4,
                     stale: 0,
-                    long_lived: false,
+                    long_lived_stale: 0,
                     end_of_rib_received: true,
                     end_of_rib_sent: true,
                 }],

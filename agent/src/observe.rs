@@ -10,8 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, BfdSession, BgpStatus, BmpStation, Dated, DumpDone, KernelStatus, ManifestStatus, Messages,
-    NetworkStatus, Peer, PeerFamily, PeerSession, PodStatus, Route, StoreStatus, SubnetStatus,
+    AgentStatus, BfdSession, BgpStatus, BmpStation, Dated, DatedNotification, DumpDone, KernelStatus,
+    ManifestStatus, Messages, NetworkStatus, Peer, PeerFamily, PeerSession, PodStatus, Route, StoreStatus,
+    SubnetStatus,
 };
 use trunkline_bgp::net::{CommandError, Monitor};
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, State};
@@ -417,6 +418,14 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
     let dated = |said: &Option<speaker::Dated>| {
         said.as_ref().map(|said| Dated { text: said.text.clone(), seconds_ago: said.ago.as_secs() })
     };
+    let notification = |said: &Option<speaker::DatedNotification>| {
+        said.as_ref().map(|said| DatedNotification {
+            code: said.code,
+            subcode: said.subcode,
+            text: said.text.clone(),
+            seconds_ago: said.ago.as_secs(),
+        })
+    };
     Peer {
         address: status.address,
         interface: status.key().interface().map(|name| name.to_string()),
@@ -448,7 +457,7 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
                 accepted: family.accepted,
                 advertised: family.advertised,
                 stale: family.stale,
-                long_lived: family.long_lived,
+                long_lived_stale: family.long_lived_stale,
                 end_of_rib_received: family.end_of_rib_received,
                 end_of_rib_sent: family.end_of_rib_sent,
             })
@@ -459,8 +468,8 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
         bfd: status.bfd.as_ref().map(bfd_session),
         max_prefixes: status.max_prefixes,
         last_error: dated(&status.last_error),
-        notification_sent: dated(&status.notification_sent),
-        notification_received: dated(&status.notification_received),
+        notification_sent: notification(&status.notification_sent),
+        notification_received: notification(&status.notification_received),
     }
 }
 

@@ -254,9 +254,9 @@ pub struct Peer {
     /// What went wrong last; it is kept when the session comes back.
     pub last_error: Option<Dated>,
     /// The last NOTIFICATION sent.
-    pub notification_sent: Option<Dated>,
+    pub notification_sent: Option<DatedNotification>,
     /// The last NOTIFICATION received.
-    pub notification_received: Option<Dated>,
+    pub notification_received: Option<DatedNotification>,
 }
 
 impl Peer {
@@ -345,9 +345,9 @@ pub struct PeerFamily {
     pub advertised: usize,
     /// Of the received, kept from before the peer's restart.
     pub stale: usize,
-    /// Those that are stale are the last to be used: the peer's restart takes long (RFC 9494).
+    /// Of the stale, the last to be used: the peer's restart takes long (RFC 9494).
     #[serde(default)]
-    pub long_lived: bool,
+    pub long_lived_stale: usize,
     /// End-of-RIB has come.
     pub end_of_rib_received: bool,
     /// End-of-RIB has gone out.
@@ -377,6 +377,20 @@ pub struct Messages {
 #[serde(rename_all = "camelCase")]
 pub struct Dated {
     /// In words.
+    pub text: String,
+    /// How long ago.
+    pub seconds_ago: u64,
+}
+
+/// A NOTIFICATION, and how long ago it went or came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DatedNotification {
+    /// Error code.
+    pub code: u8,
+    /// Error subcode.
+    pub subcode: u8,
+    /// Both in words, with what the other operator wrote.
     pub text: String,
     /// How long ago.
     pub seconds_ago: u64,

@@ -31,7 +31,10 @@ pub use crate::rib::{FibPath, Origination, RouteChange};
 pub use crate::types::PeerId;
 pub use io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions, Stop};
 pub use route::Route;
-pub use status::{BfdStatus, Dated, FamilyStatus, MessageCounts, PeerStatus, SessionStatus, State, Traffic};
+pub use status::{
+    BfdStatus, Dated, DatedNotification, FamilyStatus, MessageCounts, PeerStatus, SessionStatus, State,
+    Traffic,
+};
 
 use crate::bfd;
 use crate::bmp::Station;
@@ -407,6 +410,7 @@ impl Speaker {
                     row.accepted = counts.accepted;
                     row.advertised = counts.advertised;
                     row.stale = counts.stale;
+                    row.long_lived_stale = counts.long_lived_stale;
                     row.end_of_rib_sent =
                         row.negotiated && self.hub.rib.end_of_rib_sent(peer.id(), row.family);
                 }

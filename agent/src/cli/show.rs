@@ -207,15 +207,22 @@ pub fn peer(peer: &Peer) -> String {
             &family.family,
             match family.negotiated {
                 false if family.stale > 0 => {
-                    let long = if family.long_lived { ", for long: the last to be used" } else { "" };
+                    let long = match family.long_lived_stale {
+                        0 => String::new(),
+                        long => format!(", {long} of them for long: the last to be used"),
+                    };
                     format!("{} stale paths are kept{long}", family.stale)
                 }
                 false => "not negotiated".to_owned(),
                 true => format!(
-                    "{} received, {} accepted, {} stale, {} advertised; End-of-RIB {}",
+                    "{} received, {} accepted, {} stale{}, {} advertised; End-of-RIB {}",
                     family.received,
                     family.accepted,
                     family.stale,
+                    match family.long_lived_stale {
+                        0 => String::new(),
+                        long => format!(" ({long} for long)"),
+                    },
                     family.advertised,
                     match (family.end_of_rib_received, family.end_of_rib_sent) {
                         (true, true) => "in and out",
@@ -241,12 +248,15 @@ pub fn peer(peer: &Peer) -> String {
             ),
         );
     }
+    peer.last_error.iter().for_each(|said| line("last error", dated(said)));
     for (name, said) in [
-        ("last error", &peer.last_error),
         ("notification sent", &peer.notification_sent),
         ("notification received", &peer.notification_received),
     ] {
-        said.iter().for_each(|said| line(name, dated(said)));
+        said.iter().for_each(|said| {
+            let ago = duration(said.seconds_ago);
+            line(name, format!("{} (code {}, subcode {}; {ago} ago)", said.text, said.code, said.subcode));
+        });
     }
     text
 }

@@ -92,6 +92,8 @@ pub struct Counts {
     pub accepted: usize,
     /// Of those received, the ones from before the session was lost (RFC 4724 §4.2).
     pub stale: usize,
+    /// Of the stale, the ones that carry LLGR_STALE: the last to be used (RFC 9494 §4.3).
+    pub long_lived_stale: usize,
     /// Prefixes that the peer was told and that were not withdrawn since.
     pub advertised: usize,
 }

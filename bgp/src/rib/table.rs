@@ -406,9 +406,11 @@ impl<F: AddressFamily> Table<F> {
         entry.set_filtered(taken.used.err());
         entry.set(Path::STALE, stale);
         let new = *entry;
+        let long_lived = [new, old].map(|path| usize::from(is_long_lived_stale(shared, &path)));
         shared.count(old.peer(), F::FAMILY, |counts| {
             counts.accepted = counts.accepted + usize::from(new.used != 0) - usize::from(old.used != 0);
             counts.stale = counts.stale + usize::from(stale) - usize::from(old.is_stale());
+            counts.long_lived_stale = counts.long_lived_stale + long_lived[0] - long_lived[1];
         });
         shared.release(old.received());
         shared.release(old.used());
@@ -448,12 +450,14 @@ impl<F: AddressFamily> Table<F> {
         }
         self.paths[path as usize].next = self.free_path;
         self.free_path = path;
+        let long_lived = usize::from(is_long_lived_stale(shared, &old));
         let last = !self.paths(row).any(|other| other.peer() == peer);
         if let Some(peer) = shared.peer_mut(peer) {
             let counts = &mut peer.counts[F::FAMILY.index()];
             counts.received -= 1;
             counts.accepted -= usize::from(old.used != 0);
             counts.stale -= usize::from(old.is_stale());
+            counts.long_lived_stale -= long_lived;
             if last {
                 peer.rows[F::FAMILY.index()].remove(row);
             }
@@ -492,14 +496,18 @@ impl<F: AddressFamily> Table<F> {
         if counts.stale == wanted {
             return;
         }
+        let mut long_lived = 0;
         let mut from = 0;
         while let Some(row) = shared.next_row(peer, F::FAMILY, from) {
             from = row + 1;
             for path in self.paths_of(row, peer) {
                 self.paths[path as usize].set(Path::STALE, stale);
+                long_lived += usize::from(is_long_lived_stale(shared, &self.paths[path as usize]));
             }
         }
-        shared.count(peer, F::FAMILY, |counts| counts.stale = wanted);
+        shared.count(peer, F::FAMILY, |counts| {
+            (counts.stale, counts.long_lived_stale) = (wanted, long_lived);
+        });
     }
 
     /// Turns a peer's stale paths into long-lived stale ones: they carry LLGR_STALE from here on, and those that carry
@@ -738,6 +746,12 @@ fn candidate(shared: &Shared, number: u32, path: &Path, identifier: Option<u32>,
         address: facts.map_or(std::net::Ipv4Addr::UNSPECIFIED.into(), |peer| peer.address.address()),
         identifier: identifier.unwrap_or(0),
     }
+}
+
+/// Whether a path is kept from before a session's loss, and marked as the last to be used.
+fn is_long_lived_stale(shared: &Shared, path: &Path) -> bool {
+    let received = path.received().filter(|_| path.is_stale());
+    received.is_some_and(|received| shared.attributes.digest(received).is_long_lived_stale())
 }
 
 /// Whether the FIB would not see a difference.

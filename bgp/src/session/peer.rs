@@ -84,7 +84,10 @@ pub struct Peer {
     connect_wait: Duration,
     /// Families with stale paths.
     stale: FamilySet,
-    /// Of these, the ones whose Restart Time is over (RFC 9494), and how long each family is kept then.
+    /// Of these, the ones whose Restart Time runs.
+    restart_time: FamilySet,
+    /// Of the stale, the ones with long-lived stale paths (RFC 9494), and how long each family is kept so. Both, if
+    /// the peer was back for a moment.
     long_lived: FamilySet,
     long_lived_time: [Duration; 2],
     /// End-of-RIB came in this session.
@@ -98,8 +101,8 @@ pub struct Peer {
     traffic: Traffic,
     last_error: Option<(String, Instant)>,
     last_down: Option<(String, Instant)>,
-    notification_sent: Option<(String, Instant)>,
-    notification_received: Option<(String, Instant)>,
+    notification_sent: Option<(Notification, Instant)>,
+    notification_received: Option<(Notification, Instant)>,
     /// The last text of [`Event::PeerError`].
     reported: Option<String>,
     /// Texts of [`Event::MalformedUpdate`] in this session.
@@ -123,6 +126,7 @@ impl Peer {
             idle_hold: FIRST_WAIT,
             connect_wait: FIRST_WAIT,
             stale: FamilySet::EMPTY,
+            restart_time: FamilySet::EMPTY,
             long_lived: FamilySet::EMPTY,
             long_lived_time: [Duration::ZERO; 2],
             end_of_rib: FamilySet::EMPTY,
@@ -460,7 +464,7 @@ impl Peer {
 
     fn schedule_connect(&mut self, now: Instant) {
         // While stale paths wait for the peer, its return must not be missed by much; long-lived ones wait for long.
-        let urgent = !self.stale.difference(self.long_lived).is_empty();
+        let urgent = !self.restart_time.is_empty();
         let longest = if urgent { self.attempt_time() } else { self.config.connect_retry };
         let wait = self.connect_wait.min(longest);
         self.timers.set(Timer::ConnectRetry, now + self.jitter.apply(wait));
@@ -555,7 +559,7 @@ impl Peer {
                     self.traffic.sent.notification += 1;
                     self.traffic.sent.octets += last_words.len() as u64;
                     debug_assert!(last_words.len() > control);
-                    self.notification_sent = Some((notification.to_string(), now));
+                    self.notification_sent = Some((notification.clone(), now));
                 }
                 sink.action(Action::Close { conn: connection.id, last_words });
             }

@@ -85,10 +85,10 @@ pub struct PeerStatus {
     pub last_error: Option<Dated>,
     /// Why the session last left Established, and how long ago; failures to connect since then do not hide it.
     pub last_down: Option<Dated>,
-    /// The last NOTIFICATION sent.
-    pub notification_sent: Option<Dated>,
-    /// The last NOTIFICATION received.
-    pub notification_received: Option<Dated>,
+    /// The last NOTIFICATION sent; what TCP says afterwards does not hide it.
+    pub notification_sent: Option<DatedNotification>,
+    /// The last NOTIFICATION received, likewise.
+    pub notification_received: Option<DatedNotification>,
 }
 
 impl PeerStatus {
@@ -147,8 +147,8 @@ pub struct FamilyStatus {
     pub advertised: usize,
     /// Of the received, kept from before the peer's restart, or not come again yet in a refresh (RFC 7313).
     pub stale: usize,
-    /// Those that are stale are the last to be used: the peer's restart takes long (RFC 9494).
-    pub long_lived: bool,
+    /// Of the stale, the last to be used: the peer's restart takes long (RFC 9494).
+    pub long_lived_stale: usize,
     /// End-of-RIB has come.
     pub end_of_rib_received: bool,
     /// End-of-RIB has gone out.
@@ -185,6 +185,19 @@ pub struct MessageCounts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dated {
     /// In words.
+    pub text: String,
+    /// How long ago.
+    pub ago: Duration,
+}
+
+/// A NOTIFICATION, and how long ago it went or came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatedNotification {
+    /// Error code (RFC 4271 §4.5).
+    pub code: u8,
+    /// Error subcode; 0 is unspecific.
+    pub subcode: u8,
+    /// In words, with what the other operator wrote (RFC 9003) and with the reason inside a Hard Reset (RFC 8538).
     pub text: String,
     /// How long ago.
     pub ago: Duration,

@@ -134,7 +134,9 @@ fn a_notification_ends_the_session_and_is_not_answered() {
             assert_eq!(all.script_notification(pipe), None);
             assert!(all.is_closed(pipe) && all.script_got(pipe).len() <= before + 2);
             let status = all.status(1, 2);
-            assert_eq!(status.notification_received.unwrap().text, notification.to_string());
+            let received = status.notification_received.unwrap();
+            assert_eq!(received.text, notification.to_string());
+            assert_eq!((received.code, received.subcode), (notification.code, notification.subcode));
             assert_eq!(status.last_error.unwrap().text, format!("received NOTIFICATION {notification}"));
         }
     }

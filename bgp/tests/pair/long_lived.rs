@@ -4,7 +4,9 @@ use trunkline_bgp::speaker::{Event, FibPath, State};
 use trunkline_bgp::types::{Community, Family};
 use trunkline_bgp::wire::{Capability, LongLivedFamily, Open, RestartFamily};
 
-use crate::net::{Net, announce, encoded, end_of_rib, ip, keepalive, message, net, open, peer, secs};
+use crate::net::{
+    Net, announce, announce_v6, encoded, end_of_rib, ip, keepalive, message, net, open, peer, secs,
+};
 
 /// The script's OPEN: a Restart Time, and a Long-lived Stale Time where there is one, with that F bit.
 fn offer(restart_time: u16, stale_time: Option<u32>, forwarding: bool) -> Open {
@@ -44,24 +46,24 @@ fn is_kept(all: &Net) -> bool {
     all.nodes[&1].fib.contains_key(&net("10.2.0.0/24"))
 }
 
-fn v4(all: &Net) -> (usize, bool) {
+fn v4(all: &Net) -> (usize, usize) {
     let families = all.status(1, 2).families;
     let v4 = families.iter().find(|family| family.family == Family::Ipv4Unicast).unwrap();
-    (v4.stale, v4.long_lived)
+    (v4.stale, v4.long_lived_stale)
 }
 
 #[test]
 fn the_stale_time_begins_when_the_restart_time_is_over() {
     let mut all = lost(&offer(30, Some(1000), true), &route());
     all.run(secs(29));
-    assert_eq!(v4(&all), (1, false));
+    assert_eq!(v4(&all), (1, 0));
     all.run(secs(2));
-    assert_eq!(v4(&all), (1, true));
+    assert_eq!(v4(&all), (1, 1));
     all.run(secs(995));
     assert!(is_kept(&all));
     all.run(secs(5));
     assert!(!is_kept(&all));
-    assert_eq!(v4(&all), (0, false));
+    assert_eq!(v4(&all), (0, 0));
     let told = all.nodes[&1].events.iter().any(|event| {
         matches!(event, Event::LongLivedStale { family: Family::Ipv4Unicast, paths: 1, removed: 0, time, .. }
             if *time == secs(1000))
@@ -86,7 +88,7 @@ fn both_sides_need_the_capability_and_a_restart_time_of_0_is_passed_over() {
     assert!(!is_kept(&ours), "this side was not told to do it");
 
     let at_once = lost(&offer(0, Some(1000), true), &route());
-    assert_eq!(v4(&at_once), (1, true));
+    assert_eq!(v4(&at_once), (1, 1));
 }
 
 #[test]
@@ -118,7 +120,7 @@ fn the_return_keeps_what_the_capability_says_until_end_of_rib() {
         all.script_send(pipe, &route());
         all.script_send(pipe, &end_of_rib());
         assert!(is_kept(&all));
-        assert_eq!(v4(&all), (0, false), "what was told again is as good as new");
+        assert_eq!(v4(&all), (0, 0), "what was told again is as good as new");
         all.run(secs(60));
         all.script_send(pipe, &keepalive());
         assert!(is_kept(&all), "and no timer of the last life is left");
@@ -133,12 +135,80 @@ fn a_moment_back_is_no_reason_to_begin_again() {
     all.script_send(pipe, &encoded(&offer(30, Some(1000), true)));
     all.script_send(pipe, &keepalive());
     all.script_close(pipe);
-    assert_eq!(v4(&all), (1, true));
+    assert_eq!(v4(&all), (1, 1));
     assert!(is_kept(&all), "lost a second time while long-lived stale");
     all.run(secs(400));
     assert!(is_kept(&all));
     all.run(secs(140));
     assert!(!is_kept(&all), "the time runs from the first loss");
+}
+
+/// Whether the route of each family is in the FIB.
+fn kept(all: &Net) -> (bool, bool) {
+    (is_kept(all), all.nodes[&1].fib.contains_key(&net("2001:db8:2::/48")))
+}
+
+/// The script's OPEN with these families in graceful restart at 30 s, and these Long-lived Stale Times.
+fn mixed(restart: &[Family], stale_times: &[(Family, u32)]) -> Open {
+    let mut open = offer(30, None, true);
+    open.capabilities.retain(|capability| capability.code() != 64);
+    let entry = |family: &Family| RestartFamily { family: (*family).into(), forwarding: true };
+    open.capabilities.push(Capability::GracefulRestart {
+        restarting: false,
+        notification: false,
+        restart_time: 30,
+        families: restart.iter().map(entry).collect(),
+    });
+    let entry = |(family, stale_time): &(Family, u32)| LongLivedFamily {
+        family: (*family).into(),
+        forwarding: true,
+        stale_time: *stale_time,
+    };
+    open.capabilities.push(Capability::LongLivedGracefulRestart(stale_times.iter().map(entry).collect()));
+    open
+}
+
+#[test]
+fn each_family_has_its_own_time() {
+    for (v4, v6) in [(100, 200), (200, 100)] {
+        let times = [(Family::Ipv4Unicast, v4), (Family::Ipv6Unicast, v6)];
+        let both = [route(), announce_v6(&[2])].concat();
+        let mut all = lost(&mixed(&Family::ALL, &times), &both);
+        all.run(secs(30 + 99));
+        assert_eq!(kept(&all), (true, true));
+        all.run(secs(2));
+        assert_eq!(kept(&all), (v4 > v6, v6 > v4));
+        all.run(secs(98));
+        assert_eq!(kept(&all), (v4 > v6, v6 > v4));
+        all.run(secs(2));
+        assert_eq!(kept(&all), (false, false));
+    }
+}
+
+/// RFC 9494 §4.2: a family that graceful restart does not name has no Restart Time, whatever the other one has.
+#[test]
+fn a_family_that_only_the_long_lived_capability_names_has_no_restart_time() {
+    let times = [(Family::Ipv6Unicast, 100)];
+    let both = [route(), announce_v6(&[2])].concat();
+    let mut all = lost(&mixed(&[Family::Ipv4Unicast], &times), &both);
+    let long_lived = |all: &Net, wanted: Family| {
+        all.nodes[&1]
+            .events
+            .iter()
+            .filter(|event| matches!(event, Event::LongLivedStale { family, .. } if *family == wanted))
+            .count()
+    };
+    assert_eq!(kept(&all), (true, true));
+    assert_eq!(long_lived(&all, Family::Ipv6Unicast), 1, "at once");
+    all.run(secs(29));
+    assert_eq!(kept(&all), (true, true));
+    all.run(secs(2));
+    assert_eq!(kept(&all), (false, true), "and the other goes with its Restart Time");
+    all.run(secs(68));
+    assert_eq!(kept(&all), (false, true));
+    all.run(secs(2));
+    assert_eq!(kept(&all), (false, false));
+    assert_eq!((long_lived(&all, Family::Ipv4Unicast), long_lived(&all, Family::Ipv6Unicast)), (0, 1));
 }
 
 /// Nodes 2 and 3 at node 1; 4 hears it all from node 1.

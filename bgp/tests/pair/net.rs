@@ -665,6 +665,23 @@ pub(crate) fn announce(prefixes: &[[u8; 3]]) -> Vec<u8> {
     message(2, &body)
 }
 
+/// An UPDATE of AS 65002 that announces IPv6 prefixes of 48 bits in 2001:db8::/32.
+pub(crate) fn announce_v6(prefixes: &[u16]) -> Vec<u8> {
+    let mut reach = vec![0, 2, 1, 16];
+    reach.extend(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2).octets());
+    reach.push(0);
+    prefixes.iter().for_each(|prefix| {
+        reach.extend([48, 0x20, 1, 0x0d, 0xb8]);
+        reach.extend(prefix.to_be_bytes());
+    });
+    let mut attributes = vec![0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xea];
+    attributes.extend([0x80, 14, reach.len() as u8]);
+    attributes.extend(reach);
+    let mut body = vec![0, 0, 0, attributes.len() as u8];
+    body.extend(attributes);
+    message(2, &body)
+}
+
 pub(crate) fn end_of_rib() -> Vec<u8> {
     message(2, &[0, 0, 0, 0])
 }

@@ -167,6 +167,30 @@ fn an_end_that_is_to_last_is_told_as_a_hard_reset_where_that_is_known() {
     }
 }
 
+/// The peer says why, and is then not to be reached: the telling word stays beside the last error.
+#[test]
+fn what_comes_after_a_notification_does_not_hide_it() {
+    let (mut all, pipe) = established(false, false);
+    all.scripts.clear();
+    all.script_send(pipe, &notification(&Notification::new(6, 4, [])));
+    all.run(secs(30));
+    let status = all.status(1, 2);
+    assert_eq!(status.last_error.unwrap().text, "cannot connect: connection refused");
+    let told = status.notification_received.unwrap();
+    assert_eq!((told.code, told.subcode, told.text.as_str()), (6, 4, "Cease/Administrative Reset"));
+    assert_eq!(status.notification_sent, None);
+    // What this side says is kept apart from that.
+    let (mut all, pipe) = established(false, false);
+    all.scripts.clear();
+    all.script_send(pipe, &message(1, &[]));
+    all.run(secs(30));
+    let status = all.status(1, 2);
+    assert_eq!(status.last_error.unwrap().text, "cannot connect: connection refused");
+    let told = status.notification_sent.unwrap();
+    assert_eq!((told.code, told.subcode), (1, 2));
+    assert_eq!(status.notification_received, None);
+}
+
 /// Two of ours: an edit of one side that needs a new session costs no route on either side.
 #[test]
 fn an_edit_that_resets_the_session_loses_no_route() {

@@ -11,8 +11,8 @@ use trunkline_bgp::types::{Family, FamilySet};
 use trunkline_bgp::wire::{Capability, MessageKind};
 
 use crate::net::{
-    LATENCY, Net, announce, encoded, end_of_rib, end_of_rib_v6, ip, keepalive, net, open, restart_capability,
-    secs,
+    LATENCY, Net, announce, announce_v6, encoded, end_of_rib, end_of_rib_v6, ip, keepalive, net, open,
+    restart_capability, secs,
 };
 
 /// Both up, routes exchanged, and from now on never to be missed in either FIB.
@@ -401,6 +401,58 @@ fn a_return_without_forwarding_state_family_or_capability_ends_the_retention() {
         assert!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/24")));
         all.script_send(pipe, &keepalive());
         assert_eq!(all.nodes[&1].fib.contains_key(&net("10.2.0.0/24")), kept, "{capability:?}");
+    }
+}
+
+/// Forwarding went on for one family, or the new OPEN speaks of one only: the other's paths go, and End-of-RIB of each
+/// family sweeps that one alone.
+#[test]
+fn each_family_is_kept_and_swept_by_itself() {
+    let families = |of: &[(Family, bool)]| {
+        let entry = |(family, forwarding): &(Family, bool)| trunkline_bgp::wire::RestartFamily {
+            family: (*family).into(),
+            forwarding: *forwarding,
+        };
+        let mut open = open();
+        open.capabilities.retain(|capability| capability.code() != 64);
+        open.capabilities.push(Capability::GracefulRestart {
+            restarting: true,
+            notification: false,
+            restart_time: 120,
+            families: of.iter().map(entry).collect(),
+        });
+        open
+    };
+    let (v4, v6) = (Family::Ipv4Unicast, Family::Ipv6Unicast);
+    let kept = |all: &Net| {
+        let fib = &all.nodes[&1].fib;
+        (fib.contains_key(&net("10.2.0.0/24")), fib.contains_key(&net("2001:db8:2::/48")))
+    };
+    let mut v6_alone = families(&[(v6, true)]);
+    v6_alone.capabilities.retain(|capability| *capability != Capability::Multiprotocol(v4.into()));
+    for (open, expected) in [
+        (families(&[(v4, true), (v6, true)]), (true, true)),
+        (families(&[(v4, true), (v6, false)]), (true, false)),
+        (families(&[(v4, false), (v6, true)]), (false, true)),
+        (families(&[(v4, true)]), (true, false)),
+        (v6_alone, (false, true)),
+    ] {
+        let mut all = Net::scripted(|_| {});
+        all.boot(1);
+        let pipe = all.script_accept();
+        for octets in [encoded(&crate::net::open()), keepalive(), announce(&[[10, 2, 0]]), announce_v6(&[2])]
+        {
+            all.script_send(pipe, &octets);
+        }
+        all.script_close(pipe);
+        assert_eq!(kept(&all), (true, true));
+        let pipe = all.script_accept();
+        all.script_send(pipe, &encoded(&open));
+        all.script_send(pipe, &keepalive());
+        assert_eq!(all.state(1, 2), State::Established);
+        assert_eq!(kept(&all), expected);
+        all.script_send(pipe, &end_of_rib_v6());
+        assert_eq!(kept(&all), (expected.0, false), "its paths did not come again");
     }
 }
 

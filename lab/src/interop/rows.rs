@@ -651,7 +651,7 @@ fn long_lived_of_router(cell: &Cell<'_>) -> Result<()> {
     crash(cell)?;
     let router = session.way.router();
     us.wait_peer(router, "long-lived stale paths", |peer| {
-        peer.families.iter().any(|family| family.long_lived && family.stale > 0)
+        peer.families.iter().any(|family| family.long_lived_stale > 0)
     })?;
     us.wait_route(router, &prefix(0, false), "marked", |route| {
         route.communities.contains(&Community::LLGR_STALE)

@@ -42,7 +42,7 @@ impl Peer {
             };
             if let Err(fault) = handled {
                 if let Fault::Notified(notification) = &fault {
-                    self.notification_received = Some((notification.to_string(), now));
+                    self.notification_received = Some((notification.clone(), now));
                 }
                 self.fail(slot, fault, now, sink);
             }

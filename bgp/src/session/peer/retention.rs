@@ -64,6 +64,7 @@ impl Peer {
         if !retained.is_empty() {
             self.timers.set(Timer::Restart, now + time);
         }
+        self.restart_time = retained;
         self.long_lived = survivors;
         self.stale = retained.union(long_lived);
         self.stale
@@ -71,14 +72,18 @@ impl Peer {
 
     /// After the tables know: families without a Restart Time are long-lived stale at once.
     pub(super) fn begin_retention(&mut self, now: Instant, sink: &mut impl Sink) {
-        if self.timers.get(Timer::Restart).is_none() {
-            self.end_restart_time(now, sink);
-        }
+        self.begin_long_lived(self.stale.difference(self.restart_time), now, sink);
     }
 
-    /// The Restart Time is over: each family turns long-lived stale, or its paths go.
+    /// The Restart Time is over.
     pub(super) fn end_restart_time(&mut self, now: Instant, sink: &mut impl Sink) {
-        for family in self.stale.iter().collect::<Vec<Family>>() {
+        let families = std::mem::take(&mut self.restart_time);
+        self.begin_long_lived(families, now, sink);
+    }
+
+    /// Each of these families turns long-lived stale, or its paths go.
+    fn begin_long_lived(&mut self, families: FamilySet, now: Instant, sink: &mut impl Sink) {
+        for family in families.iter().collect::<Vec<Family>>() {
             let time = self.long_lived_time[family.index()];
             if time.is_zero() {
                 self.sweep(FamilySet::from_iter([family]), sink);
@@ -112,6 +117,7 @@ impl Peer {
         let kept = kept.intersection(negotiated.families).intersection(self.stale);
         self.sweep(self.stale.difference(kept), sink);
         self.timers.stop(Timer::Restart);
+        self.restart_time = FamilySet::EMPTY;
         if !kept.is_empty() {
             self.timers.set(Timer::StalePaths, now + STALE_PATH_TIME);
         }
@@ -123,12 +129,15 @@ impl Peer {
         for family in families.iter().filter(|family| self.stale.contains(*family)).collect::<Vec<Family>>() {
             self.stale.remove(family);
             self.long_lived.remove(family);
+            self.restart_time.remove(family);
             self.timers.stop(long_lived_timer(family));
             let paths = sink.sweep(self.id, family);
             sink.event(Event::StaleSwept { peer: self.id, address: self.config.key(), family, paths });
         }
-        if self.stale.is_empty() {
+        if self.restart_time.is_empty() {
             self.timers.stop(Timer::Restart);
+        }
+        if self.stale.is_empty() {
             self.timers.stop(Timer::StalePaths);
         }
     }

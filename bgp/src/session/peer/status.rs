@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::{Peer, Timer};
-use crate::speaker::status::{Dated, FamilyStatus, PeerStatus, SessionStatus};
-use crate::wire::{Capability, Open};
+use crate::speaker::status::{Dated, DatedNotification, FamilyStatus, PeerStatus, SessionStatus};
+use crate::wire::{Capability, Notification, Open};
 
 impl Peer {
     /// Everything but the tables' counts, which are zero.
@@ -12,6 +12,14 @@ impl Peer {
         let ago = |since: Instant| now.saturating_duration_since(since);
         let dated = |entry: &Option<(String, Instant)>| {
             entry.as_ref().map(|(text, when)| Dated { text: text.clone(), ago: ago(*when) })
+        };
+        let notification = |entry: &Option<(Notification, Instant)>| {
+            entry.as_ref().map(|(notification, when)| DatedNotification {
+                code: notification.code,
+                subcode: notification.subcode,
+                text: notification.to_string(),
+                ago: ago(*when),
+            })
         };
         let next = [Timer::IdleHold, Timer::ConnectRetry].map(|timer| self.timers.get(timer));
         let session = self.session();
@@ -22,7 +30,7 @@ impl Peer {
             accepted: 0,
             advertised: 0,
             stale: 0,
-            long_lived: self.long_lived.contains(family),
+            long_lived_stale: 0,
             end_of_rib_received: self.end_of_rib.contains(family),
             end_of_rib_sent: false,
         });
@@ -46,8 +54,8 @@ impl Peer {
             max_prefixes: self.config.max_prefixes,
             last_error: dated(&self.last_error),
             last_down: dated(&self.last_down),
-            notification_sent: dated(&self.notification_sent),
-            notification_received: dated(&self.notification_received),
+            notification_sent: notification(&self.notification_sent),
+            notification_received: notification(&self.notification_received),
         }
     }
 
