@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use rib_support::*;
 use trunkline_bgp::config::PathRules;
 use trunkline_bgp::policy::{Actions, Policy, PrefixMatch, Rule, Verdict};
-use trunkline_bgp::rib::{Filtered, Origination};
+use trunkline_bgp::rib::{Filtered, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId};
 use trunkline_bgp::wire::PathAttributes;
 
@@ -31,7 +31,8 @@ enum Step {
     Withdraw { peer: u32, prefix: usize },
     Originate { prefix: usize, attributes: usize },
     StopOriginating { prefix: usize },
-    Down { peer: u32, retain: bool },
+    Down { peer: u32, retain: bool, long: bool },
+    MarkLongLived { peer: u32 },
     Up { peer: u32 },
     Sweep { peer: u32 },
     Policy { peer: u32, import: usize, export: usize },
@@ -48,13 +49,15 @@ fn step() -> impl Strategy<Value = Step> {
     let peer = || 1..=5u32;
     let prefix = || 0..PREFIXES.len();
     prop_oneof![
-        12 => (peer(), prefix(), 0..12usize)
+        12 => (peer(), prefix(), 0..15usize)
             .prop_map(|(peer, prefix, attributes)| Step::Announce { peer, prefix, attributes }),
         6 => (peer(), prefix()).prop_map(|(peer, prefix)| Step::Withdraw { peer, prefix }),
         3 => (prefix(), 0..2usize).prop_map(|(prefix, attributes)| Step::Originate { prefix, attributes }),
         2 => prefix().prop_map(|prefix| Step::StopOriginating { prefix }),
-        2 => (peer(), any::<bool>()).prop_map(|(peer, retain)| Step::Down { peer, retain }),
-        3 => peer().prop_map(|peer| Step::Up { peer }),
+        5 => (peer(), any::<bool>(), any::<bool>())
+            .prop_map(|(peer, retain, long)| Step::Down { peer, retain, long }),
+        2 => peer().prop_map(|peer| Step::MarkLongLived { peer }),
+        6 => peer().prop_map(|peer| Step::Up { peer }),
         2 => peer().prop_map(|peer| Step::Sweep { peer }),
         2 => (peer(), 0..POLICIES, 0..POLICIES)
             .prop_map(|(peer, import, export)| Step::Policy { peer, import, export }),
@@ -89,6 +92,13 @@ fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
         8 if !external => reflected([10, 0, 0, 9], [9, 9, 9, 9], along(&[7])),
         9 if !external => reflected([1, 1, 1, 1], [9, 9, 9, 9], along(&[7])),
         10 if !external => reflected([10, 0, 0, 9], [1, 1, 1, 1], along(&[7])),
+        11 => PathAttributes { local_pref, communities: vec![Community::LLGR_STALE], ..along(&[7]) },
+        12 => PathAttributes {
+            local_pref: (!external).then_some(200),
+            communities: vec![Community(1), Community::LLGR_STALE],
+            ..along(&[])
+        },
+        13 => PathAttributes { local_pref, communities: vec![Community::NO_LLGR], ..along(&[7]) },
         _ => PathAttributes { local_pref, ..along(&[7, 8, 9]) },
     }
 }
@@ -213,6 +223,11 @@ fn external(peer: u32) -> bool {
     peer <= 3
 }
 
+/// Whether a peer knows long-lived stale paths (RFC 9494 §4.3).
+fn knows_long_lived(peer: u32) -> bool {
+    peer % 2 == 1
+}
+
 impl Model {
     /// The paths in use, best first; peer 0 is this speaker.
     fn selected(&self, prefix: &IpNet) -> Vec<(u32, PathAttributes)> {
@@ -241,6 +256,11 @@ impl Model {
                     usable.push((*peer, used));
                 }
             }
+        }
+        // Long-lived stale ones are used if there are no others, whatever they are (RFC 9494 §4.3).
+        let fresh = |path: &PathAttributes| !path.communities.contains(&Community::LLGR_STALE);
+        if usable.iter().any(|(_, path)| fresh(path)) {
+            usable.retain(|(_, path)| fresh(path));
         }
         let preference = |path: &PathAttributes| path.local_pref.unwrap_or(100);
         let best = usable.iter().map(|(_, path)| preference(path)).max();
@@ -274,6 +294,9 @@ impl Model {
         }
         let carries = |community| !originated && path.communities.contains(&community);
         if carries(Community::NO_ADVERTISE) || external(to) && carries(Community::NO_EXPORT) {
+            return None;
+        }
+        if carries(Community::LLGR_STALE) && !knows_long_lived(to) {
             return None;
         }
         if external(to) && !originated {
@@ -350,17 +373,45 @@ fn run(steps: &[Step]) {
                 let was_there = bench.rib.withdraw(prefixes[prefix]);
                 assert_eq!(was_there, model.originated.remove(&prefixes[prefix]).is_some());
             }
-            Step::Down { peer, retain } => {
+            Step::Down { peer, retain, long } => {
                 if model.up.remove(&peer) {
-                    bench.lose(peer, if retain { FamilySet::ALL } else { FamilySet::EMPTY });
-                    model.paths.retain(|(_, from), path| *from != peer || retain && !path.stale);
+                    let families = |yes| if yes { FamilySet::ALL } else { FamilySet::EMPTY };
+                    bench.lose_for_long(peer, families(retain), families(long));
+                    model.paths.retain(|(_, from), path| *from != peer || retain && (long || !path.stale));
                     let of_peer = model.paths.iter_mut().filter(|((_, from), _)| *from == peer);
                     of_peer.for_each(|(_, path)| path.stale = true);
                 }
             }
+            Step::MarkLongLived { peer } => {
+                let is_of = |prefix: &IpNet, from: u32, path: &ModelPath, family| {
+                    from == peer && path.stale && Family::of(prefix) == family
+                };
+                for family in Family::ALL {
+                    let marked = bench.rib.mark_long_lived(PeerId(peer), family);
+                    let mut removed = 0;
+                    model.paths.retain(|(prefix, from), path| {
+                        let goes = is_of(prefix, *from, path, family)
+                            && path.attributes.communities.contains(&Community::NO_LLGR);
+                        removed += usize::from(goes);
+                        !goes
+                    });
+                    let mut kept = 0;
+                    for ((prefix, from), path) in &mut model.paths {
+                        if is_of(prefix, *from, path, family) {
+                            kept += 1;
+                            let communities = &mut path.attributes.communities;
+                            if !communities.contains(&Community::LLGR_STALE) {
+                                communities.push(Community::LLGR_STALE);
+                            }
+                        }
+                    }
+                    assert_eq!(marked, (kept, removed));
+                }
+            }
             Step::Up { peer } => {
                 if model.up.insert(peer) {
-                    bench.up(peer);
+                    let long_lived_stale = knows_long_lived(peer);
+                    bench.up_with(peer, SessionFacts { long_lived_stale, ..session(peer) });
                 }
             }
             Step::Sweep { peer } => {
@@ -443,6 +494,9 @@ fn compare(bench: &mut Bench, model: &Model) {
             let counts = bench.rib.counts(PeerId(peer), family);
             assert_eq!(counts.received, paths.len());
             assert_eq!(counts.stale, paths.iter().filter(|(_, path)| path.stale).count());
+            let is_long =
+                |path: &ModelPath| path.stale && path.attributes.communities.contains(&Community::LLGR_STALE);
+            assert_eq!(counts.long_lived_stale, paths.iter().filter(|(_, path)| is_long(path)).count());
             let loops = bench.rib.received(PeerId(peer), family);
             let loops = loops.filter(|entry| entry.filtered == Some(Filtered::AsLoop)).count();
             assert_eq!(

@@ -125,8 +125,13 @@ impl Bench {
     }
 
     pub(crate) fn lose(&mut self, number: u32, retain: FamilySet) {
+        self.lose_for_long(number, retain, FamilySet::EMPTY);
+    }
+
+    /// What was stale stays so in the families of `long_lived` too (RFC 9494 §4.2).
+    pub(crate) fn lose_for_long(&mut self, number: u32, retain: FamilySet, long_lived: FamilySet) {
         self.receivers.remove(&number);
-        self.rib.peer_down(PeerId(number), retain, FamilySet::EMPTY);
+        self.rib.peer_down(PeerId(number), retain, long_lived);
     }
 
     pub(crate) fn announce(&mut self, number: u32, prefix: &str, attributes: &PathAttributes) {
