@@ -55,7 +55,7 @@ pub struct Negotiated {
     pub route_refresh: bool,
     /// A refresh begins and ends with a marker (RFC 7313).
     pub enhanced_refresh: bool,
-    /// The peer knows long-lived stale paths: it sent that capability (RFC 9494 §4.3).
+    /// The peer knows long-lived stale paths: it sent that capability beside graceful restart (RFC 9494 §4.3).
     pub long_lived_stale: bool,
     /// Graceful restart; none unless both sides have it.
     pub graceful_restart: Option<PeerRestart>,
@@ -160,7 +160,9 @@ impl Negotiated {
                 .intersection(families),
             route_refresh: both(|c| matches!(c, Capability::RouteRefresh)),
             enhanced_refresh: both(|c| matches!(c, Capability::EnhancedRouteRefresh)),
-            long_lived_stale: long_lived(theirs).is_some(),
+            // Without graceful restart beside it the capability is as if it were not there (RFC 9494 §4.1).
+            long_lived_stale: long_lived(theirs).is_some()
+                && theirs.capabilities.iter().any(|c| matches!(c, Capability::GracefulRestart { .. })),
             graceful_restart,
         })
     }

@@ -90,6 +90,8 @@ pub struct Peer {
     /// the peer was back for a moment.
     long_lived: FamilySet,
     long_lived_time: [Duration; 2],
+    /// Families whose Long-lived Stale Time ended in this session, before End-of-RIB.
+    overdue: FamilySet,
     /// End-of-RIB came in this session.
     end_of_rib: FamilySet,
     /// BoRR has come, and EoRR has not. Never a family of `stale`.
@@ -129,6 +131,7 @@ impl Peer {
             restart_time: FamilySet::EMPTY,
             long_lived: FamilySet::EMPTY,
             long_lived_time: [Duration::ZERO; 2],
+            overdue: FamilySet::EMPTY,
             end_of_rib: FamilySet::EMPTY,
             refreshing: FamilySet::EMPTY,
             state: State::Idle,
@@ -390,8 +393,8 @@ impl Peer {
                 Timer::ConnectRetry => self.retry_connect(now, sink),
                 Timer::Restart => self.end_restart_time(now, sink),
                 Timer::StalePaths => self.sweep(self.stale, sink),
-                Timer::LongLivedV4 => self.sweep(FamilySet::from_iter([Family::Ipv4Unicast]), sink),
-                Timer::LongLivedV6 => self.sweep(FamilySet::from_iter([Family::Ipv6Unicast]), sink),
+                Timer::LongLivedV4 => self.end_long_lived_time(Family::Ipv4Unicast, sink),
+                Timer::LongLivedV6 => self.end_long_lived_time(Family::Ipv6Unicast, sink),
                 Timer::Refresh => self.end_refresh(self.refreshing, sink),
             }
         }

@@ -1,8 +1,8 @@
 //! Long-lived graceful restart (RFC 9494): what is kept after the Restart Time, for how long, how it is used and who is told.
 
-use trunkline_bgp::speaker::{Event, FibPath, State};
+use trunkline_bgp::speaker::{Event, FibPath, Origination, State};
 use trunkline_bgp::types::{Community, Family};
-use trunkline_bgp::wire::{Capability, LongLivedFamily, Open, RestartFamily};
+use trunkline_bgp::wire::{Capability, LongLivedFamily, MessageKind, Open, RestartFamily};
 
 use crate::net::{
     Net, announce, announce_v6, encoded, end_of_rib, ip, keepalive, message, net, open, peer, secs,
@@ -209,6 +209,76 @@ fn a_family_that_only_the_long_lived_capability_names_has_no_restart_time() {
     all.run(secs(2));
     assert_eq!(kept(&all), (false, false));
     assert_eq!((long_lived(&all, Family::Ipv4Unicast), long_lived(&all, Family::Ipv6Unicast)), (0, 1));
+}
+
+/// RFC 9494 §4.2: the time runs on until End-of-RIB. What was not told again when it ends goes; and if the session is lost
+/// before End-of-RIB after all, so does what was.
+#[test]
+fn a_time_that_ends_before_end_of_rib_ends_all_retention() {
+    for synchronized in [false, true] {
+        let mut all = lost(&offer(30, Some(100), true), &announce(&[[10, 2, 0], [10, 2, 1]]));
+        let has = |all: &Net, prefix: &str| all.nodes[&1].fib.contains_key(&net(prefix));
+        all.run(secs(100));
+        let pipe = all.script_connect();
+        for octets in [encoded(&offer(30, Some(100), true)), keepalive(), route()] {
+            all.script_send(pipe, &octets);
+        }
+        all.run(secs(20));
+        assert!(has(&all, "10.2.1.0/24"), "a moment more");
+        all.run(secs(15));
+        assert_eq!((has(&all, "10.2.0.0/24"), has(&all, "10.2.1.0/24")), (true, false));
+        assert_eq!(all.state(1, 2), State::Established);
+        if synchronized {
+            all.script_send(pipe, &end_of_rib());
+        }
+        all.script_close(pipe);
+        assert_eq!(has(&all, "10.2.0.0/24"), synchronized);
+    }
+}
+
+/// Within the Restart Time the F bit that counts is that of graceful restart (RFC 4724 §4.2), after it the other one.
+#[test]
+fn each_phase_has_its_own_f_bit() {
+    let times = [(Family::Ipv4Unicast, 1000), (Family::Ipv6Unicast, 1000)];
+    for (away, kept) in [(10, false), (100, true)] {
+        let mut all = lost(&offer(30, Some(1000), true), &route());
+        all.run(secs(away));
+        let pipe = all.script_connect();
+        all.script_send(pipe, &encoded(&mixed(&[Family::Ipv6Unicast], &times)));
+        all.script_send(pipe, &keepalive());
+        assert_eq!(all.state(1, 2), State::Established);
+        assert_eq!(is_kept(&all), kept, "back after {away} s without graceful restart for IPv4");
+    }
+}
+
+/// RFC 9494 §4.1: without graceful restart beside it the capability is as if it were not there.
+#[test]
+fn the_capability_alone_means_nothing() {
+    for (alone, told) in [(false, true), (true, false)] {
+        let mut all = Net::scripted(|_| {});
+        let it = peer(3);
+        all.nodes.get_mut(&1).unwrap().peers.insert(it.address, it);
+        let one = peer(1);
+        let third = all.add(3);
+        third.peers.insert(one.address, one);
+        let stale = Origination { communities: vec![Community::LLGR_STALE], ..Origination::default() };
+        third.originated.insert(net("10.3.0.0/16"), stale);
+        all.boot_all();
+        let pipe = all.script_accept();
+        let mut open = offer(30, Some(1000), true);
+        if alone {
+            open.capabilities.retain(|capability| capability.code() != 64);
+        }
+        all.script_send(pipe, &encoded(&open));
+        all.script_send(pipe, &keepalive());
+        all.run(secs(30));
+        assert!(all.nodes[&1].fib.contains_key(&net("10.3.0.0/16")));
+        let updates = all
+            .script_got(pipe)
+            .into_iter()
+            .filter(|(kind, body)| *kind == MessageKind::Update && body.ends_with(&[16, 10, 3]));
+        assert_eq!(updates.count() == 1, told);
+    }
 }
 
 /// Nodes 2 and 3 at node 1; 4 hears it all from node 1.

@@ -207,6 +207,7 @@ impl Peer {
 
     fn handle_end_of_rib(&mut self, family: Family, sink: &mut impl Sink) {
         self.sweep(FamilySet::from_iter([family]), sink);
+        self.overdue.remove(family);
         if !self.end_of_rib.contains(family) {
             self.end_of_rib.insert(family);
             sink.event(Event::EndOfRib { peer: self.id, address: self.config.key(), family });

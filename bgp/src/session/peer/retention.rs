@@ -13,7 +13,8 @@
 //! comes back without the family's F bit (each capability has its own).
 //!
 //! A loss while paths are stale removes them (RFC 4724 §4.2, consecutive restarts). Long-lived stale ones stay, for what is
-//! left of their time: who is away for hours may come back for a moment more than once.
+//! left of their time: who is away for hours may come back for a moment more than once. That time runs on in the new
+//! session until End-of-RIB. If it ends before, a loss of that session leaves nothing of the family.
 
 use std::time::{Duration, Instant};
 
@@ -51,9 +52,10 @@ impl Peer {
         let (mut retained, mut long_lived) = (FamilySet::EMPTY, FamilySet::EMPTY);
         let mut time = Duration::ZERO;
         if let Some((negotiated, restart)) = kept {
-            long_lived = restart.long_lived_families().intersection(negotiated.families);
+            let families = negotiated.families.difference(self.overdue);
+            long_lived = restart.long_lived_families().intersection(families);
             if !restart.time.is_zero() {
-                retained = restart.families.intersection(negotiated.families);
+                retained = restart.families.intersection(families);
             }
             time = restart.time;
             self.long_lived_time = restart.long_lived;
@@ -79,6 +81,14 @@ impl Peer {
     pub(super) fn end_restart_time(&mut self, now: Instant, sink: &mut impl Sink) {
         let families = std::mem::take(&mut self.restart_time);
         self.begin_long_lived(families, now, sink);
+    }
+
+    /// The Long-lived Stale Time of a family is over. The session may be back, short of End-of-RIB.
+    pub(super) fn end_long_lived_time(&mut self, family: Family, sink: &mut impl Sink) {
+        if self.established().is_some() {
+            self.overdue.insert(family);
+        }
+        self.sweep(FamilySet::from_iter([family]), sink);
     }
 
     /// Each of these families turns long-lived stale, or its paths go.
@@ -109,10 +119,10 @@ impl Peer {
         now: Instant,
         sink: &mut impl Sink,
     ) -> FamilySet {
+        self.overdue = FamilySet::EMPTY;
         let kept = negotiated.graceful_restart.map_or(FamilySet::EMPTY, |restart| {
-            let long_lived = self.long_lived.union(self.stale.difference(restart.families));
-            let by_restart = restart.forwarding.intersection(restart.families).difference(long_lived);
-            by_restart.union(restart.long_lived_forwarding.intersection(long_lived))
+            let by_restart = restart.forwarding.intersection(restart.families).difference(self.long_lived);
+            by_restart.union(restart.long_lived_forwarding.intersection(self.long_lived))
         });
         let kept = kept.intersection(negotiated.families).intersection(self.stale);
         self.sweep(self.stale.difference(kept), sink);
