@@ -223,7 +223,7 @@ impl PeerConfig {
             max_prefixes: _, // checked against the count at once
             import: _,       // run again over what was received
             export: _,       // run again over what is advertised
-            paths: _,        // likewise
+            paths,           // likewise, but for what OPEN says
             next_hop_v4: _,  // paths are sent again
             next_hop_v6: _,
             bfd: _, // a session beside this one
@@ -243,6 +243,7 @@ impl PeerConfig {
             || *graceful_restart != new.graceful_restart
             || *long_lived != new.long_lived
             || *restart_notification != new.restart_notification
+            || paths.requires_reset(&new.paths)
             || *shutdown != new.shutdown
     }
 }

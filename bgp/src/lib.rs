@@ -74,7 +74,7 @@
 //! | 9494 long-lived graceful restart | partly | helper and restarting side; not §4.7, telling peers without it |
 //! | 8654 extended messages | done | |
 //! | 8950 IPv6 next hops for IPv4 | done | |
-//! | 9234 roles | left out | |
+//! | 9234 roles, ONLY_TO_CUSTOMER | done | |
 //! | 3107, 4364, 7432, 8955 and other families | left out | they are ignored where a peer offers them |
 //! | 5065 confederations | left out | segments are read and not counted |
 //! | 5925 TCP-AO | left out | |

@@ -14,6 +14,60 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub use peer_key::{InterfaceName, InterfaceNameError, PeerKey, PeerKeyError};
 
+/// What this side of an external session is to the other (RFC 9234 §4.1), with the number in the capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The other buys transit from it.
+    Provider = 0,
+    /// A route server.
+    RouteServer = 1,
+    /// Of a route server.
+    RouteServerClient = 2,
+    /// It buys transit from the other.
+    Customer = 3,
+    /// The two exchange their own and their customers' routes.
+    Peer = 4,
+}
+
+impl Role {
+    /// All of them, by number.
+    pub const ALL: [Role; 5] =
+        [Role::Provider, Role::RouteServer, Role::RouteServerClient, Role::Customer, Role::Peer];
+
+    /// What the other side has to be (RFC 9234 §4.2).
+    pub fn counterpart(self) -> Role {
+        match self {
+            Role::Provider => Role::Customer,
+            Role::RouteServer => Role::RouteServerClient,
+            Role::RouteServerClient => Role::RouteServer,
+            Role::Customer => Role::Provider,
+            Role::Peer => Role::Peer,
+        }
+    }
+
+    /// Whether what is told to the other goes only down from there, to customers (RFC 9234 §5).
+    pub(crate) fn tells_downwards(self) -> bool {
+        matches!(self, Role::Provider | Role::RouteServer | Role::Peer)
+    }
+
+    /// Whether what the other tells may only go down from here.
+    pub(crate) fn hears_from_above(self) -> bool {
+        matches!(self, Role::Customer | Role::RouteServerClient | Role::Peer)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Provider => "provider",
+            Role::RouteServer => "rs",
+            Role::RouteServerClient => "rs-client",
+            Role::Customer => "customer",
+            Role::Peer => "peer",
+        })
+    }
+}
+
 /// A four-octet autonomous system number (RFC 6793).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asn(pub u32);

@@ -16,7 +16,7 @@ use rib_support::*;
 use trunkline_bgp::config::PathRules;
 use trunkline_bgp::policy::{Actions, Policy, PrefixMatch, Rule, Verdict};
 use trunkline_bgp::rib::{Filtered, Origination, SessionFacts};
-use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId};
+use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId, Role, Role::*};
 use trunkline_bgp::wire::PathAttributes;
 
 /// Peers 1 to 3 are external, 4 and 5 internal.
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     let peer = || 1..=5u32;
     let prefix = || 0..PREFIXES.len();
     prop_oneof![
-        12 => (peer(), prefix(), 0..15usize)
+        12 => (peer(), prefix(), 0..16usize)
             .prop_map(|(peer, prefix, attributes)| Step::Announce { peer, prefix, attributes }),
         6 => (peer(), prefix()).prop_map(|(peer, prefix)| Step::Withdraw { peer, prefix }),
         3 => (prefix(), 0..2usize).prop_map(|(prefix, attributes)| Step::Originate { prefix, attributes }),
@@ -61,9 +61,10 @@ fn step() -> impl Strategy<Value = Step> {
         2 => peer().prop_map(|peer| Step::Sweep { peer }),
         2 => (peer(), 0..POLICIES, 0..POLICIES)
             .prop_map(|(peer, import, export)| Step::Policy { peer, import, export }),
-        2 => (peer(), any::<bool>(), any::<bool>()).prop_map(|(peer, graceful_shutdown, client)| {
+        2 => (peer(), any::<bool>(), any::<bool>(), 0..7usize).prop_map(|(peer, graceful_shutdown, client, role)| {
             let route_reflector_client = client && !external(peer);
-            Step::Rules { peer, rules: PathRules { graceful_shutdown, route_reflector_client } }
+            let local_role = Role::ALL.get(role).copied().filter(|_| external(peer));
+            Step::Rules { peer, rules: PathRules { graceful_shutdown, route_reflector_client, local_role, ..PathRules::default() } }
         }),
         2 => (peer(), any::<bool>()).prop_map(|(peer, demarcated)| Step::Refresh { peer, demarcated }),
         1 => any::<bool>().prop_map(|v6| Step::Hold { v6 }),
@@ -98,6 +99,7 @@ fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
             communities: vec![Community(1), Community::LLGR_STALE],
             ..along(&[])
         },
+        14 => PathAttributes { local_pref, only_to_customer: Some(Asn(9)), ..along(&[7]) },
         13 => PathAttributes { local_pref, communities: vec![Community::NO_LLGR], ..along(&[7]) },
         _ => PathAttributes { local_pref, ..along(&[7, 8, 9]) },
     }
@@ -241,12 +243,15 @@ impl Model {
         }
         let mut usable: Vec<(u32, PathAttributes)> = Vec::new();
         for ((of, peer), path) in &self.paths {
-            if of == prefix && !has_looped(&path.attributes) {
+            if of == prefix && !has_looped(&path.attributes) && !self.leaks(*peer, &path.attributes) {
                 let import = self.policies[peer].0;
                 let neighbour = remote_as(*peer, external(*peer));
                 if let Some(mut used) =
                     apply_policy(import, prefix, path.attributes.clone(), false, neighbour)
                 {
+                    if matches!(self.rules[peer].local_role, Some(Customer | RouteServerClient | Peer)) {
+                        used.only_to_customer.get_or_insert(neighbour);
+                    }
                     if external(*peer) && self.rules[peer].graceful_shutdown {
                         add(&mut used.communities, Community::GRACEFUL_SHUTDOWN);
                     }
@@ -284,12 +289,25 @@ impl Model {
         usable
     }
 
+    /// RFC 9234 §5.
+    fn leaks(&self, from: u32, path: &PathAttributes) -> bool {
+        match (self.rules[&from].local_role, path.only_to_customer) {
+            (Some(Provider | RouteServer), Some(_)) => true,
+            (Some(Peer), Some(asn)) => asn != remote_as(from, true),
+            _ => false,
+        }
+    }
+
     fn told(&self, to: u32, prefix: &IpNet) -> Option<(NextHop, PathAttributes)> {
         let (from, mut path) = self.selected(prefix).into_iter().next()?;
         let originated = from == 0;
         let reflected = !originated && !external(from) && !external(to);
         let is_client = |peer: &u32| self.rules[peer].route_reflector_client;
         if from == to || reflected && !is_client(&from) && !is_client(&to) {
+            return None;
+        }
+        let role = self.rules[&to].local_role;
+        if path.only_to_customer.is_some() && matches!(role, Some(Customer | RouteServerClient | Peer)) {
             return None;
         }
         let carries = |community| !originated && path.communities.contains(&community);
@@ -314,6 +332,9 @@ impl Model {
             path.as_path = rib_support::path(&asns).as_path;
             path.local_pref = None;
             path.originator_id = None;
+            if matches!(role, Some(Provider | RouteServer | Peer)) {
+                path.only_to_customer.get_or_insert(LOCAL_AS);
+            }
             path.cluster_list.clear();
         } else {
             path.local_pref = path.local_pref.or(Some(100));

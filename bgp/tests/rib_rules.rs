@@ -1,4 +1,4 @@
-//! What the protocol does with paths beside policy: graceful shutdown (RFC 8326) and route reflection (RFC 4456).
+//! What the protocol does with paths beside policy: graceful shutdown (RFC 8326), route reflection (RFC 4456), roles (RFC 9234).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod rib_support;
@@ -9,7 +9,7 @@ use rib_support::*;
 use trunkline_bgp::config::PathRules;
 use trunkline_bgp::policy::{Actions, Policy, Rule, Verdict};
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
-use trunkline_bgp::types::{Community, Family, FamilySet, PeerId};
+use trunkline_bgp::types::{Asn, Community, Family, FamilySet, PeerId, Role};
 use trunkline_bgp::wire::PathAttributes;
 
 const V4: Family = Family::Ipv4Unicast;
@@ -159,4 +159,77 @@ fn a_client_that_comes_back_under_another_identifier_is_reflected_under_it() {
     bench.up_with(1, SessionFacts { router_id: renamed, ..session(1) });
     bench.announce(1, PREFIX, &internal());
     assert_eq!(bench.told_of(2, PREFIX).unwrap().1.originator_id, Some(renamed));
+}
+
+fn role(role: Role) -> PathRules {
+    PathRules { local_role: Some(role), ..PathRules::default() }
+}
+
+fn marked(number: u32, asn: Option<u32>) -> PathAttributes {
+    PathAttributes { only_to_customer: asn.map(Asn), ..path(&[65000 + number, 7]) }
+}
+
+/// RFC 9234 §5, ingress: this side's role, ONLY_TO_CUSTOMER as it comes from AS 65001, and what becomes of it.
+#[test]
+fn only_to_customer_is_checked_and_set_on_the_way_in() {
+    use Role::*;
+    let leak = Err(Filtered::RouteLeak);
+    for (local, came, expected) in [
+        (Provider, None, Ok(None)),
+        (Provider, Some(65001), leak),
+        (Provider, Some(9), leak),
+        (RouteServer, None, Ok(None)),
+        (RouteServer, Some(65001), leak),
+        (Peer, None, Ok(Some(65001))),
+        (Peer, Some(65001), Ok(Some(65001))),
+        (Peer, Some(9), leak),
+        (Customer, None, Ok(Some(65001))),
+        (Customer, Some(9), Ok(Some(9))),
+        (RouteServerClient, None, Ok(Some(65001))),
+        (RouteServerClient, Some(9), Ok(Some(9))),
+    ] {
+        let mut bench = Bench::new(1, &[(1, true), (4, false)]);
+        bench.rib.set_rules(PeerId(1), role(local));
+        bench.announce(1, PREFIX, &marked(1, came));
+        let told = bench.told_of(4, PREFIX).map(|(_, path)| path.only_to_customer.map(|asn| asn.0));
+        assert_eq!((filtered(&bench, 1), told), (expected.err(), expected.ok()), "{local} {came:?}");
+    }
+}
+
+/// Egress: to whom of whom, and what is added.
+#[test]
+fn what_came_from_above_goes_only_down_and_is_marked() {
+    use Role::*;
+    for (local, came, expected) in [
+        (Provider, None, Some(Some(65000))),
+        (Provider, Some(9), Some(Some(9))),
+        (RouteServer, None, Some(Some(65000))),
+        (RouteServer, Some(9), Some(Some(9))),
+        (Peer, None, Some(Some(65000))),
+        (Peer, Some(9), None),
+        (Customer, None, Some(None)),
+        (Customer, Some(9), None),
+        (RouteServerClient, None, Some(None)),
+        (RouteServerClient, Some(9), None),
+    ] {
+        let mut bench = Bench::new(1, &[(1, true), (2, true)]);
+        bench.rib.originate(net("10.9.0.0/16"), &Origination::default());
+        bench.rib.set_rules(PeerId(2), role(local));
+        bench.announce(1, PREFIX, &marked(1, came));
+        let told = |bench: &mut Bench, prefix| {
+            bench.told_of(2, prefix).map(|(_, path)| path.only_to_customer.map(|asn| asn.0))
+        };
+        assert_eq!(told(&mut bench, PREFIX), expected, "{local} {came:?}");
+        let reason = bench.rib.not_advertised(PeerId(2), &net(PREFIX));
+        assert_eq!(reason, expected.is_none().then_some(NotAdvertised::OnlyToCustomer), "{local} {came:?}");
+        let down = matches!(local, Provider | RouteServer | Peer);
+        assert_eq!(told(&mut bench, "10.9.0.0/16"), Some(down.then_some(65000)), "{local}, its own");
+    }
+}
+
+#[test]
+fn only_to_customer_is_passed_on_by_who_has_no_role() {
+    let mut bench = Bench::new(1, &[(1, true), (2, true)]);
+    bench.announce(1, PREFIX, &marked(1, Some(9)));
+    assert_eq!(bench.told_of(2, PREFIX).unwrap().1.only_to_customer, Some(Asn(9)));
 }

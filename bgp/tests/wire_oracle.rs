@@ -47,6 +47,7 @@ struct Seen {
     local_pref: Option<u32>,
     communities: BTreeSet<u32>,
     large_communities: BTreeSet<(u32, u32, u32)>,
+    only_to_customer: Option<u32>,
 }
 
 fn nets(addrs: &BgpAddrs) -> Vec<IpNet> {
@@ -97,6 +98,7 @@ fn zettabgp_reads(body: &[u8]) -> Seen {
             BgpAttrItem::LargeCommunityList(list) => {
                 seen.large_communities = list.value.iter().map(|c| (c.ga, c.ldp1, c.ldp2)).collect();
             }
+            BgpAttrItem::OTC(otc) => seen.only_to_customer = Some(otc.value),
             other => panic!("{other:?}"),
         }
     }
@@ -121,6 +123,7 @@ fn expected(attributes: &PathAttributes, announced: Vec<(IpNet, IpAddr)>) -> See
         local_pref: attributes.local_pref,
         communities: attributes.communities.iter().map(|community| community.0).collect(),
         large_communities: attributes.large_communities.iter().map(large).collect(),
+        only_to_customer: attributes.only_to_customer.map(|asn| asn.0),
     }
 }
 

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
 use std::time::Duration;
 
-use trunkline_api::resources::{Bfd, BgpPeer, Network};
+use trunkline_api::resources::{self, Bfd, BgpPeer, Network};
 use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{AddPath, Password, PathRules, PeerConfig};
-use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
+use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
 use super::{Hop, Host, Intent, Link, PlanError, Session, peer_field, policy, routes_traffic};
 
@@ -193,6 +193,8 @@ fn config(peer: &Peer<'_>, some_import: bool, reflects: bool, errors: &mut Vec<P
     config.paths = PathRules {
         graceful_shutdown: spec.graceful_shutdown,
         route_reflector_client: spec.route_reflector_client,
+        local_role: spec.local_role.map(role),
+        local_role_strict: spec.local_role_strict,
     };
     config.add_path = spec.add_path.map_or_else(Default::default, |add_path| AddPath {
         receive: add_path.receive,
@@ -229,6 +231,16 @@ fn config(peer: &Peer<'_>, some_import: bool, reflects: bool, errors: &mut Vec<P
         IpAddr::V6(_) => config.next_hop_v4 = peer.link.and_then(address_v4),
     }
     config
+}
+
+fn role(role: resources::Role) -> Role {
+    match role {
+        resources::Role::Provider => Role::Provider,
+        resources::Role::Rs => Role::RouteServer,
+        resources::Role::RsClient => Role::RouteServerClient,
+        resources::Role::Customer => Role::Customer,
+        resources::Role::Peer => Role::Peer,
+    }
 }
 
 fn address_v4(link: &Link) -> Option<Ipv4Addr> {

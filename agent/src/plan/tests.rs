@@ -259,10 +259,10 @@ fn a_node_passes_on_only_where_it_reflects() {
         let of = |peer: &PeerConfig| (peer.paths.words(), peer.export.rules.is_empty());
         bgp.peers.values().map(of).collect::<Vec<_>>()
     };
-    let external = serde_json::json!({"asn": 65001, "address": "192.0.2.1", "gracefulShutdown": true});
+    let external = serde_json::json!({"asn": 65001, "address": "192.0.2.1", "gracefulShutdown": true, "localRole": "rs-client"});
     let internal = serde_json::json!({"asn": 65100, "address": "192.0.2.3"});
     let client = serde_json::json!({"asn": 65100, "address": "192.0.2.5", "routeReflectorClient": true});
-    let shutdown = (vec!["graceful shutdown".to_owned()], false);
+    let shutdown = (vec!["graceful shutdown".to_owned(), "local role rs-client".to_owned()], false);
     assert_eq!(exports(serde_json::json!([external, internal])), [shutdown.clone(), (vec![], false)]);
     assert_eq!(
         exports(serde_json::json!([external, internal, client])),

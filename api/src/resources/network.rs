@@ -155,6 +155,13 @@ pub struct BgpPeer {
     /// A peer of the network's own AS that this node reflects routes to and from (RFC 4456).
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub route_reflector_client: bool,
+    /// What this node is to the router (RFC 9234); the router has to be the counterpart. Paths that came from a provider, a
+    /// peer or a route server are then told to customers only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_role: Option<Role>,
+    /// A router that does not say its role is refused.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub local_role_strict: bool,
     /// Several paths of a prefix from the peer, or to it (RFC 7911).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add_path: Option<AddPath>,
@@ -164,6 +171,22 @@ pub struct BgpPeer {
     /// Given: what the peer advertises and this policy accepts is routed. Not given: a default route to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<Policy>,
+}
+
+/// What a side of an external session is to the other (RFC 9234 §4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// The other buys transit from it.
+    Provider,
+    /// A route server.
+    Rs,
+    /// Of a route server.
+    RsClient,
+    /// It buys transit from the other.
+    Customer,
+    /// The two exchange their own and their customers' routes.
+    Peer,
 }
 
 /// Several paths of a prefix, in both families (RFC 7911); either way only if the peer wants it too.

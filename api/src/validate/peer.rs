@@ -229,11 +229,25 @@ impl PeerCheck<'_, '_> {
     fn path_rules(&mut self, local_as: Option<u32>) {
         let peer = self.peer;
         let internal = local_as == Some(peer.asn);
+        self.role(internal);
         if peer.route_reflector_client && !internal {
             self.fault(
                 "routeReflectorClient",
                 format!("the peer's AS {} is not the network's own, and only internal peers are clients (RFC 4456): leave it out", peer.asn),
             );
+        }
+    }
+
+    fn role(&mut self, internal: bool) {
+        let peer = self.peer;
+        if peer.local_role.is_some() && internal {
+            self.fault(
+                "localRole",
+                format!("the peer's AS {} is the network's own, and a role is between two ASes (RFC 9234): leave it out", peer.asn),
+            );
+        }
+        if peer.local_role_strict && peer.local_role.is_none() {
+            self.fault("localRoleStrict", "means nothing without localRole: write both, or leave it out");
         }
     }
 

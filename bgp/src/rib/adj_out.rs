@@ -18,7 +18,7 @@ use super::facts::SessionFacts;
 use super::peer::Shared;
 use super::row_set::RowSet;
 use super::table::{Path, Table};
-use crate::types::{AddressFamily, Family, NextHop, PeerId};
+use crate::types::{AddressFamily, Family, NextHop, PeerId, Role};
 use crate::wire::{Announcement, EncodeContext, RouteRefresh, UpdateWriter};
 
 /// Rows looked at before what was found is written: the more, the better messages are packed.
@@ -43,6 +43,8 @@ pub enum NotAdvertised {
     NoExport,
     /// It is long-lived stale, and the peer does not know what that is (RFC 9494 §4.3).
     LongLivedStale,
+    /// It carries ONLY_TO_CUSTOMER, and the peer is none of this speaker's (RFC 9234 §5).
+    OnlyToCustomer,
     /// Export policy rejected it.
     Policy,
     /// There is no next hop of a family that the session can carry for this one.
@@ -247,6 +249,7 @@ fn export_path<F: AddressFamily>(
     let facts = shared.peer(peer).ok_or(NotAdvertised::NoSession)?;
     let session = facts.session.as_ref().ok_or(NotAdvertised::NoSession)?;
     let (external, export, client) = (facts.external, facts.export, facts.rules.route_reflector_client);
+    let above = facts.rules.local_role.is_some_and(Role::hears_from_above);
     let mut reflect = None;
     let (own, ext_next_hop) = (session.next_hop(F::FAMILY), session.ext_next_hop);
     let takes_long_lived = session.long_lived_stale;
@@ -264,6 +267,9 @@ fn export_path<F: AddressFamily>(
         }
         if digest.is_long_lived_stale() && !takes_long_lived {
             return Err(NotAdvertised::LongLivedStale);
+        }
+        if above && digest.is_only_to_customer() {
+            return Err(NotAdvertised::OnlyToCustomer);
         }
         if digest.has_no_advertise() {
             return Err(NotAdvertised::NoAdvertise);

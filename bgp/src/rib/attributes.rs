@@ -69,6 +69,7 @@ impl Digest {
     const LLGR_STALE: u16 = 1 << 7;
     const NO_LLGR: u16 = 1 << 8;
     const GRACEFUL_SHUTDOWN: u16 = 1 << 9;
+    const ONLY_TO_CUSTOMER: u16 = 1 << 10;
 
     /// LOCAL_PREF, 100 where there is none.
     pub(super) fn local_pref(&self) -> u32 {
@@ -108,6 +109,11 @@ impl Digest {
         self.flags & Self::GRACEFUL_SHUTDOWN != 0
     }
 
+    /// ONLY_TO_CUSTOMER (RFC 9234).
+    pub(super) fn is_only_to_customer(&self) -> bool {
+        self.flags & Self::ONLY_TO_CUSTOMER != 0
+    }
+
     pub(super) fn has_no_llgr(&self) -> bool {
         self.flags & Self::NO_LLGR != 0
     }
@@ -144,6 +150,7 @@ impl Digest {
                     }
                 }
                 9 => digest.flags |= Self::ORIGINATOR,
+                35 => digest.flags |= Self::ONLY_TO_CUSTOMER,
                 10 => digest.cluster_len = u8::try_from(value.len() / 4).unwrap_or(u8::MAX),
                 _ => {}
             }
@@ -394,6 +401,16 @@ impl AttributeTable {
             && values(self.block(id)).any(|(code, value)| {
                 code == codes::CLUSTER_LIST && value.chunks_exact(4).any(|member| *member == cluster.octets())
             })
+    }
+
+    /// ONLY_TO_CUSTOMER, if there is one.
+    pub(super) fn only_to_customer(&self, id: AttrId) -> Option<Asn> {
+        if !self.digest(id).is_only_to_customer() {
+            return None;
+        }
+        values(self.block(id))
+            .find(|(code, _)| *code == codes::ONLY_TO_CUSTOMER)
+            .map(|(_, value)| Asn(number(value)))
     }
 
     /// ORIGINATOR_ID, if there is one.

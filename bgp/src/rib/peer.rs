@@ -15,7 +15,7 @@ use super::table::{Filtered, Taken};
 use super::transform::{Direction, TransformId, Transforms};
 use crate::config::PathRules;
 use crate::policy::Policy;
-use crate::types::{Asn, Family, FamilySet, PeerId, PeerKey};
+use crate::types::{Asn, Family, FamilySet, PeerId, PeerKey, Role};
 
 /// A configured peer.
 #[derive(Debug)]
@@ -300,6 +300,15 @@ impl Shared {
         }
         if self.attributes.has_cluster(received, self.config.cluster_id) {
             return Some(Filtered::ClusterLoop);
+        }
+        if let (Some(role), Some(marked)) =
+            (peer.rules.local_role, self.attributes.only_to_customer(received))
+        {
+            // RFC 9234 §5: not from below at all, and from beside only by its own word.
+            let from_below = matches!(role, Role::Provider | Role::RouteServer);
+            if from_below || role == Role::Peer && marked != peer.remote_as {
+                return Some(Filtered::RouteLeak);
+            }
         }
         let next_hop = self.attributes.next_hop(received)?.address();
         peer.own_addresses.contains(&next_hop).then_some(Filtered::OwnNextHop)

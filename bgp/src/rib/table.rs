@@ -46,6 +46,8 @@ pub enum Filtered {
     OriginatorLoop,
     /// This speaker's cluster is in its CLUSTER_LIST (RFC 4456 §8).
     ClusterLoop,
+    /// ONLY_TO_CUSTOMER says that it may not come from below: a route leak (RFC 9234 §5).
+    RouteLeak,
     /// Its next hop is this speaker's own address (RFC 4271 §5.1.3).
     OwnNextHop,
 }
@@ -128,6 +130,7 @@ impl Path {
             3 => Some(Filtered::OriginatorLoop),
             4 => Some(Filtered::OwnNextHop),
             5 => Some(Filtered::ClusterLoop),
+            6 => Some(Filtered::RouteLeak),
             _ => None,
         }
     }
@@ -140,6 +143,7 @@ impl Path {
             Some(Filtered::OriginatorLoop) => 3,
             Some(Filtered::OwnNextHop) => 4,
             Some(Filtered::ClusterLoop) => 5,
+            Some(Filtered::RouteLeak) => 6,
         };
         self.owner = self.owner & !Self::REASON | reason << Self::REASON_SHIFT;
     }

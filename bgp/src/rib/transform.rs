@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::attributes::{AttrId, AttributeTable};
 use crate::config::PathRules;
 use crate::policy::{Policy, RuleMask, Verdict};
-use crate::types::{Asn, Community, NextHop};
+use crate::types::{Asn, Community, NextHop, Role};
 use crate::wire::PathAttributes;
 use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, table as codes};
 
@@ -145,6 +145,7 @@ impl Transform {
         let Direction::Import { external, rules, .. } = self.direction else { return false };
         self.policy.rules.is_empty()
             && self.policy.default == Verdict::Accept
+            && !rules.local_role.is_some_and(Role::hears_from_above)
             && !(external && (rules.graceful_shutdown || table.digest(input).has_graceful_shutdown()))
     }
 
@@ -173,7 +174,10 @@ impl Transform {
     fn shortcut(&self, block: &[u8], originated: bool, out: &mut Vec<u8>) -> Option<()> {
         const AS_SEQUENCE: u8 = 2;
         let Direction::ExportExternal { local_as, rules } = self.direction else { return None };
-        if rules.graceful_shutdown || !self.policy.rules.is_empty() || self.policy.default == Verdict::Reject
+        if rules.graceful_shutdown
+            || rules.local_role.is_some()
+            || !self.policy.rules.is_empty()
+            || self.policy.default == Verdict::Reject
         {
             return None;
         }
@@ -203,7 +207,7 @@ impl Transform {
                     out.extend_from_slice(attribute.whole);
                     seen[0] = true;
                 }
-                (codes::MED | codes::COMMUNITIES | codes::LARGE_COMMUNITIES, _) => {
+                (codes::MED | codes::COMMUNITIES | codes::LARGE_COMMUNITIES | codes::ONLY_TO_CUSTOMER, _) => {
                     out.extend_from_slice(attribute.whole);
                 }
                 _ => return None,
@@ -247,7 +251,10 @@ impl Transform {
             return None;
         }
         match self.direction {
-            Direction::Import { external, rules, .. } => {
+            Direction::Import { external, rules, neighbour_as } => {
+                if rules.local_role.is_some_and(Role::hears_from_above) {
+                    attributes.only_to_customer.get_or_insert(neighbour_as);
+                }
                 if external && rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
@@ -260,6 +267,9 @@ impl Transform {
             Direction::ExportExternal { local_as, rules } => {
                 if rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
+                }
+                if rules.local_role.is_some_and(Role::tells_downwards) {
+                    attributes.only_to_customer.get_or_insert(local_as);
                 }
                 attributes.as_path.prepend(local_as, 1);
                 attributes.local_pref = None; // RFC 4271 §5.1.5
@@ -361,6 +371,7 @@ mod tests {
     const COMMUNITIES: &[u8] = &[0xe0, 8, 4, 0xfd, 0xe9, 0, 1]; // partial
     const ORIGINATOR: &[u8] = &[0x80, 9, 4, 10, 0, 0, 9];
     const CLUSTERS: &[u8] = &[0x80, 10, 4, 0, 0, 0, 1];
+    const ONLY_TO_CUSTOMER: &[u8] = &[0xc0, 35, 4, 0, 0, 0xfd, 0xe9];
     const LARGE: &[u8] = &[0xc0, 32, 12, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
 
     fn export() -> Transform {
@@ -382,7 +393,7 @@ mod tests {
 
     #[test]
     fn the_shortcut_leads_where_the_long_way_does() {
-        let parts = [MED, LOCAL_PREF, COMMUNITIES, ORIGINATOR, CLUSTERS, LARGE];
+        let parts = [MED, LOCAL_PREF, COMMUNITIES, ORIGINATOR, CLUSTERS, LARGE, ONLY_TO_CUSTOMER];
         let all = (0..1 << parts.len()).map(|chosen: u32| {
             let parts = parts.iter().enumerate().filter(|(place, _)| chosen >> place & 1 == 1);
             [ORIGIN, PATH].into_iter().chain(parts.map(|(_, part)| *part)).collect::<Vec<_>>().concat()

@@ -93,6 +93,7 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
     if config.extended_messages {
         capabilities.push(Capability::ExtendedMessage);
     }
+    capabilities.extend(config.paths.local_role.map(Capability::Role));
     let AddPath { receive, send } = config.add_path;
     if receive || send.is_some() {
         let families = config.families.iter();
@@ -134,6 +135,7 @@ impl Negotiated {
         if internal && ours.router_id == theirs.router_id {
             return Err(OpenError::Identifier { identifier: theirs.router_id });
         }
+        check_role(config, theirs)?;
         let families = config.families.intersection(families(theirs));
         if families.is_empty() {
             let missing = config.families.iter().map(|family| Capability::Multiprotocol(family.into()));
@@ -220,6 +222,19 @@ impl PeerRestart {
             _ => None,
         })
     }
+}
+
+/// The peer's role has to be the counterpart of this side's, where this side has one (RFC 9234 §4.2). One that is said twice
+/// counts once, two different ones match nothing.
+fn check_role(config: &PeerConfig, theirs: &Open) -> Result<(), OpenError> {
+    let Some(local) = config.paths.local_role else { return Ok(()) };
+    let said = theirs.capabilities.iter().filter(|capability| capability.code() == 9);
+    let remote: Vec<Capability> = said.cloned().collect();
+    let matches = remote.iter().all(|said| *said == Capability::Role(local.counterpart()));
+    if matches && !(remote.is_empty() && config.paths.local_role_strict) {
+        return Ok(());
+    }
+    Err(OpenError::RoleMismatch { local, remote })
 }
 
 /// Families of which both sides say so in their capability of RFC 7911. A family that is there twice counts as its first

@@ -73,6 +73,9 @@ impl Route {
                 Filtered::AsLoop => "the local AS is in its AS_PATH",
                 Filtered::OriginatorLoop => "its ORIGINATOR_ID is this speaker",
                 Filtered::ClusterLoop => "this speaker's cluster is in its CLUSTER_LIST",
+                Filtered::RouteLeak => {
+                    "a route leak: ONLY_TO_CUSTOMER says that it may not come from this peer"
+                }
                 Filtered::OwnNextHop => "its next hop is this speaker",
             }),
             ..Route::new(path.prefix, attributes.parse())

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::OpenError;
-use crate::types::{Asn, Family};
+use crate::types::{Asn, Family, Role};
 
 /// An address family as the wire has it; it may be one that this speaker does not carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,6 +82,8 @@ pub enum Capability {
     ExtendedNextHop(Vec<(AfiSafi, u16)>),
     /// 6: messages up to 65,535 octets (RFC 8654).
     ExtendedMessage,
+    /// 9: what the sender is to the receiver (RFC 9234).
+    Role(Role),
     /// 64: routes survive a restart (RFC 4724, RFC 8538).
     GracefulRestart {
         /// The R bit: the speaker has restarted.
@@ -125,6 +127,7 @@ impl Capability {
             Capability::RouteRefresh => 2,
             Capability::ExtendedNextHop(_) => 5,
             Capability::ExtendedMessage => 6,
+            Capability::Role(_) => 9,
             Capability::GracefulRestart { .. } => 64,
             Capability::FourOctetAs(_) => 65,
             Capability::AddPath(_) => 69,
@@ -149,6 +152,10 @@ impl Capability {
                     .collect(),
             ),
             (6, []) => Capability::ExtendedMessage,
+            // A role that has no name is none that could match: it is kept raw.
+            (9, [role]) if usize::from(*role) < Role::ALL.len() => {
+                Capability::Role(Role::ALL[usize::from(*role)])
+            }
             (64, [flags, seconds, families @ ..]) if families.len() % 4 == 0 => Capability::GracefulRestart {
                 restarting: flags & 0x80 != 0,
                 notification: flags & 0x40 != 0,
@@ -227,6 +234,7 @@ impl Capability {
                     out.extend_from_slice(&entry.stale_time.min(0x00ff_ffff).to_be_bytes()[1..]);
                 }
             }
+            Capability::Role(role) => out.push(*role as u8),
             Capability::FourOctetAs(asn) => out.extend_from_slice(&asn.0.to_be_bytes()),
             Capability::Hostname { host, domain } => {
                 for name in [host, domain] {
@@ -308,6 +316,7 @@ impl fmt::Display for Capability {
                     write!(f, "{comma} {} {} s{forwarding}", entry.family, entry.stale_time)
                 })
             }
+            Capability::Role(role) => write!(f, "role {role}"),
             Capability::FourOctetAs(asn) => write!(f, "four-octet AS {asn}"),
             Capability::Hostname { host, domain } if domain.is_empty() => write!(f, "host name {host}"),
             Capability::Hostname { host, domain } => write!(f, "host name {host}.{domain}"),
@@ -361,6 +370,10 @@ mod tests {
             Capability::Unknown { code: 69, value: vec![0, 1, 1, 0] },
             Capability::Unknown { code: 69, value: vec![0, 1, 1, 3, 0] },
             Capability::EnhancedRouteRefresh,
+            Capability::Role(Role::Provider),
+            Capability::Role(Role::Peer),
+            Capability::Unknown { code: 9, value: vec![5] },
+            Capability::Unknown { code: 9, value: vec![] },
             Capability::Unknown { code: 128, value: vec![] },
             Capability::Unknown { code: 73, value: vec![9, 1] },
         ] {

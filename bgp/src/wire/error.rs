@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 use super::attributes::table;
 use super::{Capability, HEADER, MARKER, MessageKind, Notification};
-use crate::types::Asn;
+use crate::types::{Asn, Role};
 
 /// A message that ends the session.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +98,14 @@ pub enum OpenError {
         /// What was missing.
         missing: Vec<Capability>,
     },
+    /// The two sides' roles do not go together (RFC 9234 §4.2), or the peer has none and strict mode wants one.
+    #[error("this side's role is {local}, which needs the peer's to be {}; it says {}", .local.counterpart(), said(.remote))]
+    RoleMismatch {
+        /// This side's role.
+        local: Role,
+        /// The capabilities that the peer gave its role in: usually one.
+        remote: Vec<Capability>,
+    },
     /// Optional parameters or capabilities do not fit their lengths.
     #[error("the optional parameters do not fit their lengths")]
     Lengths,
@@ -109,6 +117,13 @@ pub enum OpenError {
         /// Octets of its value.
         length: usize,
     },
+}
+
+fn said(roles: &[Capability]) -> String {
+    match roles {
+        [] => "nothing".to_owned(),
+        roles => roles.iter().map(Capability::to_string).collect::<Vec<_>>().join(" and "),
+    }
 }
 
 /// What is wrong with a ROUTE-REFRESH.
@@ -330,6 +345,7 @@ impl WireError {
                 OpenError::Identifier { .. } => Notification::new(2, 3, []),
                 OpenError::Parameter { .. } => Notification::new(2, 4, []),
                 OpenError::HoldTime { .. } => Notification::new(2, 6, []),
+                OpenError::RoleMismatch { .. } => Notification::new(2, 11, []),
                 OpenError::MissingCapability { missing } => {
                     let mut data = Vec::new();
                     missing.iter().for_each(|capability| capability.encode(&mut data));

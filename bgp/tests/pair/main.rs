@@ -18,4 +18,5 @@ mod net;
 mod notified;
 mod refresh;
 mod restart;
+mod roles;
 mod sessions;

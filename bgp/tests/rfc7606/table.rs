@@ -23,6 +23,7 @@
 //! | AS4_PATH | withdraw | discard | discard | first counts | discard | RFC 6793 §6 |
 //! | AS4_AGGREGATOR | withdraw | discard | discard | first counts | discard | RFC 6793 §6 |
 //! | LARGE_COMMUNITIES | withdraw | withdraw | withdraw | first counts | | RFC 8092 §6 |
+//! | ONLY_TO_CUSTOMER | withdraw | withdraw | withdraw | first counts | | RFC 9234 §5 |
 //!
 //! Flags are §3 c, twice is §3 g. *First counts* is the discard of all but the first; *reset N* is NOTIFICATION 3, N.
 
@@ -237,6 +238,16 @@ pub(crate) fn rows() -> Vec<Row> {
             "00000001000000020000000300",
             External,
             withdraw("LARGE_COMMUNITIES"),
+        ),
+        beside(
+            "ONLY_TO_CUSTOMER",
+            35,
+            0xc0,
+            "0000fdea",
+            "0000fd",
+            "0000fdea00",
+            External,
+            withdraw("ONLY_TO_CUSTOMER"),
         ),
     ];
     for Beside { name, code, flags, good, short, long, malformed, outcomes, session } in table {

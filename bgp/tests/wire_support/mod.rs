@@ -139,7 +139,7 @@ pub(crate) fn as_path() -> impl Strategy<Value = AsPath> {
 }
 
 fn unknown() -> impl Strategy<Value = Vec<UnknownAttribute>> {
-    let codes = prop::sample::subsequence(vec![11u8, 13, 25, 35, 64, 128, 255], 0..3);
+    let codes = prop::sample::subsequence(vec![11u8, 13, 25, 36, 64, 128, 255], 0..3);
     (codes, vec(any::<u8>(), 0..300)).prop_map(|(codes, value)| {
         codes.into_iter().map(|code| UnknownAttribute { flags: 0xe0, code, value: value.clone() }).collect()
     })
@@ -168,10 +168,12 @@ pub(crate) fn attributes() -> impl Strategy<Value = PathAttributes> {
         vec(any::<[u8; 8]>(), 0..5),
         vec(large, 0..25),
         unknown(),
+        proptest::option::of(any::<u32>().prop_map(Asn)),
     );
     (origin, as_path(), scalars, lists).prop_map(|(origin, as_path, scalars, lists)| {
         let (med, local_pref, atomic_aggregate, aggregator, originator_id) = scalars;
-        let (communities, cluster_list, extended_communities, large_communities, unknown) = lists;
+        let (communities, cluster_list, extended_communities, large_communities, unknown, only_to_customer) =
+            lists;
         PathAttributes {
             origin,
             as_path,
@@ -184,6 +186,7 @@ pub(crate) fn attributes() -> impl Strategy<Value = PathAttributes> {
             cluster_list,
             extended_communities,
             large_communities,
+            only_to_customer,
             unknown,
             partial: Partial::default(),
         }

@@ -84,6 +84,8 @@ pub struct PathAttributes {
     pub extended_communities: Vec<[u8; 8]>,
     /// LARGE_COMMUNITIES (RFC 8092).
     pub large_communities: Vec<LargeCommunity>,
+    /// ONLY_TO_CUSTOMER (RFC 9234 §5): the AS from which on the path goes to customers only.
+    pub only_to_customer: Option<Asn>,
     /// Optional transitive attributes that are not known here.
     pub unknown: Vec<UnknownAttribute>,
     /// Known attributes that came with the Partial bit, which must not be cleared (RFC 4271 §5).
@@ -290,6 +292,7 @@ mod tests {
             cluster_list: vec![Ipv4Addr::new(10, 0, 0, 2); 2],
             extended_communities: vec![[1; 8]],
             large_communities: vec![LargeCommunity { global: 1, local1: 2, local2: 3 }],
+            only_to_customer: Some(Asn(70_000)),
             unknown: vec![
                 UnknownAttribute { flags: 0xe0, code: 11, value: vec![] },
                 UnknownAttribute { flags: 0xe0, code: 255, value: vec![7; 300] },
@@ -312,7 +315,7 @@ mod tests {
         let mut block = Vec::new();
         full().encode(&mut block);
         let codes: Vec<u8> = Attributes::new(&block).map(|attribute| attribute.code).collect();
-        assert_eq!(codes, [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 16, 32, 255]);
+        assert_eq!(codes, [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 16, 32, 35, 255]);
         let mut least = Vec::new();
         PathAttributes::default().encode(&mut least);
         assert_eq!(least, [0x40, 1, 1, 0, 0x40, 2, 0], "an own route has an empty AS_PATH");

@@ -44,6 +44,7 @@ pub(crate) const EXTENDED_COMMUNITIES: u8 = 16;
 pub(crate) const AS4_PATH: u8 = 17;
 pub(crate) const AS4_AGGREGATOR: u8 = 18;
 pub(crate) const LARGE_COMMUNITIES: u8 = 32;
+pub(crate) const ONLY_TO_CUSTOMER: u8 = 35;
 
 /// Who may send an attribute; from others it is discarded unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ pub(crate) struct Row {
     pub(super) write: fn(&PathAttributes, &mut Vec<u8>) -> bool,
 }
 
-pub(crate) static TABLE: [Row; 16] = [
+pub(crate) static TABLE: [Row; 17] = [
     Row {
         code: ORIGIN,
         name: "ORIGIN",
@@ -317,6 +318,16 @@ pub(crate) static TABLE: [Row; 16] = [
             !attributes.large_communities.is_empty()
         },
     },
+    Row {
+        code: ONLY_TO_CUSTOMER,
+        name: "ONLY_TO_CUSTOMER",
+        flags: OPTIONAL_TRANSITIVE,
+        sender: Sender::Anyone,
+        malformed: Outcome::TreatAsWithdraw,
+        check: |value, _| exactly::<4>(value, "4"),
+        read: |value, attributes| attributes.only_to_customer = u32_of(value).map(Asn),
+        write: |attributes, out| write_u32(attributes.only_to_customer.map(|asn| asn.0), out),
+    },
 ];
 
 const NONE: u8 = u8::MAX;
@@ -326,7 +337,7 @@ static INDEX: [u8; 256] = {
     let mut index = [NONE; 256];
     let mut at = 0;
     // `TABLE` is a static, so its codes are repeated here; a test holds the two together.
-    const CODES: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 14, 15, 16, 17, 18, 32];
+    const CODES: [u8; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 14, 15, 16, 17, 18, 32, 35];
     while at < CODES.len() {
         index[CODES[at] as usize] = at as u8;
         at += 1;
