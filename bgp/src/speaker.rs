@@ -379,6 +379,12 @@ impl Speaker {
         self.hub.rib.route_changes(max)
     }
 
+    /// Attribute sets in the tables, each counted once however many prefixes have it: what most of their memory beyond
+    /// prefixes is for.
+    pub fn attribute_sets(&self) -> usize {
+        self.hub.rib.attribute_sets()
+    }
+
     /// Whether [`Speaker::route_changes`] has something to say.
     pub fn has_route_changes(&self) -> bool {
         self.hub.rib.has_route_changes()

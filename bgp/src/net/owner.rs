@@ -23,6 +23,7 @@ use super::connect::{connect, set_options};
 use super::connection::{CHUNK, Connection, Input};
 use super::events::EventSender;
 use super::handle::Command;
+use super::heap::Trim;
 use super::listener::{Allowed, Listener};
 use super::{ShellConfig, now, sockopt};
 use crate::bmp::{StationId, StationRead};
@@ -72,6 +73,7 @@ pub(super) struct Owner {
     bfd_reports: Option<mpsc::Receiver<Report>>,
     stopping: Vec<oneshot::Sender<()>>,
     stopped: bool,
+    trim: Trim,
 }
 
 impl Owner {
@@ -107,6 +109,7 @@ impl Owner {
             bfd_reports: Some(bfd_reports),
             stopping: Vec::new(),
             stopped: false,
+            trim: Trim::default(),
         }
     }
 
@@ -181,6 +184,7 @@ impl Owner {
         self.act();
         self.give_route_changes();
         self.give_stations(now);
+        self.trim.turn(self.speaker.attribute_sets());
     }
 
     /// Answers the stations for which there is something.

@@ -1,4 +1,4 @@
-//! The socket options of a BGP session, and, but for one call in `heap`, the only unsafe code of this crate.
+//! The socket options of a BGP session, and, but for two calls in `heap`, the only unsafe code of this crate.
 //!
 //! TCP-MD5 (RFC 2385) and the receiving side of GTSM (RFC 5082) have no safe wrapper: `TCP_MD5SIG`, `IP_MINTTL`
 //! and `IPV6_MINHOPCOUNT` are set here by `setsockopt`. What is awkward about each:
