@@ -322,6 +322,8 @@ fn peers() {
             &["not the network's own", "leave it out"],
         ),
         ("port: 1179", "localRoleStrict: true", "localRoleStrict", &["means nothing without localRole"]),
+        ("port: 1179", "allowAsIn: 11", "allowAsIn", &["11 is not from 1 to 10"]),
+        ("port: 1179", "nextHopSelf: true", "nextHopSelf", &["anyway", "leave it out"]),
         ("port: 1179", "addPath: {send: 256}", "addPath.send", &["256", "1 to 255"]),
         ("port: 1179", "addPath: {}", "addPath", &["asks for nothing", "receive: true"]),
         ("port: 1179", "port: 0", "port", &["0 is not a port", "179"]),

@@ -76,6 +76,11 @@ impl Asn {
     /// AS_TRANS: what stands for a larger number where only two octets fit (RFC 6793 §9).
     pub const TRANS: Asn = Asn(23456);
 
+    /// Whether the number is for use inside only (RFC 6996): 64512 to 65534, 4200000000 to 4294967294.
+    pub fn is_private(self) -> bool {
+        matches!(self.0, 64512..=65534 | 4_200_000_000..=4_294_967_294)
+    }
+
     /// The number as a two-octet speaker sees it.
     pub fn two_octet(self) -> u16 {
         u16::try_from(self.0).unwrap_or(Self::TRANS.0 as u16)

@@ -6,7 +6,7 @@ mod rib_support;
 use std::net::Ipv4Addr;
 
 use rib_support::*;
-use trunkline_bgp::config::PathRules;
+use trunkline_bgp::config::{NextHopRule, PathRules, RemovePrivateAs};
 use trunkline_bgp::policy::{Actions, Policy, Rule, Verdict};
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, PeerId, Role};
@@ -232,4 +232,70 @@ fn only_to_customer_is_passed_on_by_who_has_no_role() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(1, PREFIX, &marked(1, Some(9)));
     assert_eq!(bench.told_of(2, PREFIX).unwrap().1.only_to_customer, Some(Asn(9)));
+}
+
+#[test]
+fn ones_own_as_is_allowed_so_many_times() {
+    let mut bench = Bench::new(1, &[(1, true)]);
+    for (times, looped) in [(1, path(&[65001, 65000])), (2, path(&[65001, 65000, 7, 65000]))] {
+        bench.rib.set_rules(PeerId(1), PathRules { allow_as_in: times - 1, ..PathRules::default() });
+        bench.announce(1, PREFIX, &looped);
+        assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop));
+        bench.rib.set_rules(PeerId(1), PathRules { allow_as_in: times, ..PathRules::default() });
+        assert_eq!(filtered(&bench, 1), None, "without being announced again");
+        assert_eq!(bench.fib(PREFIX), [address(1)]);
+    }
+    bench.rib.set_rules(PeerId(1), PathRules::default());
+    assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop));
+}
+
+#[test]
+fn private_as_numbers_are_taken_out_or_replaced() {
+    // This speaker is 65000, the peer that is told 65002.
+    let (private, mixed, own) = (vec![64512, 4_200_000_000], vec![64512, 7, 65534], vec![64512, 65002]);
+    for (all, replace, came, expected) in [
+        (false, false, &private, vec![65000]),
+        (false, false, &mixed, vec![65000, 64512, 7, 65534]),
+        (true, false, &mixed, vec![65000, 7]),
+        (false, true, &private, vec![65000, 65000, 65000]),
+        (true, true, &mixed, vec![65000, 65000, 7, 65000]),
+        (false, false, &own, vec![65000, 65002]),
+        (true, true, &own, vec![65000, 65000, 65002]),
+    ] {
+        let mut bench = Bench::new(1, &[(1, true), (2, true), (3, true)]);
+        let remove_private_as = Some(RemovePrivateAs { all, replace });
+        bench.rib.set_rules(PeerId(2), PathRules { remove_private_as, ..PathRules::default() });
+        bench.announce(1, PREFIX, &path(came));
+        let told = |bench: &mut Bench, number| bench.told_of(number, PREFIX).unwrap().1.as_path;
+        assert_eq!(told(&mut bench, 2), path(&expected).as_path, "{all} {replace} {came:?}");
+        assert_eq!(told(&mut bench, 3), path(&[&[65000], &came[..]].concat()).as_path, "others hear it all");
+    }
+    // What policy puts in front stays.
+    let mut bench = Bench::new(1, &[(1, true), (2, true)]);
+    let remove_private_as = Some(RemovePrivateAs::default());
+    bench.rib.set_rules(PeerId(2), PathRules { remove_private_as, ..PathRules::default() });
+    let set = Actions { prepend: 2, ..Actions::default() };
+    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &prepend);
+    bench.announce(1, PREFIX, &path(&private));
+    assert_eq!(bench.told_of(2, PREFIX).unwrap().1.as_path, path(&[65000, 65000, 65000]).as_path);
+}
+
+#[test]
+fn next_hops_are_ones_own_or_unchanged_as_the_rule_says() {
+    let rule = |next_hop| PathRules { next_hop, ..PathRules::default() };
+    let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false), (5, false)]);
+    bench.announce(1, PREFIX, &path(&[65001]));
+    let hop = |bench: &mut Bench, number| bench.told_of(number, PREFIX).unwrap().0;
+    let came = next_hop(1, &net(PREFIX));
+    assert_eq!((hop(&mut bench, 2), hop(&mut bench, 4)), (own_v4(2), came));
+    bench.rib.set_rules(PeerId(2), rule(NextHopRule::Unchanged));
+    bench.rib.set_rules(PeerId(4), rule(NextHopRule::Own));
+    assert_eq!((hop(&mut bench, 2), hop(&mut bench, 4)), (came, own_v4(4)));
+    // What is reflected keeps its own.
+    let own = PathRules { route_reflector_client: true, ..rule(NextHopRule::Own) };
+    bench.rib.set_rules(PeerId(4), own);
+    bench.announce(5, "198.51.100.0/24", &internal());
+    let reflected = net("198.51.100.0/24");
+    assert_eq!(bench.told_of(4, "198.51.100.0/24").unwrap().0, next_hop(5, &reflected));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use trunkline_api::resources::{self, Bfd, BgpPeer, Network};
 use trunkline_bgp::bfd::BfdConfig;
-use trunkline_bgp::config::{AddPath, Password, PathRules, PeerConfig};
+use trunkline_bgp::config::{AddPath, NextHopRule, Password, PathRules, PeerConfig, RemovePrivateAs};
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
 use super::{Hop, Host, Intent, Link, PlanError, Session, peer_field, policy, routes_traffic};
@@ -195,6 +195,15 @@ fn config(peer: &Peer<'_>, some_import: bool, reflects: bool, errors: &mut Vec<P
         route_reflector_client: spec.route_reflector_client,
         local_role: spec.local_role.map(role),
         local_role_strict: spec.local_role_strict,
+        allow_as_in: octet("allowAsIn", spec.allow_as_in).unwrap_or(0),
+        remove_private_as: spec
+            .remove_private_as
+            .map(|remove| RemovePrivateAs { all: remove.all, replace: remove.replace }),
+        next_hop: match (spec.next_hop_self, spec.next_hop_unchanged) {
+            (true, _) => NextHopRule::Own,
+            (_, true) => NextHopRule::Unchanged,
+            _ => NextHopRule::Standard,
+        },
     };
     config.add_path = spec.add_path.map_or_else(Default::default, |add_path| AddPath {
         receive: add_path.receive,

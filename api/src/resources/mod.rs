@@ -22,7 +22,8 @@ pub use ipinstance::{
 pub(crate) use meta::null_default;
 pub use meta::{Count, Ignored, ObjectMeta};
 pub use network::{
-    AddPath, Bfd, BgpPeer, Network, NetworkConfig, NetworkMode, NetworkSpec, NetworkStatus, NetworkType, Role,
+    AddPath, Bfd, BgpPeer, Network, NetworkConfig, NetworkMode, NetworkSpec, NetworkStatus, NetworkType,
+    RemovePrivateAs, Role,
 };
 pub use subnet::{AddressRange, IpVersion, ParsedRange, Subnet, SubnetConfig, SubnetSpec, SubnetStatus};
 pub use value::{Secret, ValueError, parse_address};

@@ -162,6 +162,18 @@ pub struct BgpPeer {
     /// A router that does not say its role is refused.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub local_role_strict: bool,
+    /// How often the network's own AS may be in the AS_PATH of the router's routes, 1 to 10; not at all unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_as_in: Option<u32>,
+    /// Private AS numbers (RFC 6996) are taken out of what an external peer is told; `{}` where there are no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remove_private_as: Option<RemovePrivateAs>,
+    /// An internal peer is told this node as the next hop of what external ones told.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub next_hop_self: bool,
+    /// An external peer is told the next hop as it came, as by a route server.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub next_hop_unchanged: bool,
     /// Several paths of a prefix from the peer, or to it (RFC 7911).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add_path: Option<AddPath>,
@@ -171,6 +183,18 @@ pub struct BgpPeer {
     /// Given: what the peer advertises and this policy accepts is routed. Not given: a default route to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<Policy>,
+}
+
+/// Which private AS numbers an external peer is not told. Its own number stays, so that it sees its loops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RemovePrivateAs {
+    /// Also those beside public ones; otherwise an AS_PATH with a public one stays as it is.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub all: bool,
+    /// The network's own number takes their place.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub replace: bool,
 }
 
 /// What a side of an external session is to the other (RFC 9234 §4.1).

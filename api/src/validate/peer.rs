@@ -230,6 +230,30 @@ impl PeerCheck<'_, '_> {
         let peer = self.peer;
         let internal = local_as == Some(peer.asn);
         self.role(internal);
+        if let Some(times) = peer.allow_as_in.filter(|times| !(1..=10).contains(times)) {
+            self.fault("allowAsIn", format!("{times} is not from 1 to 10: write how often the network's own AS may be in a path, or leave it out"));
+        }
+        for (field, given, told_anyway) in [
+            (
+                "removePrivateAs",
+                peer.remove_private_as.is_some() && internal,
+                "internal peers are told every AS_PATH as it is",
+            ),
+            (
+                "nextHopSelf",
+                peer.next_hop_self && !internal,
+                "an external peer is told this node as next hop anyway",
+            ),
+            (
+                "nextHopUnchanged",
+                peer.next_hop_unchanged && internal,
+                "an internal peer is told the next hop as it came anyway",
+            ),
+        ] {
+            if given {
+                self.fault(field, format!("{told_anyway}: leave it out"));
+            }
+        }
         if peer.route_reflector_client && !internal {
             self.fault(
                 "routeReflectorClient",

@@ -6,6 +6,27 @@
 
 use crate::types::{Asn, Role};
 
+/// Private AS numbers (RFC 6996) are taken out of what an external peer is told. Its own number stays, so that it sees its loops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemovePrivateAs {
+    /// Also where public ones are in the AS_PATH; otherwise such a path stays as it is.
+    pub all: bool,
+    /// This speaker's number takes their place, so that the path stays as long as it was.
+    pub replace: bool,
+}
+
+/// Which next hop a peer is told with paths that were learned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NextHopRule {
+    /// RFC 4271 §5.1.3: external peers this speaker's own address, internal ones what came.
+    #[default]
+    Standard,
+    /// Internal peers this speaker's own ("next-hop-self"), but for what is reflected (RFC 4456 §10).
+    Own,
+    /// External peers what came ("next-hop-unchanged"), as a route server does.
+    Unchanged,
+}
+
 /// The rules for one peer's paths. All off unless said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRules {
@@ -20,12 +41,27 @@ pub struct PathRules {
     pub local_role: Option<Role>,
     /// A peer that does not say its own role is refused ("strict mode", RFC 9234 §4.2). Otherwise only one that says a wrong one.
     pub local_role_strict: bool,
+    /// How often this speaker's AS may be in the AS_PATH of the peer's paths before they count as looped: for sites of one AS
+    /// that are joined by another.
+    pub allow_as_in: u8,
+    /// Private AS numbers that an external peer is not told.
+    pub remove_private_as: Option<RemovePrivateAs>,
+    /// The next hop that the peer is told.
+    pub next_hop: NextHopRule,
 }
 
 impl PathRules {
     /// What differs from the default, in words, for an operator.
     pub fn words(&self) -> Vec<String> {
-        let PathRules { graceful_shutdown, route_reflector_client, local_role, local_role_strict } = *self;
+        let PathRules {
+            graceful_shutdown,
+            route_reflector_client,
+            local_role,
+            local_role_strict,
+            allow_as_in,
+            remove_private_as,
+            next_hop,
+        } = *self;
         let mut words = Vec::new();
         if graceful_shutdown {
             words.push("graceful shutdown".to_owned());
@@ -36,6 +72,19 @@ impl PathRules {
         if let Some(role) = local_role {
             let strict = if local_role_strict { ", strict" } else { "" };
             words.push(format!("local role {role}{strict}"));
+        }
+        if allow_as_in > 0 {
+            words.push(format!("own AS allowed {allow_as_in} times"));
+        }
+        if let Some(RemovePrivateAs { all, replace }) = remove_private_as {
+            let verb = if replace { "replaced" } else { "removed" };
+            let which = if all { "" } else { " where there are no others" };
+            words.push(format!("private ASes {verb}{which}"));
+        }
+        match next_hop {
+            NextHopRule::Standard => {}
+            NextHopRule::Own => words.push("next hop self".to_owned()),
+            NextHopRule::Unchanged => words.push("next hop unchanged".to_owned()),
         }
         words
     }
@@ -58,6 +107,18 @@ impl PathRules {
             let text =
                 "a role is between two ASes (RFC 9234), and this peer is in this speaker's own: leave it out";
             return Some(("local_role", text.to_owned()));
+        }
+        if self.remove_private_as.is_some() && internal {
+            let text = "internal peers are told every AS_PATH as it is: leave it out";
+            return Some(("remove_private_as", text.to_owned()));
+        }
+        let told_anyway = match (self.next_hop, internal) {
+            (NextHopRule::Own, false) => Some("an external peer is told this speaker's own address anyway"),
+            (NextHopRule::Unchanged, true) => Some("an internal peer is told the next hop as it came anyway"),
+            _ => None,
+        };
+        if let Some(text) = told_anyway {
+            return Some(("next_hop", format!("{text}: leave it out")));
         }
         if self.local_role_strict && self.local_role.is_none() {
             return Some(("local_role_strict", "means nothing without local_role: give both".to_owned()));

@@ -20,7 +20,7 @@ use rustc_hash::FxHasher;
 
 use crate::types::{Asn, Community, NextHop};
 use crate::wire::PathAttributes;
-use crate::wire::attributes::table as codes;
+use crate::wire::attributes::{as_path, table as codes};
 
 /// The number of an interned attribute set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -401,6 +401,13 @@ impl AttributeTable {
             && values(self.block(id)).any(|(code, value)| {
                 code == codes::CLUSTER_LIST && value.chunks_exact(4).any(|member| *member == cluster.octets())
             })
+    }
+
+    /// How often an AS is in AS_PATH.
+    pub(super) fn occurrences(&self, id: AttrId, asn: Asn) -> usize {
+        let path = values(self.block(id)).find(|(code, _)| *code == codes::AS_PATH);
+        let segments = path.into_iter().flat_map(|(_, path)| as_path::segments(path, as_path::Width::Four));
+        segments.flat_map(|(_, members)| members.chunks_exact(4)).filter(|it| number(it) == asn.0).count()
     }
 
     /// ONLY_TO_CUSTOMER, if there is one.

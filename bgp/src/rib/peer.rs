@@ -126,11 +126,12 @@ impl Shared {
     fn directions(&self, remote_as: Asn, rules: PathRules) -> (Direction, Direction) {
         let local_as = self.config.local_as;
         let external = remote_as != local_as;
-        // What is reflected is not decided by the transforms: clients and others share them.
-        let rules = PathRules { route_reflector_client: false, ..rules };
+        // What is reflected or has looped is not decided by the transforms: peers that differ in that share them.
+        let rules = PathRules { route_reflector_client: false, allow_as_in: 0, ..rules };
+        let kept = rules.remove_private_as.map(|_| remote_as).filter(|asn| asn.is_private());
         let import = Direction::Import { neighbour_as: remote_as, external, rules };
         match external {
-            true => (import, Direction::ExportExternal { local_as, rules }),
+            true => (import, Direction::ExportExternal { local_as, kept, rules }),
             false => (import, Direction::ExportInternal { local_as, rules }),
         }
     }
@@ -165,12 +166,13 @@ impl Shared {
     pub(super) fn set_rules(&mut self, id: PeerId, rules: PathRules) -> (bool, bool) {
         let Some(peer) = self.peer(id) else { return (false, false) };
         let old = (peer.import, peer.export);
+        let loops = peer.rules.allow_as_in != rules.allow_as_in;
         let directions = self.directions(peer.remote_as, rules);
         let new = (self.transforms.turn(old.0, directions.0), self.transforms.turn(old.1, directions.1));
         if let Some(peer) = self.peer_mut(id) {
             (peer.rules, peer.import, peer.export) = (rules, new.0, new.1);
         }
-        (old.0 != new.0, old.1 != new.1)
+        (loops || old.0 != new.0, old.1 != new.1)
     }
 
     /// What the peer's paths become when they are reflected; whether they became something else in its last session.
@@ -292,7 +294,10 @@ impl Shared {
     /// Why a peer's path is refused whatever its prefix.
     pub(super) fn refusal(&self, peer: PeerId, received: AttrId) -> Option<Filtered> {
         let peer = self.peer(peer)?;
-        if self.attributes.digest(received).has_as_loop() {
+        if self.attributes.digest(received).has_as_loop()
+            && self.attributes.occurrences(received, self.config.local_as)
+                > usize::from(peer.rules.allow_as_in)
+        {
             return Some(Filtered::AsLoop);
         }
         if self.attributes.originator_id(received) == Some(self.config.router_id) {

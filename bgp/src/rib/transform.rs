@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 
 use super::attributes::{AttrId, AttributeTable};
-use crate::config::PathRules;
+use crate::config::{NextHopRule, PathRules, RemovePrivateAs};
 use crate::policy::{Policy, RuleMask, Verdict};
 use crate::types::{Asn, Community, NextHop, Role};
 use crate::wire::PathAttributes;
@@ -26,8 +26,8 @@ use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, tab
 pub(super) enum Direction {
     /// From a neighbour of this AS.
     Import { neighbour_as: Asn, external: bool, rules: PathRules },
-    /// To an external peer, from this AS.
-    ExportExternal { local_as: Asn, rules: PathRules },
+    /// To an external peer, from this AS; `kept`: its own number, which is not taken out as a private one.
+    ExportExternal { local_as: Asn, kept: Option<Asn>, rules: PathRules },
     /// To an internal peer, from this AS.
     ExportInternal { local_as: Asn, rules: PathRules },
     /// From one internal peer, of this BGP identifier, to others: done before the export to each of them (RFC 4456 §8).
@@ -173,9 +173,8 @@ impl Transform {
     /// path, and what stays within the AS left out; put into `out`. None: the set has something that this does not know.
     fn shortcut(&self, block: &[u8], originated: bool, out: &mut Vec<u8>) -> Option<()> {
         const AS_SEQUENCE: u8 = 2;
-        let Direction::ExportExternal { local_as, rules } = self.direction else { return None };
-        if rules.graceful_shutdown
-            || rules.local_role.is_some()
+        let Direction::ExportExternal { local_as, rules, .. } = self.direction else { return None };
+        if rules != PathRules::default()
             || !self.policy.rules.is_empty()
             || self.policy.default == Verdict::Reject
         {
@@ -242,7 +241,11 @@ impl Transform {
                 return Some((next_hop, block));
             }
         };
-        if let Direction::ExportExternal { .. } = self.direction {
+        if let Direction::ExportExternal { local_as, kept, rules } = self.direction {
+            // Before the policy, whose prepending is not to be taken out again.
+            if let Some(RemovePrivateAs { all, replace }) = rules.remove_private_as {
+                attributes.as_path.remove_private(all, replace.then_some(local_as), kept);
+            }
             // A MED is a matter between two neighbours, not passed on to a third (RFC 4271 §5.1.4); taken out
             // before the policy runs, so that the policy can set one.
             attributes.med = learned_med.filter(|_| originated);
@@ -264,7 +267,7 @@ impl Transform {
                     attributes.local_pref = Some(0);
                 }
             }
-            Direction::ExportExternal { local_as, rules } => {
+            Direction::ExportExternal { local_as, rules, .. } => {
                 if rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
@@ -275,10 +278,16 @@ impl Transform {
                 attributes.local_pref = None; // RFC 4271 §5.1.5
                 attributes.originator_id = None; // reflection ends at the AS's edge (RFC 4456 §8)
                 attributes.cluster_list.clear();
-                next_hop = None; // this speaker itself (RFC 4271 §5.1.3)
+                if rules.next_hop != NextHopRule::Unchanged {
+                    next_hop = None; // this speaker itself (RFC 4271 §5.1.3)
+                }
             }
             Direction::ExportInternal { rules, .. } => {
                 attributes.local_pref.get_or_insert(100);
+                // What is reflected keeps its next hop (RFC 4456 §10).
+                if rules.next_hop == NextHopRule::Own && attributes.originator_id.is_none() {
+                    next_hop = None;
+                }
                 if rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                     attributes.local_pref = Some(0);
@@ -376,7 +385,7 @@ mod tests {
 
     fn export() -> Transform {
         Transform::new(
-            Direction::ExportExternal { local_as: Asn(65000), rules: PathRules::default() },
+            Direction::ExportExternal { local_as: Asn(65000), kept: None, rules: PathRules::default() },
             Policy::accept_all(),
         )
     }

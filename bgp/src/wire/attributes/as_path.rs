@@ -101,6 +101,24 @@ impl AsPath {
         }
     }
 
+    /// Takes private AS numbers out, or puts `replacement` in their place; not the number `kept`. A path with others in it stays
+    /// as it is unless `all`.
+    pub(crate) fn remove_private(&mut self, all: bool, replacement: Option<Asn>, kept: Option<Asn>) {
+        let goes = |asn: &Asn| asn.is_private() && Some(*asn) != kept;
+        if !all && !self.segments.iter().flat_map(|segment| &segment.asns).all(|asn| asn.is_private()) {
+            return;
+        }
+        for segment in &mut self.segments {
+            match replacement {
+                Some(replacement) => {
+                    segment.asns.iter_mut().filter(|asn| goes(asn)).for_each(|asn| *asn = replacement);
+                }
+                None => segment.asns.retain(|asn| !goes(asn)),
+            }
+        }
+        self.segments.retain(|segment| !segment.asns.is_empty());
+    }
+
     /// The path in an attribute's value that [`check`] has passed with four octets. Neighbouring sequences
     /// become one.
     pub(super) fn read(value: &[u8]) -> AsPath {
