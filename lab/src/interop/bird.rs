@@ -15,16 +15,19 @@ const FILE: &str = "/etc/bird/bird.conf";
 
 fn config(session: &Session) -> String {
     let (us, here, hold) = (session.way.us(), session.way.router(), session.hold_time);
+    let internal = session.router_as == session.our_as;
     let on = |is: bool| if is { "on" } else { "off" };
     let mut out = format!(
         "log \"/var/log/bird.log\" all;\ndebug protocols {{ states, events }};\nrouter id 10.0.0.1;\n\
          protocol device {{ }}\n\
          protocol bfd {{ interface \"*\" {{ interval 50 ms; multiplier 3; }}; multihop {{ interval 50 ms; multiplier 3; }}; }}\n\
-         protocol static told4 {{ ipv4; route {} blackhole;\ninclude \"/etc/bird/more.conf\";\n}}\n\
+         protocol static told4 {{ ipv4; route {} blackhole;{}\ninclude \"/etc/bird/more.conf\";\n}}\n\
          protocol static told6 {{ ipv6; route {} blackhole; }}\n\
          protocol bgp trunkline {{\n local {here} as {};\n neighbor {us} as {};\n hold time {hold};\n keepalive time {};\n \
          connect delay time 1;\n connect retry time 1;\n error wait time 1, 2;\n enable extended messages {};\n",
         TOLD[0],
+        // What an internal peer passes on has its next hop behind the router between the two.
+        if internal { " route 10.2.0.0/24 via 10.3.0.254;" } else { "" },
         TOLD[1],
         session.router_as,
         session.our_as,
@@ -41,6 +44,7 @@ fn config(session: &Session) -> String {
         line("direct".to_owned());
         line(format!("ttl security {}", on(session.ttl_security)));
     }
+    session.role.iter().for_each(|role| line(format!("local role {}", role.replace('-', "_"))));
     line(format!("passive {}", on(session.passive)));
     line(format!("graceful restart {}", on(session.restart.is_some())));
     session.restart.iter().for_each(|time| line(format!("graceful restart time {time}")));
@@ -56,6 +60,9 @@ fn config(session: &Session) -> String {
             continue;
         }
         let mut channel = format!("{family} {{ import all; export all; add paths {};", on(session.add_path));
+        if internal {
+            channel += " gateway recursive;";
+        }
         if session.extended_next_hop {
             channel += " extended next hop on;";
         } else if session.way == next_hops[place].1 {
@@ -118,11 +125,14 @@ impl Router for Bird {
         for line in table.lines() {
             if line.contains(" [") && line.contains('(') {
                 let stale = line.contains("s) [") || line.contains("s)");
+                let (reflected, otc) = (false, None);
                 paths.push(Path {
                     next_hop: String::new(),
                     as_path: Vec::new(),
                     stale,
                     communities: String::new(),
+                    reflected,
+                    otc,
                 });
             }
             let Some(path) = paths.last_mut() else { continue };
@@ -132,6 +142,10 @@ impl Router for Bird {
                 path.next_hop = rest.trim().to_owned();
             } else if let Some(rest) = line.trim().strip_prefix("BGP.community: ") {
                 path.communities = rest.trim().to_owned();
+            } else if line.trim().starts_with("BGP.cluster_list: ") {
+                path.reflected = table.contains("BGP.originator_id: ");
+            } else if let Some(rest) = line.trim().strip_prefix("BGP.otc: ") {
+                path.otc = numbers(rest).first().copied();
             }
         }
         Ok(paths)

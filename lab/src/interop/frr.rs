@@ -59,6 +59,9 @@ fn config(session: &Session) -> String {
         line(format!("neighbor {us} bfd profile FAST"));
         line(format!("neighbor {us} bfd check-control-plane-failure"));
     }
+    if let Some(role) = session.role {
+        line(format!("neighbor {us} local-role {role}"));
+    }
     if session.extended_next_hop {
         line(format!("neighbor {us} capability extended-nexthop"));
     }
@@ -129,6 +132,8 @@ impl Router for Frr {
                 as_path: numbers(path["aspath"]["string"].as_str().unwrap_or_default()),
                 stale: path["stale"] == true,
                 communities: path["community"]["string"].as_str().unwrap_or_default().to_owned(),
+                reflected: path["originatorId"].is_string() && path["clusterList"].is_object(),
+                otc: path["otc"].as_u64().and_then(|asn| u32::try_from(asn).ok()),
             })
             .collect())
     }

@@ -143,6 +143,8 @@ impl Router for GoBgp {
                     next_hop: hop.unwrap_or_default(),
                     as_path: asns.filter_map(|asn| u32::try_from(asn.as_u64()?).ok()).collect(),
                     stale: path["stale"] == true,
+                    reflected: !of(9).is_null() && !of(10).is_null(),
+                    otc: None,
                     communities: communities
                         .map(|it| format!("{}:{}", it >> 16, it & 0xffff))
                         .collect::<Vec<_>>()

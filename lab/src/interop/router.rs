@@ -70,6 +70,8 @@ pub(super) struct Session {
     pub bfd: bool,
     /// A session with the second speaker too.
     pub second: bool,
+    /// The router's role (RFC 9234), as the RFC writes it.
+    pub role: Option<&'static str>,
 }
 
 impl Session {
@@ -92,6 +94,7 @@ impl Session {
             extended_messages: false,
             bfd: false,
             second: false,
+            role: None,
         }
     }
 
@@ -110,6 +113,10 @@ pub(super) struct Path {
     pub stale: bool,
     /// As the router writes them.
     pub communities: String,
+    /// Who reflected it, and for whom, is said (RFC 4456).
+    pub reflected: bool,
+    /// ONLY_TO_CUSTOMER (RFC 9234).
+    pub otc: Option<u32>,
 }
 
 /// A router's implementation.

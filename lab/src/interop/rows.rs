@@ -11,7 +11,7 @@ use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{AddPath, Password, PeerConfig};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::{State, Stop};
-use trunkline_bgp::types::{Asn, Community, Family};
+use trunkline_bgp::types::{Asn, Community, Family, Role};
 
 use super::router::{
     OURS, Path, Router, SECOND, Session, TOLD, Way, kill, parse, wait_established, wait_paths,
@@ -100,6 +100,14 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row { name: "ADD-PATH, received", rfc: "7911", lacks: &[], run: |cell| add_path(cell, false) },
     Row { name: "ADD-PATH, sent", rfc: "7911", lacks: &[], run: |cell| add_path(cell, true) },
+    Row { name: "reflected routes", rfc: "4456", lacks: &[], run: reflection },
+    Row { name: "graceful shutdown", rfc: "8326", lacks: &[], run: graceful_shutdown },
+    Row {
+        name: "roles and ONLY_TO_CUSTOMER",
+        rfc: "9234",
+        lacks: &[no_capability("gobgp", "no such capability", "role")],
+        run: roles,
+    },
     Row { name: "graceful restart of this side", rfc: "4724", lacks: &[], run: restart_of_us },
     Row { name: "graceful restart of the router", rfc: "4724", lacks: &[], run: restart_of_router },
     Row {
@@ -504,6 +512,81 @@ fn add_path(cell: &Cell<'_>, sent: bool) -> Result<()> {
             Ok(Seen::when(of == 1, || format!("{left:?}")))
         })?;
     }
+    us.stop(goodbye());
+    Ok(())
+}
+
+/// An internal session: what the second speaker, this side's client, tells is reflected to the router.
+fn reflection(cell: &Cell<'_>) -> Result<()> {
+    let session = Session { router_as: 65002, ..Session::new(Way::V4) };
+    let second = Us::start(cell.hop, speaker(session.our_as, Ipv4Addr::new(10, 0, 0, 3), false))?;
+    let internal = |address: &str| {
+        let mut peer = PeerConfig::new(parse(address), Asn(session.our_as));
+        peer.connect_retry = Duration::from_secs(1);
+        peer
+    };
+    second.add(internal("10.2.0.2"))?;
+    let told: IpNet = parse("10.68.0.0/16");
+    second.originate(vec![(told, Origination::default())])?;
+    second.complete()?;
+    let us = cell.both(&session)?;
+    let mut client = internal("10.2.0.254");
+    client.paths.route_reflector_client = true;
+    us.add(client)?;
+    second.wait_established(parse("10.2.0.2"))?;
+    let seen = cell.has(&told, "reflected", |paths| paths.iter().any(|path| path.reflected))?;
+    // Reflection changes nothing else.
+    ensure!(seen[0].as_path.is_empty() && seen[0].next_hop.starts_with("10.2.0.254"), "{seen:?}");
+    second.wait_route(parse("10.2.0.2"), &prefix(0, false), "the router's, reflected", |route| {
+        route.as_path.is_empty()
+    })?;
+    second.stop(goodbye());
+    cell.has(&told, "gone with the client", <[_]>::is_empty)?;
+    us.stop(goodbye());
+    Ok(())
+}
+
+fn graceful_shutdown(cell: &Cell<'_>) -> Result<()> {
+    let session = Session::new(Way::V4);
+    let us = cell.both(&session)?;
+    cell.exchanged(&us, &session)?;
+    let mut edited = cell.peer(&session);
+    edited.paths.graceful_shutdown = true;
+    us.update(edited)?;
+    let marked = |path: &Path| {
+        let communities = path.communities.replace(['(', ')', ' '], "").replace(',', ":");
+        communities.contains("65535:0") || communities.contains("graceful-shutdown")
+    };
+    cell.has(&prefix(0, true), "about to go", |paths| paths.iter().any(marked))?;
+    us.update(cell.peer(&session))?;
+    cell.has(&prefix(0, true), "to stay", |paths| paths.iter().any(|path| !marked(path)))?;
+    ensure!(us.peer(session.way.router())?.flaps == 0, "the session was lost");
+    us.stop(goodbye());
+    Ok(())
+}
+
+fn roles(cell: &Cell<'_>) -> Result<()> {
+    let session = Session { role: Some("customer"), ..Session::new(Way::V4) };
+    cell.router.start(cell.host, &session, false)?;
+    let us = Us::start(cell.us, speaker(session.our_as, Ipv4Addr::new(10, 0, 0, 2), false))?;
+    let mut peer = cell.peer(&session);
+    (peer.paths.local_role, peer.paths.local_role_strict) = (Some(Role::Provider), true);
+    us.add(peer.clone())?;
+    us.originate(vec![(prefix(0, true), Origination::default())])?;
+    us.complete()?;
+    cell.established(&us, &session)?;
+    cell.exchanged(&us, &session)?;
+    // A provider marks what its customer may not tell its other providers.
+    cell.has(&prefix(0, true), "only to customers", |paths| {
+        paths.iter().any(|path| path.otc == Some(session.our_as))
+    })?;
+    peer.paths.local_role = Some(Role::Customer);
+    us.update(peer.clone())?;
+    us.wait_peer(session.way.router(), "two customers not to be a pair", |peer| {
+        let said = [&peer.notification_sent, &peer.notification_received];
+        let mismatch = said.into_iter().flatten().any(|it| it.text.contains("Role Mismatch"));
+        mismatch && peer.state != State::Established
+    })?;
     us.stop(goodbye());
     Ok(())
 }
