@@ -7,14 +7,16 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ipnet::IpNet;
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, BfdSession, BgpStatus, BmpStation, Dated, DatedNotification, DumpDone, KernelStatus,
-    ManifestStatus, Messages, NetworkStatus, Peer, PeerFamily, PeerSession, PodStatus, Route, StoreStatus,
-    SubnetStatus,
+    AgentStatus, BfdSession, BgpStatus, BmpStation, Dated, DatedNotification, DumpDone, ExplainedPath,
+    ExplainedPeer, Explanation, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer, PeerFamily,
+    PeerSession, PodStatus, Route, Ruling, StoreStatus, SubnetStatus,
 };
 use trunkline_bgp::net::{CommandError, Monitor};
+use trunkline_bgp::rib;
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, State};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 
@@ -145,6 +147,32 @@ impl Observer {
         let bgp = self.bgp().await?;
         let routes = bgp.speaker.routes().await.map_err(|_| stopping())?;
         Ok(routes.iter().map(route).collect())
+    }
+
+    /// Why a prefix is routed as it is.
+    pub async fn explain(&self, prefix: IpNet) -> Result<Explanation, Failure> {
+        let bgp = self.bgp().await?;
+        let explained = bgp.speaker.explain(prefix).await.map_err(|_| stopping())?;
+        let paths = explained.paths.iter().map(|path| ExplainedPath {
+            route: route(&path.route),
+            standing: path.standing.to_owned(),
+            reason: path.reason.clone(),
+            step: path.step.map(|step| step.to_string()),
+            import: path.import.as_ref().map(ruling),
+        });
+        let peers = explained.peers.iter().map(|peer| ExplainedPeer {
+            peer: peer.peer.to_string(),
+            from: peer.from.as_ref().map(ToString::to_string),
+            standing: peer.standing.to_owned(),
+            reason: peer.reason.clone(),
+            export: peer.export.as_ref().map(ruling),
+        });
+        Ok(Explanation {
+            prefix: explained.prefix,
+            covered_by: explained.covered_by,
+            paths: paths.collect(),
+            peers: peers.collect(),
+        })
     }
 
     /// What a peer told.
@@ -505,6 +533,10 @@ fn messages(counts: &MessageCounts) -> Messages {
         route_refresh: counts.route_refresh,
         octets: counts.octets,
     }
+}
+
+fn ruling(ruling: &rib::Ruling) -> Ruling {
+    Ruling { accepted: ruling.accepted, rule: ruling.rule, name: ruling.name.clone() }
 }
 
 fn route(route: &speaker::Route) -> Route {

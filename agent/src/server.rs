@@ -142,6 +142,7 @@ impl Server {
             Query::Routes { table: Table::Advertised { peer } } => {
                 answer(stream, observer.advertised(&peer).await).await;
             }
+            Query::Explain { prefix } => answer(stream, observer.explain(prefix).await).await,
             Query::Dump => {
                 let outcome = match descriptor {
                     // Whoever goes away wants no more of it.

@@ -28,6 +28,11 @@ pub enum Query {
         #[serde(flatten)]
         table: Table,
     },
+    /// Why a prefix is routed as it is: `Reply<Explanation>`.
+    Explain {
+        /// The prefix.
+        prefix: IpNet,
+    },
     /// The BGP tables as MRT (TABLE_DUMP_V2), written to the file whose descriptor comes with the request:
     /// `Reply<DumpDone>`.
     Dump,
@@ -427,6 +432,65 @@ pub struct Route {
     pub stale: bool,
 }
 
+/// Why a prefix is routed as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// Where it has no path: the longest prefix that covers it and has one.
+    pub covered_by: Option<IpNet>,
+    /// Every path of it, those in use first.
+    pub paths: Vec<ExplainedPath>,
+    /// What each peer is told; a peer that is told several paths (RFC 7911) has an entry for each.
+    pub peers: Vec<ExplainedPeer>,
+}
+
+/// A path and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExplainedPath {
+    /// The path.
+    #[serde(flatten)]
+    pub route: Route,
+    /// `best`, `used` (together with the best one), `lost`, `refused` or `waiting` (nothing is decided yet after a restart).
+    pub standing: String,
+    /// Why, in words; empty of the best one.
+    pub reason: String,
+    /// The step of the decision that separated it from the best path, in words.
+    pub step: Option<String>,
+    /// What import policy said of it, if there is one.
+    pub import: Option<Ruling>,
+}
+
+/// What a peer is told of a prefix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExplainedPeer {
+    /// The peer. See [`Peer::name`].
+    pub peer: String,
+    /// Whose path it is about; none if it is originated here, or if there is no path.
+    pub from: Option<String>,
+    /// `advertised`, `pending` (it will be), `withheld`, or `withdrawing` (it was told, and will be told no more).
+    pub standing: String,
+    /// Why, in words; empty if there is nothing to say.
+    pub reason: String,
+    /// What export policy said of it, if it was asked.
+    pub export: Option<Ruling>,
+}
+
+/// What a policy said of a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ruling {
+    /// Whether it accepts the path.
+    pub accepted: bool,
+    /// The rule that decided, counted from 1; none if no rule did and the policy's default holds.
+    pub rule: Option<usize>,
+    /// The rule's name, if it has one.
+    pub name: Option<String>,
+}
+
 /// An attached pod's interface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -467,6 +531,7 @@ mod tests {
             Query::Routes { table: Table::Best },
             Query::Routes { table: Table::Received { peer: peer.clone() } },
             Query::Routes { table: Table::Advertised { peer } },
+            Query::Explain { prefix: "2001:db8::/32".parse().unwrap() },
             Query::Pods,
         ] {
             let request = Request::new(Command::Query(query));

@@ -5,21 +5,37 @@
 //!   rules:
 //!     - prefixes: [{prefix: 0.0.0.0/0}, {prefix: 10.0.0.0/8, ge: 16, le: 24}]
 //!       action: accept
-//!     - communities: ["65000:100", no-export]
+//!     - prefixSets: [fabric]
+//!       communities: {allOf: ["65000:100", no-export], noneOf: [blackhole]}
 //!       largeCommunities: ["65000:1:2"]
+//!       asPath: {maxLength: 5, neighbourAs: [65001], contains: [65010], originAs: [65020]}
+//!       origins: [igp, egp]
+//!       nextHops: [10.0.0.0/8]
 //!       set: {localPreference: 200, med: 10, prepend: 2, addCommunities: ["65000:7"]}
+//!       action: accept
+//!   default: reject
+//! export:
+//!   rules:
+//!     - originated: true
+//!       set: {setCommunities: ["65000:1"], removeLargeCommunities: ["65000:1:2"]}
 //!       action: accept
 //!   default: reject
 //! ```
 //!
-//! Within a rule every condition given must hold, and one entry of a list is enough; a rule without conditions
-//! matches everything. A rule without `action` makes its changes and the next rule is tried.
-//! The shape is that of the speaker's policy, rule for rule, so that the agent only has to copy it.
+//! Within a rule every condition given must hold, and one entry of a list is enough (communities may ask for more:
+//! [`Members`]); a rule without conditions matches everything. A rule without `action` makes its changes and the next
+//! rule is tried. The shape is that of the speaker's policy, rule for rule, so that the agent only has to copy it;
+//! `prefixSets` are named lists of `spec.config.prefixSets`, and stand beside a rule's own `prefixes`.
+
+use std::fmt;
+use std::marker::PhantomData;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::resources::{ValueError, null_default};
+use crate::resources::{ValueError, is_default, null_default};
 
 /// Rules in order; the first with an action that matches decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,19 +44,19 @@ pub struct Policy {
     /// Tried in order.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// For a path that no rule decided; accept unless said.
-    #[serde(default)]
-    pub default: Action,
+    /// For a path that no rule decided. Unless said, `import` accepts it, and `export` does what it does without rules: what
+    /// this node originates is told, what it learned is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<Action>,
 }
 
 /// What becomes of a path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Used.
-    #[default]
+    /// Used, or told.
     Accept,
-    /// Not used.
+    /// Not used, or not told.
     Reject,
 }
 
@@ -48,21 +64,133 @@ pub enum Action {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
-    /// The path's prefix is under one of these. Empty: any prefix.
+    /// For people: `trunkline routes --explain` says it beside the rule's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// One of these matches the path's prefix, or one of `prefixSets`. Both empty: any prefix.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<PrefixMatch>,
-    /// The path carries one of these. Empty: any path. See [`parse_community`].
+    /// Names of lists in `spec.config.prefixSets`: as if what they hold stood under `prefixes`.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
-    pub communities: Vec<String>,
-    /// The path carries one of these. Empty: any path. See [`parse_large_community`].
+    pub prefix_sets: Vec<String>,
+    /// What communities the path carries. See [`parse_community`].
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub communities: Members,
+    /// What large communities the path carries. See [`parse_large_community`].
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub large_communities: Members,
+    /// What its AS_PATH is like; in `export` this node's AS is not in it yet.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub as_path: AsPath,
+    /// ORIGIN is one of these. Empty: any.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
-    pub large_communities: Vec<String>,
+    pub origins: Vec<Origin>,
+    /// The next hop is in one of these prefixes; in `export` the one that this node uses. Empty: any, or none.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub next_hops: Vec<String>,
+    /// In `export` only: the path starts at this node (its pods and subnets), or it was learned. Not given: both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub originated: Option<bool>,
     /// What is changed in a path that matches.
     #[serde(default, deserialize_with = "null_default")]
     pub set: Changes,
     /// What becomes of a path that matches; the next rule is tried if it was not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
+}
+
+/// A condition on what a path carries. Written as a list it is `anyOf`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// At least one of these. Empty: it need not.
+    pub any_of: Vec<String>,
+    /// Every one of these.
+    pub all_of: Vec<String>,
+    /// Not one of these.
+    pub none_of: Vec<String>,
+}
+
+/// [`Members`] written as a map.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct MembersMap {
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    any_of: Vec<String>,
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    all_of: Vec<String>,
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    none_of: Vec<String>,
+}
+
+impl Serialize for Members {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.all_of.is_empty() && self.none_of.is_empty() {
+            return self.any_of.serialize(serializer);
+        }
+        let Members { any_of, all_of, none_of } = self.clone();
+        MembersMap { any_of, all_of, none_of }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// Not `#[serde(untagged)]`, whose errors name no field.
+        struct ListOrMap(PhantomData<Members>);
+
+        impl<'de> Visitor<'de> for ListOrMap {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list, or a map of anyOf, allOf and noneOf")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Members, A::Error> {
+                let any_of = Deserialize::deserialize(SeqAccessDeserializer::new(list))?;
+                Ok(Members { any_of, ..Members::default() })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Members, A::Error> {
+                let MembersMap { any_of, all_of, none_of } =
+                    Deserialize::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Members { any_of, all_of, none_of })
+            }
+        }
+
+        deserializer.deserialize_any(ListOrMap(PhantomData))
+    }
+}
+
+/// A condition on AS_PATH.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AsPath {
+    /// At least so long; a set counts 1 (RFC 4271 §9.1.2.2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_length: Option<u32>,
+    /// At most so long; 0 is a path that starts in this AS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<u32>,
+    /// One of these is in it. Empty: any.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub contains: Vec<u32>,
+    /// It began in one of these: the last. Empty: any.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub origin_as: Vec<u32>,
+    /// It came by one of these: the first. Empty: any.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub neighbour_as: Vec<u32>,
+}
+
+/// ORIGIN (RFC 4271 §5.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// From inside the AS where the path began.
+    Igp,
+    /// By EGP.
+    Egp,
+    /// By other means, such as redistribution.
+    Incomplete,
 }
 
 /// A prefix with the lengths below it that match.
@@ -83,24 +211,33 @@ pub struct PrefixMatch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Changes {
-    /// LOCAL_PREF.
+    /// LOCAL_PREF; external peers are never told of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_preference: Option<u32>,
     /// MULTI_EXIT_DISC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub med: Option<u32>,
-    /// The neighbour's AS is put in front of AS_PATH this many times.
+    /// In `import` the neighbour's AS, in `export` this node's, is put in front of AS_PATH this many times more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepend: Option<u8>,
+    /// Take the place of all that are there, before others are taken out and added; `[]` takes all out. See [`parse_community`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_communities: Option<Vec<String>>,
     /// Added. See [`parse_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub add_communities: Vec<String>,
     /// Taken out. See [`parse_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub remove_communities: Vec<String>,
+    /// As `setCommunities`. See [`parse_large_community`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_large_communities: Option<Vec<String>>,
     /// Added. See [`parse_large_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub add_large_communities: Vec<String>,
+    /// Taken out. See [`parse_large_community`].
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub remove_large_communities: Vec<String>,
 }
 
 impl PrefixMatch {
@@ -165,6 +302,21 @@ mod tests {
         for wrong in ["", "65000", "65536:1", "1:65536", "+1:2", "1:2:3", "No-Export", ":", "1:"] {
             assert_eq!(parse_community(wrong).unwrap_err().value, wrong);
         }
+    }
+
+    #[test]
+    fn members_are_a_list_or_a_map() {
+        let read = |text: &str| serde_json::from_str::<Members>(text).map_err(|error| error.to_string());
+        let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let any_of = Members { any_of: list(&["1:2"]), ..Members::default() };
+        assert_eq!(read(r#"["1:2"]"#), Ok(any_of.clone()));
+        assert_eq!(read(r#"{"anyOf": ["1:2"]}"#), Ok(any_of.clone()));
+        assert_eq!(serde_json::to_string(&any_of).unwrap(), r#"["1:2"]"#);
+        let both = Members { all_of: list(&["1:2"]), none_of: list(&["1:3"]), ..Members::default() };
+        assert_eq!(read(&serde_json::to_string(&both).unwrap()), Ok(both));
+        let unknown = read(r#"{"oneOf": ["1:2"]}"#).unwrap_err();
+        assert!(unknown.contains("oneOf") && unknown.contains("anyOf"), "{unknown}");
+        assert!(read("7").unwrap_err().contains("a map of anyOf, allOf and noneOf"));
     }
 
     #[test]

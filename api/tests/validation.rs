@@ -18,6 +18,8 @@ spec:
   nodeSelector: {rack: "1"}
   netID: 64701
   config:
+    prefixSets:
+      fabric: [{prefix: 10.30.0.0/16, le: 20}, {prefix: "2001:db8:30::/48"}]
     bgpPeers:
     - asn: 64601
       address: 10.0.0.1
@@ -40,6 +42,17 @@ spec:
           set: {localPreference: 200, med: 1, prepend: 2, addCommunities: ["65000:7"], removeCommunities: ["65000:8"], addLargeCommunities: ["65000:3:4"]}
           action: accept
         default: reject
+      export:
+        rules:
+        - name: fabric
+          prefixSets: [fabric]
+          communities: {anyOf: ["65000:11"], allOf: ["65000:12"], noneOf: ["65000:13"]}
+          asPath: {minLength: 1, maxLength: 9, contains: [64610], originAs: [64611], neighbourAs: [64612]}
+          origins: [igp, incomplete]
+          nextHops: [10.20.0.0/16]
+          originated: false
+          set: {setCommunities: ["65000:14"], setLargeCommunities: [], removeLargeCommunities: ["65000:3:5"]}
+          action: accept
     - asn: 4294967295
       address: fe80::1%eth1
       passwordFile: /etc/trunkline/key
@@ -385,11 +398,41 @@ fn peers() {
         ("\"65000:8\"", "x", "import.rules[0].set.removeCommunities[0]", &["`x`"]),
         ("\"65000:3:4\"", "x", "import.rules[0].set.addLargeCommunities[0]", &["`x`"]),
         (
-            "          action: accept\n",
-            "          action: accept\n        - communities: [no-peer]\n",
+            "          action: accept\n        default",
+            "          action: accept\n        - communities: [no-peer]\n        default",
             "import.rules[1].action",
             &["accept or reject"],
         ),
+        (
+            "largeCommunities: [\"65000:1:2\"]",
+            "largeCommunities: []\n          originated: true",
+            "import.rules[0].originated",
+            &["leave it out"],
+        ),
+        (
+            "prefixSets: [fabric]",
+            "prefixSets: [fabrik]",
+            "export.rules[0].prefixSets[0]",
+            &["`fabrik`", "(fabric)"],
+        ),
+        ("[\"65000:11\"]", "[x]", "export.rules[0].communities.anyOf[0]", &["`x`"]),
+        ("[\"65000:12\"]", "[x]", "export.rules[0].communities.allOf[0]", &["`x`"]),
+        ("[\"65000:13\"]", "[x]", "export.rules[0].communities.noneOf[0]", &["`x`"]),
+        ("[\"65000:13\"]", "[\"65000:12\"]", "export.rules[0].communities.noneOf", &["65000:12", "allOf"]),
+        ("minLength: 1,", "minLength: 10,", "export.rules[0].asPath.minLength", &["10", "9 or less"]),
+        ("contains: [64610]", "contains: [0]", "export.rules[0].asPath.contains[0]", &["1 to 4294967295"]),
+        ("originAs: [64611]", "originAs: [23456]", "export.rules[0].asPath.originAs[0]", &["AS_TRANS"]),
+        ("neighbourAs: [64612]", "neighbourAs: [0]", "export.rules[0].asPath.neighbourAs[0]", &["0"]),
+        ("[10.20.0.0/16]", "[10.20.0.1]", "export.rules[0].nextHops[0]", &["`10.20.0.1`", "10.0.0.0/8"]),
+        ("[10.20.0.0/16]", "[10.20.0.1/16]", "export.rules[0].nextHops[0]", &["write 10.20.0.0/16"]),
+        ("[\"65000:14\"]", "[x]", "export.rules[0].set.setCommunities[0]", &["`x`"]),
+        (
+            "setLargeCommunities: []",
+            "setLargeCommunities: [x]",
+            "export.rules[0].set.setLargeCommunities[0]",
+            &["`x`"],
+        ),
+        ("[\"65000:3:5\"]", "[x]", "export.rules[0].set.removeLargeCommunities[0]", &["`x`"]),
     ];
     let second: &[(&str, &str, &str, &[&str])] = &[
         ("fe80::1%eth1", "fe80::1", "address", &["link-local", "`fe80::1%eth0`"]),
@@ -406,6 +449,20 @@ fn peers() {
             check(&[(&[(from, to)], "Network rack1", &field, parts)]);
         }
     }
+    check(&[
+        (
+            &[("le: 20", "le: 15")],
+            "Network rack1",
+            "spec.config.prefixSets.fabric[0].le",
+            &["15", "16 to 32"],
+        ),
+        (
+            &[("[{prefix: 10.30.0.0/16, le: 20}, {prefix: \"2001:db8:30::/48\"}]", "[]")],
+            "Network rack1",
+            "spec.config.prefixSets.fabric",
+            &["empty"],
+        ),
+    ]);
     // The same link-local address on another interface is another router; the kernel keeps its TCP-MD5 key by address.
     let third =
         |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000, address: fe80::1%eth2{more}}}\n");

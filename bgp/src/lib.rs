@@ -38,7 +38,7 @@
 //! | [`wire`] | the codec: five message types, path attributes, RFC 7606's outcomes |
 //! | [`session`] | one peer: RFC 4271's state machine, capabilities, graceful restart, refresh |
 //! | [`rib`] | the tables, best path with ECMP, what each peer is told |
-//! | [`policy`] | import and export as data |
+//! | [`policy`] | import and export as data: prefixes, communities, AS_PATH, ORIGIN, next hop |
 //! | [`speaker`] | sessions and tables joined |
 //! | [`bfd`] | a BFD endpoint, an engine of its own |
 //! | [`bmp`], [`mrt`] | what monitoring stations hear, and the tables as a file |

@@ -14,6 +14,7 @@
 
 mod deferral;
 mod dump;
+pub mod explain;
 mod hub;
 pub mod io;
 pub mod route;
@@ -29,6 +30,7 @@ use ipnet::IpNet;
 pub use crate::config::{ConfigError, PeerConfig, SpeakerConfig};
 pub use crate::rib::{FibPath, Origination, RouteChange};
 pub use crate::types::PeerId;
+pub use explain::{ExplainedPath, ExplainedPeer, Explanation};
 pub use io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions, Stop};
 pub use route::Route;
 pub use status::{

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rib_support::*;
 use trunkline_bgp::config::PathRules;
-use trunkline_bgp::policy::{Actions, Policy, PrefixMatch, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PrefixMatch, Rule, Verdict};
 use trunkline_bgp::rib::{Filtered, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId, Role, Role::*};
 use trunkline_bgp::wire::PathAttributes;
@@ -131,40 +131,36 @@ const POLICIES: usize = 6;
 
 fn policy(number: usize) -> Policy {
     let long = PrefixMatch { prefix: net("10.0.0.0/8"), ge: Some(16), le: None };
-    let accept = Some(Verdict::Accept);
+    let long = || Conditions { prefixes: vec![long].into(), ..Conditions::default() };
+    let tagged = || Conditions { communities: vec![Community(1)].into(), ..Conditions::default() };
     match number {
         0 => Policy::accept_all(),
         1 => Policy::reject_all(),
-        2 => Policy {
-            rules: vec![Rule { originated: Some(true), verdict: accept, ..Rule::default() }],
-            default: Verdict::Reject,
-        },
-        3 => Policy {
-            rules: vec![Rule { prefixes: vec![long], verdict: Some(Verdict::Reject), ..Rule::default() }],
-            default: Verdict::Accept,
-        },
+        2 => Policy::originated_only(),
+        3 => Policy { rules: vec![Rule::reject(long())], default: Verdict::Accept },
         4 => Policy {
             rules: vec![
                 Rule {
-                    communities: vec![Community(1)],
+                    when: tagged(),
                     set: Actions {
                         local_pref: Some(300),
-                        remove_communities: vec![Community(1)],
-                        add_communities: vec![Community(2)],
+                        communities: Edit {
+                            remove: vec![Community(1)],
+                            add: vec![Community(2)],
+                            ..Edit::default()
+                        },
                         ..Actions::default()
                     },
                     ..Rule::default()
                 },
-                Rule { communities: vec![Community(1)], verdict: Some(Verdict::Reject), ..Rule::default() },
+                Rule::reject(tagged()),
             ],
             default: Verdict::Accept,
         },
         _ => Policy {
             rules: vec![Rule {
-                prefixes: vec![long],
                 set: Actions { prepend: 2, med: Some(77), ..Actions::default() },
-                verdict: accept,
-                ..Rule::default()
+                ..Rule::accept(long())
             }],
             default: Verdict::Accept,
         },

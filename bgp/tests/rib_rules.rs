@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 
 use rib_support::*;
 use trunkline_bgp::config::{NextHopRule, PathRules, RemovePrivateAs};
-use trunkline_bgp::policy::{Actions, Policy, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Edit, Policy, Rule, Verdict};
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, PeerId, Role};
 use trunkline_bgp::wire::PathAttributes;
@@ -43,7 +43,8 @@ fn a_path_with_graceful_shutdown_is_the_last_to_be_used() {
     let preferred = Actions { local_pref: Some(500), ..Actions::default() };
     bench.rib.set_policy(PeerId(1), &rule(preferred.clone()), &Policy::accept_all());
     assert_eq!(bench.fib(PREFIX), [address(2)]);
-    let kept = Actions { remove_communities: vec![Community::GRACEFUL_SHUTDOWN], ..preferred };
+    let communities = Edit { remove: vec![Community::GRACEFUL_SHUTDOWN], ..Edit::default() };
+    let kept = Actions { communities, ..preferred };
     bench.rib.set_policy(PeerId(1), &rule(kept), &Policy::accept_all());
     assert_eq!(bench.fib(PREFIX), [address(1)]);
 

@@ -6,7 +6,7 @@ mod rib_support;
 use std::net::Ipv4Addr;
 
 use rib_support::*;
-use trunkline_bgp::policy::{Actions, Policy, PrefixMatch, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PrefixMatch, PrefixSet, Rule, Verdict};
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
 use trunkline_bgp::types::{Community, Family, FamilySet, LargeCommunity, NextHop, PeerId};
 use trunkline_bgp::wire::{Origin, PathAttributes, UnknownAttribute};
@@ -215,18 +215,19 @@ fn prefix_matches() {
     ];
     for (prefix, ge, le, matching, others) in rows {
         let condition = PrefixMatch { prefix: net(prefix), ge, le };
+        let set = PrefixSet::from(vec![condition]);
         for text in matching {
-            assert!(condition.matches(&net(text)), "{condition:?} {text}");
+            assert!(condition.matches(&net(text)) && set.contains(&net(text)), "{condition:?} {text}");
         }
         for text in others {
-            assert!(!condition.matches(&net(text)), "{condition:?} {text}");
+            assert!(!condition.matches(&net(text)) && !set.contains(&net(text)), "{condition:?} {text}");
         }
     }
 }
 
 fn prefix_rule(text: &str, ge: u8, verdict: Verdict) -> Rule {
-    let prefixes = vec![PrefixMatch { prefix: net(text), ge: Some(ge), le: None }];
-    Rule { prefixes, verdict: Some(verdict), ..Rule::default() }
+    let prefixes = vec![PrefixMatch { prefix: net(text), ge: Some(ge), le: None }].into();
+    Rule { when: Conditions { prefixes, ..Conditions::default() }, verdict: Some(verdict), ..Rule::default() }
 }
 
 #[test]
@@ -240,12 +241,15 @@ fn import_policy_is_run_again_over_what_was_kept() {
 
     // Tagged paths are preferred (and the tag replaced), then long prefixes of the other kind are refused.
     let prefer = Rule {
-        communities: vec![Community(2)],
+        when: Conditions { communities: vec![Community(2)].into(), ..Conditions::default() },
         set: Actions {
             local_pref: Some(200),
-            remove_communities: vec![Community(2)],
-            add_communities: vec![Community(3), Community(1)],
-            add_large_communities: vec![LargeCommunity { global: 1, local1: 0, local2: 0 }],
+            communities: Edit {
+                remove: vec![Community(2)],
+                add: vec![Community(3), Community(1)],
+                ..Edit::default()
+            },
+            large_communities: Edit::add([LargeCommunity { global: 1, local1: 0, local2: 0 }]),
             prepend: 2,
             ..Actions::default()
         },
@@ -292,15 +296,15 @@ fn an_export_edit_sends_what_it_changed_and_nothing_else() {
     assert_eq!(bench.told(2).len(), 20);
     assert_eq!(bench.receivers[&2].announced, 20);
 
-    let originated = Rule { originated: Some(true), verdict: Some(Verdict::Accept), ..Rule::default() };
-    let only_own = Policy { rules: vec![originated.clone()], default: Verdict::Reject };
+    let only_own = Policy::originated_only();
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &only_own);
     assert_eq!(bench.told(2), ["10.0.0.0/24"]);
     assert_eq!((bench.receivers[&2].announced, bench.receivers[&2].withdrawn), (20, 19));
     assert_eq!(bench.rib.not_advertised(PeerId(2), &net("10.0.1.0/24")), Some(NotAdvertised::Policy));
 
     let set = Actions { prepend: 2, med: Some(4), ..Actions::default() };
-    let prepending = Policy { rules: vec![Rule { set, ..originated }], default: Verdict::Reject };
+    let prepending =
+        Policy { rules: vec![Rule { set, ..only_own.rules[0].clone() }], default: Verdict::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &prepending);
     let (_, told) = bench.told_of(2, "10.0.0.0/24").unwrap();
     assert_eq!((told.as_path, told.med), (path(&[65000, 65000, 65000]).as_path, Some(4)));
@@ -609,7 +613,7 @@ fn next_hops_of_the_other_family_need_the_capability() {
     assert_eq!(bench.told_of(1, "10.1.0.0/16").unwrap().0, own_v6(1));
     assert_eq!(bench.told(2), ["2001:db8:1::/48"]);
     assert_eq!(bench.told(3), ["10.1.0.0/16"]);
-    assert_eq!(bench.rib.not_advertised(PeerId(3), &net("2001:db8:1::/48")), Some(NotAdvertised::NoSession));
+    assert_eq!(bench.rib.not_advertised(PeerId(3), &net("2001:db8:1::/48")), Some(NotAdvertised::NoFamily));
     assert_eq!(bench.receivers[&3].end_of_rib, [V4]);
 }
 

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
-use trunkline_api::control::{AgentStatus, Peer, PodStatus, Route};
+use trunkline_api::control::{AgentStatus, Explanation, Peer, PodStatus, Route};
 
 use crate::daemons;
 use crate::host::Host;
@@ -33,6 +34,10 @@ pub(crate) fn pods(host: &Host) -> Result<Vec<PodStatus>> {
 
 pub(crate) fn routes(host: &Host) -> Result<Vec<Route>> {
     ask(host, &["routes"])
+}
+
+pub(crate) fn explain(host: &Host, prefix: &IpNet) -> Result<Explanation> {
+    ask(host, &["routes", "--explain", &prefix.to_string()])
 }
 
 pub(crate) fn received(host: &Host, peer: IpAddr) -> Result<Vec<Route>> {

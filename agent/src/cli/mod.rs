@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use ipnet::IpNet;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use trunkline_api::control::{AgentStatus, DumpDone, Peer, PodStatus, Query, Route, Table};
+use trunkline_api::control::{AgentStatus, DumpDone, Explanation, Peer, PodStatus, Query, Route, Table};
 use trunkline_bgp::types::PeerKey;
 
 /// Pod networking on the real network: the node's agent, and what an operator asks of it.
@@ -58,6 +60,10 @@ pub enum Command {
         /// What this peer was told.
         #[arg(long, value_name = "PEER")]
         advertised: Option<PeerKey>,
+        /// Why PREFIX is routed as it is: each path, what import policy and the decision said of it, and for each peer
+        /// whether it is told and why not. An address stands for its host route.
+        #[arg(long, value_name = "PREFIX", value_parser = prefix, conflicts_with_all = ["received", "advertised", "mrt"])]
+        explain: Option<IpNet>,
         /// Write the tables to FILE as MRT (TABLE_DUMP_V2), for bgpdump and its like; `-` is standard output.
         #[arg(long, value_name = "FILE", conflicts_with_all = ["received", "advertised"])]
         mrt: Option<PathBuf>,
@@ -106,7 +112,11 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             }
         }
         Command::Routes { mrt: Some(file), ask, .. } => dump(&file, &ask),
-        Command::Routes { received, advertised, mrt: None, ask } => {
+        Command::Routes { explain: Some(prefix), ask, .. } => {
+            let explanation: Explanation = client::ask(&ask.socket, Query::Explain { prefix })?;
+            print(ask.output, &explanation, show::explanation)
+        }
+        Command::Routes { received, advertised, mrt: None, explain: None, ask } => {
             let table = match (received, advertised) {
                 (Some(peer), _) => Table::Received { peer: peer.to_string() },
                 (None, Some(peer)) => Table::Advertised { peer: peer.to_string() },
@@ -120,6 +130,14 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             print(ask.output, &pods, |pods| show::pods(pods))
         }
     }
+}
+
+/// A prefix, or an address for its host route; host bits are taken off.
+fn prefix(text: &str) -> Result<IpNet, String> {
+    let prefix = text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from));
+    prefix
+        .map(|prefix| prefix.trunc())
+        .map_err(|_| "write a prefix such as 10.0.0.0/8, or an address".to_owned())
 }
 
 /// Has the agent write its tables into a file. What was written is told on standard error where the file is standard
@@ -171,6 +189,8 @@ mod tests {
             "trunkline peers fe80::1%eth0",
             "trunkline routes --mrt /tmp/tables.mrt",
             "trunkline routes --mrt -",
+            "trunkline routes --explain 10.0.0.0/8 -o json",
+            "trunkline routes --explain 2001:db8::1",
             "trunkline pods --socket /x -o table",
         ] {
             Cli::try_parse_from(good.split(' ')).unwrap();

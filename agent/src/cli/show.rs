@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::path::Path;
 
-use trunkline_api::control::{AgentStatus, Dated, DumpDone, Peer, PeerFamily, PodStatus, Route};
+use trunkline_api::control::{AgentStatus, Dated, DumpDone, Explanation, Peer, PeerFamily, PodStatus, Route};
 
 use super::table::{Columns, duration};
 
@@ -294,6 +294,60 @@ pub fn routes(routes: &[Route]) -> String {
         ]);
     }
     format!("* best, f filtered, s stale; origin: i IGP, e EGP, ? incomplete\n{}", columns.render())
+}
+
+/// Every path and what became of it, then every peer and what it is told.
+pub fn explanation(explanation: &Explanation) -> String {
+    let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "here".to_owned());
+    let mut text = format!("{}\n", explanation.prefix);
+    match (explanation.paths.is_empty(), explanation.covered_by) {
+        (false, _) => {}
+        (true, None) => text.push_str("no path, and none of a prefix that covers it\n"),
+        (true, Some(covering)) => {
+            let _ = writeln!(text, "no path; the longest prefix that covers it and has one is {covering}");
+        }
+    }
+    if !explanation.paths.is_empty() {
+        let mut columns =
+            Columns::new(&["", "PATH FROM", "NEXT HOP", "AS PATH", "MED", "PREF", "STANDING", "REASON"]);
+        let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
+        for path in &explanation.paths {
+            let route = &path.route;
+            let imported = path.import.as_ref().filter(|ruling| ruling.accepted).and_then(|ruling| {
+                let name = ruling.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+                ruling.rule.map(|rule| format!("import policy, rule {rule}{name}"))
+            });
+            let reason = [Some(path.reason.clone()).filter(|reason| !reason.is_empty()), imported];
+            let stale = if route.stale { "s" } else { "" };
+            columns.row([
+                format!("{}{stale}", if route.best { "*" } else { "" }),
+                name(&route.peer),
+                route.next_hop.map_or_else(|| "self".to_owned(), |next_hop| next_hop.to_string()),
+                format!("{} {}", route.as_path, origin(&route.origin)).trim_start().to_owned(),
+                number(route.med),
+                number(route.local_pref),
+                path.standing.clone(),
+                reason.into_iter().flatten().collect::<Vec<_>>().join("; "),
+            ]);
+        }
+        text.push_str(&columns.render());
+    }
+    if !explanation.peers.is_empty() {
+        text.push('\n');
+        let mut columns = Columns::new(&["PEER", "PATH FROM", "STANDING", "REASON"]);
+        for peer in &explanation.peers {
+            // Where the peer is told nothing at all it is about no path.
+            let about = peer.from.is_some() || peer.export.is_some();
+            columns.row([
+                peer.peer.clone(),
+                if about { name(&peer.from) } else { String::new() },
+                peer.standing.clone(),
+                peer.reason.clone(),
+            ]);
+        }
+        text.push_str(&columns.render());
+    }
+    text
 }
 
 /// ORIGIN as routers abbreviate it.

@@ -58,6 +58,13 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     let Some(underlay) = underlay else { return Ok(plan) };
 
     let peers = peers::read(underlay, host, &mut errors);
+    let sets = policy::Sets::of(underlay).map_err(|error| {
+        vec![PlanError::Field {
+            resource: format!("Network {}", underlay.name()),
+            field: "spec.config.prefixSets".to_owned(),
+            message: error.to_string(),
+        }]
+    })?;
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -83,7 +90,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
             .flat_map(|network| network.subnets.values())
             .map(|prefix| (*prefix, Origination::default()))
             .collect(),
-        peers: peers::plan(&peers, &mut errors),
+        peers: peers::plan(&peers, &sets, &mut errors),
     });
     if errors.is_empty() { Ok(plan) } else { Err(errors) }
 }

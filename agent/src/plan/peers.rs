@@ -8,8 +8,10 @@ use std::time::Duration;
 use trunkline_api::resources::{self, Bfd, BgpPeer, Network};
 use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{AddPath, NextHopRule, Password, PathRules, PeerConfig, RemovePrivateAs};
+use trunkline_bgp::policy::Policy;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
+use super::policy::Sets;
 use super::{Hop, Host, Intent, Link, PlanError, Session, peer_field, policy, routes_traffic};
 
 /// One peer with what the host knows about it.
@@ -154,13 +156,23 @@ pub(super) fn default_hops(peers: &[Peer<'_>], family: Family) -> Vec<Hop> {
 }
 
 /// The speaker's peers.
-pub(super) fn plan(peers: &[Peer<'_>], errors: &mut Vec<PlanError>) -> BTreeMap<PeerKey, PeerConfig> {
+pub(super) fn plan(
+    peers: &[Peer<'_>],
+    sets: &Sets<'_>,
+    errors: &mut Vec<PlanError>,
+) -> BTreeMap<PeerKey, PeerConfig> {
     let some_import = peers.iter().any(Peer::imports);
     let reflects = peers.iter().any(|peer| peer.spec.route_reflector_client);
-    peers.iter().map(|peer| (peer.key(), config(peer, some_import, reflects, errors))).collect()
+    peers.iter().map(|peer| (peer.key(), config(peer, some_import, reflects, sets, errors))).collect()
 }
 
-fn config(peer: &Peer<'_>, some_import: bool, reflects: bool, errors: &mut Vec<PlanError>) -> PeerConfig {
+fn config(
+    peer: &Peer<'_>,
+    some_import: bool,
+    reflects: bool,
+    sets: &Sets<'_>,
+    errors: &mut Vec<PlanError>,
+) -> PeerConfig {
     let spec = peer.spec;
     let mut fault = |field: &str, message: String| {
         errors.push(peer_field(peer.network, peer.index, field, message));
@@ -215,11 +227,6 @@ fn config(peer: &Peer<'_>, some_import: bool, reflects: bool, errors: &mut Vec<P
             .unwrap_or_default(),
         multihop: peer.is_multihop(),
     });
-    // A node passes nothing on, unless it reflects: then RFC 4456 says what goes from whom to whom.
-    config.export = match peer.internal && reflects {
-        true => trunkline_bgp::policy::Policy::accept_all(),
-        false => policy::originated_only(),
-    };
     if let Some(password) = spec.password() {
         match Password::new(password.expose()) {
             Ok(password) => config.password = Some(password),
@@ -227,13 +234,24 @@ fn config(peer: &Peer<'_>, some_import: bool, reflects: bool, errors: &mut Vec<P
         }
     }
     config.import = match &spec.import {
-        Some(import) => policy::import(import).unwrap_or_else(|error| {
+        Some(import) => policy::import(import, sets).unwrap_or_else(|error| {
             fault("import", error.to_string());
-            trunkline_bgp::policy::Policy::reject_all()
+            Policy::reject_all()
         }),
         None if some_import => policy::behind_others(),
-        None => trunkline_bgp::policy::Policy::accept_all(),
+        None => Policy::accept_all(),
     };
+    // A node passes nothing on, unless it reflects: then RFC 4456 says what goes from whom to whom.
+    config.export = match peer.internal && reflects {
+        true => Policy::accept_all(),
+        false => Policy::originated_only(),
+    };
+    if let Some(export) = &spec.export {
+        config.export = policy::export(export, config.export, sets).unwrap_or_else(|error| {
+            fault("export", error.to_string());
+            Policy::reject_all()
+        });
+    }
     // What this node calls its next hop in the family that the session does not run over: its address on the same link.
     match peer.address {
         IpAddr::V4(_) => config.next_hop_v6 = peer.link.and_then(address_v6),

@@ -1,29 +1,66 @@
 //! From an operator's policy to the speaker's.
 
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
 use trunkline_api::policy as written;
 use trunkline_api::policy::{parse_community, parse_large_community};
-use trunkline_api::resources::ValueError;
-use trunkline_bgp::policy::{Actions, Policy, PrefixMatch, Rule, Verdict};
-use trunkline_bgp::types::{Community, LargeCommunity};
-
-/// Only what this node originates is told: a node is no transit.
-pub(super) fn originated_only() -> Policy {
-    let own = Rule { originated: Some(true), verdict: Some(Verdict::Accept), ..Rule::default() };
-    Policy { rules: vec![own], default: Verdict::Reject }
-}
+use trunkline_api::resources::{Network, ValueError};
+use trunkline_bgp::policy::{
+    Actions, AsPathMatch, Conditions, Edit, Members, Policy, PrefixMatch, PrefixSet, Rule, Verdict,
+};
+use trunkline_bgp::types::{Asn, Community, LargeCommunity};
+use trunkline_bgp::wire::Origin;
 
 /// For a peer that gets a default route while another one's routes are imported: its paths must not win against those.
 pub(super) fn behind_others() -> Policy {
     let set = Actions { local_pref: Some(0), ..Actions::default() };
-    Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept }
+    let name = Some("behind the peers whose routes are imported".to_owned());
+    Policy { rules: vec![Rule { name, set, ..Rule::default() }], default: Verdict::Accept }
+}
+
+/// A network's named lists of prefixes, ready to be looked up; the peers' policies share them.
+pub(super) struct Sets<'a>(BTreeMap<&'a str, Vec<PrefixMatch>>);
+
+impl<'a> Sets<'a> {
+    pub(super) fn of(network: &'a Network) -> Result<Self, ValueError> {
+        let written = network.spec.config.iter().flat_map(|config| &config.prefix_sets);
+        let sets = written.map(|(name, entries)| Ok((name.as_str(), prefixes(entries)?)));
+        Ok(Sets(sets.collect::<Result<_, _>>()?))
+    }
+
+    /// The lists of a rule together with its own entries.
+    fn joined(&self, rule: &written::Rule) -> Result<PrefixSet, ValueError> {
+        let mut entries = prefixes(&rule.prefixes)?;
+        for name in &rule.prefix_sets {
+            let set = self.0.get(name.as_str()).ok_or_else(|| ValueError {
+                value: name.clone(),
+                expected: "the name of a list in spec.config.prefixSets",
+            })?;
+            entries.extend(set);
+        }
+        Ok(entries.into())
+    }
 }
 
 /// The import policy, rule for rule.
-pub(super) fn import(policy: &written::Policy) -> Result<Policy, ValueError> {
-    Ok(Policy {
-        rules: policy.rules.iter().map(rule).collect::<Result<_, _>>()?,
-        default: verdict(policy.default),
-    })
+pub(super) fn import(policy: &written::Policy, sets: &Sets<'_>) -> Result<Policy, ValueError> {
+    Ok(Policy { rules: rules(policy, sets)?, default: policy.default.map_or(Verdict::Accept, verdict) })
+}
+
+/// The export policy, rule for rule. What it leaves open goes as it `ordinarily` does: a node is no transit because of a rule
+/// that only sets something.
+pub(super) fn export(
+    policy: &written::Policy,
+    ordinarily: Policy,
+    sets: &Sets<'_>,
+) -> Result<Policy, ValueError> {
+    let mut rules = rules(policy, sets)?;
+    let default = policy.default.map(verdict).unwrap_or_else(|| {
+        rules.extend(ordinarily.rules);
+        ordinarily.default
+    });
+    Ok(Policy { rules, default })
 }
 
 fn verdict(action: written::Action) -> Verdict {
@@ -33,25 +70,87 @@ fn verdict(action: written::Action) -> Verdict {
     }
 }
 
-fn rule(rule: &written::Rule) -> Result<Rule, ValueError> {
+fn rules(policy: &written::Policy, sets: &Sets<'_>) -> Result<Vec<Rule>, ValueError> {
+    policy.rules.iter().map(|rule| self::rule(rule, sets)).collect()
+}
+
+fn rule(rule: &written::Rule, sets: &Sets<'_>) -> Result<Rule, ValueError> {
+    let set = &rule.set;
     Ok(Rule {
-        prefixes: rule
-            .prefixes
-            .iter()
-            .map(|entry| Ok(PrefixMatch { prefix: entry.prefix()?, ge: entry.ge, le: entry.le }))
-            .collect::<Result<_, _>>()?,
-        communities: communities(&rule.communities)?,
-        large_communities: large_communities(&rule.large_communities)?,
-        originated: None,
+        name: rule.name.clone(),
+        when: Conditions {
+            prefixes: sets.joined(rule)?,
+            next_hops: next_hops(&rule.next_hops)?,
+            communities: members(&rule.communities, communities)?,
+            large_communities: members(&rule.large_communities, large_communities)?,
+            as_path: as_path(&rule.as_path),
+            origins: rule.origins.iter().copied().map(origin).collect(),
+            originated: rule.originated,
+        },
         set: Actions {
-            local_pref: rule.set.local_preference,
-            med: rule.set.med,
-            prepend: rule.set.prepend.unwrap_or(0),
-            add_communities: communities(&rule.set.add_communities)?,
-            remove_communities: communities(&rule.set.remove_communities)?,
-            add_large_communities: large_communities(&rule.set.add_large_communities)?,
+            local_pref: set.local_preference,
+            med: set.med,
+            prepend: set.prepend.unwrap_or(0),
+            communities: Edit {
+                replace: set.set_communities.as_deref().map(communities).transpose()?,
+                remove: communities(&set.remove_communities)?,
+                add: communities(&set.add_communities)?,
+            },
+            large_communities: Edit {
+                replace: set.set_large_communities.as_deref().map(large_communities).transpose()?,
+                remove: large_communities(&set.remove_large_communities)?,
+                add: large_communities(&set.add_large_communities)?,
+            },
         },
         verdict: rule.action.map(verdict),
+    })
+}
+
+fn prefixes(entries: &[written::PrefixMatch]) -> Result<Vec<PrefixMatch>, ValueError> {
+    entries
+        .iter()
+        .map(|entry| Ok(PrefixMatch { prefix: entry.prefix()?, ge: entry.ge, le: entry.le }))
+        .collect()
+}
+
+/// Any address of the prefixes.
+fn next_hops(texts: &[String]) -> Result<PrefixSet, ValueError> {
+    let prefix = |text: &String| match text.parse::<IpNet>() {
+        Ok(prefix) => Ok(PrefixMatch::or_longer(prefix.trunc())),
+        Err(_) => {
+            Err(ValueError { value: text.clone(), expected: "a prefix with its length, such as 10.0.0.0/8" })
+        }
+    };
+    texts.iter().map(prefix).collect()
+}
+
+fn as_path(written: &written::AsPath) -> AsPathMatch {
+    let asns = |numbers: &[u32]| numbers.iter().copied().map(Asn).collect();
+    let length = |length: u32| usize::try_from(length).unwrap_or(usize::MAX);
+    AsPathMatch {
+        length: written.min_length.map_or(0, length)..=written.max_length.map_or(usize::MAX, length),
+        contains: asns(&written.contains),
+        origin_as: asns(&written.origin_as),
+        neighbour_as: asns(&written.neighbour_as),
+    }
+}
+
+fn origin(origin: written::Origin) -> Origin {
+    match origin {
+        written::Origin::Igp => Origin::Igp,
+        written::Origin::Egp => Origin::Egp,
+        written::Origin::Incomplete => Origin::Incomplete,
+    }
+}
+
+fn members<T>(
+    written: &written::Members,
+    read: fn(&[String]) -> Result<Vec<T>, ValueError>,
+) -> Result<Members<T>, ValueError> {
+    Ok(Members {
+        any_of: read(&written.any_of)?,
+        all_of: read(&written.all_of)?,
+        none_of: read(&written.none_of)?,
     })
 }
 

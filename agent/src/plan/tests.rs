@@ -226,7 +226,7 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
     assert_eq!((first.hold_time.as_secs(), first.graceful_restart), (9, Some(300)));
     assert_eq!(first.password.as_ref().unwrap().expose(), b"s3cret");
     assert_eq!(first.next_hop_v6, Some("2001:db8:0:1::1".parse().unwrap()), "global before link-local");
-    assert_eq!(first.export.rules[0].originated, Some(true));
+    assert_eq!(first.export.rules[0].when.originated, Some(true));
     let second = peer("2001:db8:0:2::2");
     assert_eq!((second.passive, second.graceful_restart), (true, Some(60)));
     assert_eq!((second.add_path.receive, second.add_path.send.map(u8::from)), (true, Some(3)));
@@ -385,4 +385,44 @@ fn equal_inputs_give_equal_plans_in_any_order() {
     let mut turned = sessions.clone();
     turned.reverse();
     assert_eq!(plan(&usual(), &host(sessions.to_vec())), plan(&other, &host(turned.to_vec())));
+}
+
+#[test]
+fn policies_are_copied_rule_for_rule() {
+    use trunkline_bgp::policy::{Policy, Verdict};
+
+    let peers = serde_json::json!([
+        {"asn": 65001, "address": "192.0.2.1", "export": {"rules": [
+            {"name": "tag", "originated": true, "prefixSets": ["pods", "more"], "set": {"setCommunities": [], "med": 7}},
+            {"prefixes": [{"prefix": "10.9.0.0/16"}], "nextHops": ["192.0.2.0/24"],
+             "asPath": {"minLength": 1, "maxLength": 3, "originAs": [65009]}, "action": "accept"},
+        ]}},
+        {"asn": 65001, "address": "192.0.2.3", "export": {"default": "accept"}},
+        {"asn": 65001, "address": "192.0.2.5"},
+    ]);
+    let mut network = bgp("rack", 65100, peers);
+    network.spec.config.as_mut().unwrap().prefix_sets = serde_json::from_value(serde_json::json!({
+        "pods": [{"prefix": "10.1.0.0/16", "le": 32}], "more": [{"prefix": "10.2.0.0/16"}],
+    }))
+    .unwrap();
+    let intent = intent(vec![network], Vec::new());
+    let plan = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
+    let export =
+        |peer: &str| plan.peers[&PeerKey::from(peer.parse::<std::net::IpAddr>().unwrap())].export.clone();
+    let first = export("192.0.2.1");
+    // What its rules leave open is as if there were none.
+    assert_eq!((first.rules.len(), first.default), (3, Verdict::Reject));
+    assert_eq!(first.rules[2..], Policy::originated_only().rules);
+    let tag = &first.rules[0];
+    assert_eq!((tag.name.as_deref(), tag.when.originated, tag.verdict), (Some("tag"), Some(true), None));
+    assert_eq!(tag.when.prefixes.entries().len(), 2);
+    assert!(tag.when.prefixes.contains(&"10.1.2.0/24".parse().unwrap()));
+    assert!(!tag.when.prefixes.contains(&"10.2.2.0/24".parse().unwrap()));
+    assert_eq!((tag.set.communities.replace.as_deref(), tag.set.med), (Some(&[][..]), Some(7)));
+    let second = &first.rules[1];
+    assert_eq!((second.when.as_path.length.clone(), second.verdict), (1..=3, Some(Verdict::Accept)));
+    assert_eq!(second.when.as_path.origin_as, [Asn(65009)]);
+    assert!(second.when.next_hops.contains(&"192.0.2.77/32".parse().unwrap()));
+    assert_eq!(export("192.0.2.3"), Policy::accept_all());
+    assert_eq!(export("192.0.2.5"), Policy::originated_only());
 }

@@ -19,8 +19,8 @@ mod value;
 pub use ipinstance::{
     Address, Binding, IPInstance, IPInstanceSpec, IPInstanceStatus, ReferredObject, Stateful,
 };
-pub(crate) use meta::null_default;
 pub use meta::{Count, Ignored, ObjectMeta};
+pub(crate) use meta::{is_default, null_default};
 pub use network::{
     AddPath, Bfd, BgpPeer, Network, NetworkConfig, NetworkMode, NetworkSpec, NetworkStatus, NetworkType,
     RemovePrivateAs, Role,

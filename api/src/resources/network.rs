@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::meta::{Count, ObjectMeta, is_default, null_default};
 use super::value::{Secret, ValueError, parse_address};
-use crate::policy::Policy;
+use crate::policy::{Policy, PrefixMatch};
 
 /// A set of nodes that share one way into the network: cluster-scoped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,6 +84,9 @@ pub struct NetworkConfig {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub bgp_peers: Vec<BgpPeer>,
+    /// Lists of prefixes by name, for the `prefixSets` of the peers' policies. Trunkline's own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
+    pub prefix_sets: BTreeMap<String, Vec<PrefixMatch>>,
 }
 
 /// A router that the nodes of a network peer with. From `port` on, the fields are Trunkline's own.
@@ -183,6 +186,9 @@ pub struct BgpPeer {
     /// Given: what the peer advertises and this policy accepts is routed. Not given: a default route to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<Policy>,
+    /// What the peer is told. Not given: what this node originates, and nothing that it learned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<Policy>,
 }
 
 /// Which private AS numbers an external peer is not told. Its own number stays, so that it sees its loops.

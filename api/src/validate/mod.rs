@@ -15,6 +15,7 @@
 
 mod network;
 mod peer;
+mod policy;
 mod subnet;
 
 use std::collections::{BTreeMap, BTreeSet};

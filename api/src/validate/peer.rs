@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::Faults;
-use crate::policy::{Changes, Policy, PrefixMatch, Rule, parse_community, parse_large_community};
-use crate::resources::{Bfd, BgpPeer, Network, ValueError};
+use super::policy::{self, Way};
+use crate::policy::PrefixMatch;
+use crate::resources::{Bfd, BgpPeer, Network};
 
 /// An AS number that a speaker may have: not 0 (RFC 7607), and not AS_TRANS (RFC 6793 §9).
 pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<'_>) {
@@ -23,10 +24,13 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
             .add("spec.config.bgpPeers", "missing: mode BGP needs at least one router, with asn and address");
     }
     let (mut seen, mut keys) = (BTreeSet::new(), BTreeMap::new());
+    let none = BTreeMap::new();
+    let sets = network.spec.config.as_ref().map_or(&none, |config| &config.prefix_sets);
+    policy::check_sets(sets, faults);
     for (index, peer) in network.peers().iter().enumerate() {
         let mut check =
             PeerCheck { peer, path: format!("spec.config.bgpPeers[{index}]"), faults: &mut *faults };
-        check.all(network.spec.net_id);
+        check.all(network.spec.net_id, sets);
         let Ok((address, interface)) = peer.endpoint() else { continue };
         let key = (peer.password(), &peer.password_file);
         if !seen.insert((address, interface)) {
@@ -54,7 +58,7 @@ impl PeerCheck<'_, '_> {
         self.faults.add(format!("{}.{field}", self.path), message);
     }
 
-    fn all(&mut self, local_as: Option<u32>) {
+    fn all(&mut self, local_as: Option<u32>, sets: &BTreeMap<String, Vec<PrefixMatch>>) {
         check_asn(format!("{}.asn", self.path), self.peer.asn, self.faults);
         self.addresses();
         self.password();
@@ -69,8 +73,10 @@ impl PeerCheck<'_, '_> {
         if self.peer.max_prefixes == Some(0) {
             self.fault("maxPrefixes", "0 would end the session with the first prefix: write 1 or more, or leave it out for no limit");
         }
-        if let Some(policy) = &self.peer.import {
-            check_policy(policy, &format!("{}.import", self.path), self.faults);
+        for (way, policy) in [(Way::Import, &self.peer.import), (Way::Export, &self.peer.export)] {
+            if let Some(policy) = policy {
+                policy::check(policy, way, sets, &format!("{}.{way}", self.path), self.faults);
+            }
         }
     }
 
@@ -330,77 +336,4 @@ fn is_link_local_v6(address: IpAddr) -> bool {
 fn is_interface_name(name: &str) -> bool {
     let forbidden = |byte: u8| byte == b'/' || byte == b':' || byte.is_ascii_whitespace() || byte == 0;
     !name.is_empty() && name.len() <= 15 && name != "." && name != ".." && !name.bytes().any(forbidden)
-}
-
-fn check_policy(policy: &Policy, path: &str, faults: &mut Faults<'_>) {
-    for (index, rule) in policy.rules.iter().enumerate() {
-        check_rule(rule, &format!("{path}.rules[{index}]"), faults);
-    }
-}
-
-fn check_rule(rule: &Rule, path: &str, faults: &mut Faults<'_>) {
-    if rule.action.is_none() && rule.set == Changes::default() {
-        faults.add(
-            format!("{path}.action"),
-            "missing, and nothing is set either: write accept or reject, or what to set",
-        );
-    }
-    for (index, prefix) in rule.prefixes.iter().enumerate() {
-        check_prefix(prefix, &format!("{path}.prefixes[{index}]"), faults);
-    }
-    let set = &rule.set;
-    for (field, texts) in [
-        ("communities", &rule.communities),
-        ("set.addCommunities", &set.add_communities),
-        ("set.removeCommunities", &set.remove_communities),
-    ] {
-        check_each(texts, &format!("{path}.{field}"), parse_community, faults);
-    }
-    for (field, texts) in [
-        ("largeCommunities", &rule.large_communities),
-        ("set.addLargeCommunities", &set.add_large_communities),
-    ] {
-        check_each(texts, &format!("{path}.{field}"), parse_large_community, faults);
-    }
-}
-
-fn check_each<T>(
-    texts: &[String],
-    path: &str,
-    parse: fn(&str) -> Result<T, ValueError>,
-    faults: &mut Faults<'_>,
-) {
-    for (index, text) in texts.iter().enumerate() {
-        if let Err(error) = parse(text) {
-            faults.add(format!("{path}[{index}]"), error.to_string());
-        }
-    }
-}
-
-fn check_prefix(entry: &PrefixMatch, path: &str, faults: &mut Faults<'_>) {
-    let prefix = match entry.prefix() {
-        Ok(prefix) => prefix,
-        Err(error) => return faults.add(format!("{path}.prefix"), error.to_string()),
-    };
-    if !super::subnet::is_canonical(&entry.prefix) {
-        faults.add(format!("{path}.prefix"), format!("{} has host bits: write {prefix}", entry.prefix));
-    }
-    let (own, longest) = (prefix.prefix_len(), prefix.max_prefix_len());
-    if let Some(ge) = entry.ge
-        && !(own..=longest).contains(&ge)
-    {
-        faults.add(
-            format!("{path}.ge"),
-            format!("{ge} is not a length under {prefix}: write {own} to {longest}"),
-        );
-    }
-    let shortest = entry.ge.unwrap_or(own).clamp(own, longest);
-    if let Some(le) = entry.le
-        && !(shortest..=longest).contains(&le)
-    {
-        faults.add(
-            format!("{path}.le"),
-            format!("{le} matches no length under {prefix}: write {shortest} to {longest}"),
-        );
-    }
 }

@@ -19,7 +19,7 @@ use super::owner::Owner;
 use crate::bmp::StationConfig;
 use crate::config::PeerConfig;
 use crate::rib::Origination;
-use crate::speaker::{Change, PeerStatus, Route, Stop};
+use crate::speaker::{Change, Explanation, PeerStatus, Route, Stop};
 use crate::types::{PeerId, PeerKey};
 
 /// A command to the owner.
@@ -121,6 +121,11 @@ impl SpeakerHandle {
     /// Every path of every prefix, the chosen ones marked, originated ones included.
     pub async fn routes(&self) -> Result<Vec<Route>, Stopped> {
         self.call(|owner, _| owner.speaker.routes()).await
+    }
+
+    /// Why a prefix is routed as it is: path by path, and peer by peer.
+    pub async fn explain(&self, prefix: IpNet) -> Result<Explanation, Stopped> {
+        self.call(move |owner, now| owner.speaker.explain(prefix, now)).await
     }
 
     /// Tells a BMP station everything, until what this returns is dropped or the speaker stops. It need not be there yet,

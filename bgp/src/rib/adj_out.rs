@@ -27,12 +27,16 @@ const BATCH: usize = 2048;
 /// Why a peer is not told of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdvertised {
-    /// There is no session, or it does not carry the family.
+    /// There is no session.
     NoSession,
+    /// The session does not carry the family.
+    NoFamily,
     /// After a restart, paths are being collected before the first decision (RFC 4724 §4.1).
     Held,
     /// No path of it is in use.
     NoPath,
+    /// The peer is told several paths of a prefix (RFC 7911), and so many are better.
+    BeyondPaths,
     /// The path in use came from this peer.
     SplitHorizon,
     /// It came from an internal peer, and goes to no other, since neither is a client of this speaker (RFC 4271 §9.2, RFC 4456 §6).
@@ -51,6 +55,27 @@ pub enum NotAdvertised {
     NoNextHop,
     /// Its attributes do not fit into one message to the peer.
     TooLong,
+}
+
+impl std::fmt::Display for NotAdvertised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NotAdvertised::NoSession => "not established",
+            NotAdvertised::NoFamily => "the session does not carry the family",
+            NotAdvertised::Held => "paths are being collected before the first decision",
+            NotAdvertised::NoPath => "no path of it is in use",
+            NotAdvertised::BeyondPaths => "it takes no more paths than it is told",
+            NotAdvertised::SplitHorizon => "the path came from this peer",
+            NotAdvertised::InternalToInternal => "from an internal peer to another",
+            NotAdvertised::NoAdvertise => "the path carries NO_ADVERTISE",
+            NotAdvertised::NoExport => "the path carries NO_EXPORT, and the peer is external",
+            NotAdvertised::LongLivedStale => "long-lived stale, and the peer does not know what that is",
+            NotAdvertised::OnlyToCustomer => "the path carries ONLY_TO_CUSTOMER, and the peer is no customer",
+            NotAdvertised::Policy => "rejected by export policy",
+            NotAdvertised::NoNextHop => "there is no next hop of the family for the session to carry",
+            NotAdvertised::TooLong => "its attributes do not fit into one message",
+        })
+    }
 }
 
 /// One peer's Adj-RIB-Out in one family.
@@ -103,6 +128,17 @@ impl AdjOut {
 
     pub(super) fn is_told(&self, row: u32) -> bool {
         self.told(row).is_some() || self.paths.as_ref().is_some_and(|paths| paths.is_told(row))
+    }
+
+    /// Whether the peer was told of a path of a row, of this number in the table: with these attributes, or with any.
+    pub(super) fn has(&self, row: u32, number: u32, attributes: Option<AttrId>) -> bool {
+        let same = |told: AttrId| attributes.is_none_or(|attributes| attributes == told);
+        match &self.paths {
+            Some(paths) => {
+                paths.of(row).iter().any(|(identifier, told)| *identifier == number + 1 && same(*told))
+            }
+            None => self.told(row).is_some_and(same),
+        }
     }
 
     /// What the peer was told of a row.
@@ -304,11 +340,21 @@ pub(super) fn explain<F: AddressFamily>(
     peer: PeerId,
     row: Option<u32>,
 ) -> Option<NotAdvertised> {
-    let Some(row) = row else { return Some(NotAdvertised::NoPath) };
-    let told = match export(table, shared, peer, row) {
-        Ok(told) => told,
-        Err(reason) => return Some(reason),
-    };
+    let row = row.and_then(|row| Some((table.row(row)?.prefix, *table.best(row)?)));
+    let Some((prefix, best)) = row else { return Some(NotAdvertised::NoPath) };
+    let outcome = sayable::<F>(shared, peer, prefix, &best);
+    shared.release(outcome.ok());
+    outcome.err()
+}
+
+/// What a peer is to know of a path if it fits into a message: attributes counted for the caller, or why nothing.
+pub(super) fn sayable<F: AddressFamily>(
+    shared: &mut Shared,
+    peer: PeerId,
+    prefix: F::Prefix,
+    path: &Path,
+) -> Result<AttrId, NotAdvertised> {
+    let told = export_path::<F>(shared, peer, prefix, path)?;
     let session = shared.peer(peer).and_then(|peer| peer.session.as_ref());
     let sayable = session.is_some_and(|session| {
         let next_hop = shared.attributes.next_hop(told).or(session.next_hop(F::FAMILY));
@@ -319,8 +365,12 @@ pub(super) fn explain<F: AddressFamily>(
         });
         message == Some(true)
     });
-    shared.release(Some(told));
-    (!sayable).then_some(NotAdvertised::TooLong)
+    if sayable {
+        Ok(told)
+    } else {
+        shared.release(Some(told));
+        Err(NotAdvertised::TooLong)
+    }
 }
 
 fn context(session: &SessionFacts, family: Family) -> EncodeContext {

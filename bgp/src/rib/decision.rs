@@ -10,7 +10,8 @@
 //! the interior cost of step e is the same for all.
 
 use std::cmp::Reverse;
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 
 use smallvec::SmallVec;
 
@@ -45,44 +46,164 @@ pub(super) struct Candidate {
     pub(super) identifier: u32,
 }
 
+/// The steps that take paths out, in order (RFC 4271 §9.1.2.2), and what separates two paths that are still equal then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// What this speaker originates comes before everything learned.
+    Originated,
+    /// Long-lived stale paths come last (RFC 9494 §4.3).
+    LongLivedStale,
+    /// The highest LOCAL_PREF.
+    LocalPref,
+    /// The shortest AS_PATH.
+    AsPathLength,
+    /// The lowest ORIGIN.
+    Origin,
+    /// The lowest MULTI_EXIT_DISC of one neighbouring AS.
+    Med,
+    /// From an external peer.
+    External,
+    /// The lowest BGP identifier, ORIGINATOR_ID in its place (RFC 4456 §9).
+    RouterId,
+    /// The shortest CLUSTER_LIST (RFC 4456 §9).
+    ClusterList,
+    /// The lowest peer address.
+    PeerAddress,
+    /// The lowest path identifier, among paths of one peer (RFC 7911).
+    PathIdentifier,
+}
+
+impl Step {
+    /// Whether it only puts paths in order that would be used together otherwise.
+    pub fn is_tie_break(self) -> bool {
+        self >= Step::RouterId
+    }
+
+    /// What it looks at in a path, as text.
+    pub(super) fn value(self, path: &Candidate) -> String {
+        let either = |is: bool, one: &str, other: &str| (if is { one } else { other }).to_owned();
+        match self {
+            Step::Originated => either(path.originated, "originated here", "learned"),
+            Step::LongLivedStale => either(path.long_lived_stale, "long-lived stale", "fresh"),
+            Step::LocalPref => path.local_pref.to_string(),
+            Step::AsPathLength => path.path_len.to_string(),
+            Step::Origin => ["igp", "egp", "incomplete"][usize::from(path.origin.min(2))].to_owned(),
+            Step::Med => path.med.to_string(),
+            Step::External => either(path.external, "external", "internal"),
+            Step::RouterId => Ipv4Addr::from(path.router_id).to_string(),
+            Step::ClusterList => path.cluster_len.to_string(),
+            Step::PeerAddress => path.address.to_string(),
+            Step::PathIdentifier => path.identifier.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Originated => "originated before learned",
+            Step::LongLivedStale => "fresh before long-lived stale",
+            Step::LocalPref => "highest LOCAL_PREF",
+            Step::AsPathLength => "shortest AS_PATH",
+            Step::Origin => "lowest ORIGIN",
+            Step::Med => "lowest MED of the same neighbour",
+            Step::External => "external before internal",
+            Step::RouterId => "lowest BGP identifier",
+            Step::ClusterList => "shortest CLUSTER_LIST",
+            Step::PeerAddress => "lowest peer address",
+            Step::PathIdentifier => "lowest path identifier",
+        })
+    }
+}
+
 /// Candidates without an allocation for the usual number of paths.
 pub(super) type Candidates = SmallVec<[Candidate; 4]>;
 
 /// Leaves the paths that are used, the best one first, at most `max_paths` of them.
 pub(super) fn select(candidates: &mut Candidates, max_paths: usize) {
+    select_and_tell(candidates, max_paths, |_, _, _| {});
+}
+
+/// The same, and tells of each path that is taken out at which step that was, and one that stayed in its place.
+pub(super) fn select_and_tell(
+    candidates: &mut Candidates,
+    max_paths: usize,
+    mut lost: impl FnMut(&Candidate, Step, &Candidate),
+) {
     if candidates.len() > 1 {
-        keep_least(candidates, |path| !path.originated);
-        keep_least(candidates, |path| path.long_lived_stale);
-        keep_least(candidates, |path| Reverse(path.local_pref));
-        keep_least(candidates, |path| path.path_len);
-        keep_least(candidates, |path| path.origin);
-        keep_least_med_of_each_neighbour(candidates);
-        keep_least(candidates, |path| !path.external);
-        candidates
-            .sort_unstable_by_key(|path| (path.router_id, path.cluster_len, path.address, path.identifier));
+        let lost = &mut lost;
+        keep_least(candidates, |path| !path.originated, |path, by| lost(path, Step::Originated, by));
+        keep_least(candidates, |path| path.long_lived_stale, |path, by| lost(path, Step::LongLivedStale, by));
+        keep_least(candidates, |path| Reverse(path.local_pref), |path, by| lost(path, Step::LocalPref, by));
+        keep_least(candidates, |path| path.path_len, |path, by| lost(path, Step::AsPathLength, by));
+        keep_least(candidates, |path| path.origin, |path, by| lost(path, Step::Origin, by));
+        keep_least_med_of_each_neighbour(candidates, |path, by| lost(path, Step::Med, by));
+        keep_least(candidates, |path| !path.external, |path, by| lost(path, Step::External, by));
+        candidates.sort_unstable_by_key(order);
+        for path in candidates.iter().skip(max_paths.max(1)) {
+            lost(path, tie_break(&candidates[0], path), &candidates[0]);
+        }
     }
     candidates.truncate(max_paths.max(1));
 }
 
-fn keep_least<K: Ord>(candidates: &mut Candidates, key: impl Fn(&Candidate) -> K) {
-    if let Some(least) = candidates.iter().map(&key).min() {
-        candidates.retain(|path| key(path) == least);
+/// By what equal paths are put in order.
+fn order(path: &Candidate) -> (u32, u8, IpAddr, u32) {
+    (path.router_id, path.cluster_len, path.address, path.identifier)
+}
+
+/// What puts one of two paths that are used together before the other.
+pub(super) fn tie_break(one: &Candidate, other: &Candidate) -> Step {
+    let (one, other) = (order(one), order(other));
+    if one.0 != other.0 {
+        Step::RouterId
+    } else if one.1 != other.1 {
+        Step::ClusterList
+    } else if one.2 != other.2 {
+        Step::PeerAddress
+    } else {
+        Step::PathIdentifier
+    }
+}
+
+fn keep_least<K: Ord>(
+    candidates: &mut Candidates,
+    key: impl Fn(&Candidate) -> K,
+    mut lost: impl FnMut(&Candidate, &Candidate),
+) {
+    if let Some(least) = candidates.iter().min_by_key(|path| key(path)).copied() {
+        candidates.retain(|path| {
+            let stays = key(path) == key(&least);
+            if !stays {
+                lost(path, &least);
+            }
+            stays
+        });
     }
 }
 
 /// In pairs where there are few. A peer with ADD-PATH may send as many as it likes, and then they are sorted.
-fn keep_least_med_of_each_neighbour(candidates: &mut Candidates) {
+fn keep_least_med_of_each_neighbour(
+    candidates: &mut Candidates,
+    mut lost: impl FnMut(&Candidate, &Candidate),
+) {
     if candidates.len() <= FEW {
         let all = candidates.clone();
         candidates.retain(|path| {
-            !all.iter().any(|other| other.neighbour_as == path.neighbour_as && other.med < path.med)
+            let better =
+                all.iter().find(|other| other.neighbour_as == path.neighbour_as && other.med < path.med);
+            better.inspect(|better| lost(path, better)).is_none()
         });
         return;
     }
-    let mut least: Vec<(u32, u32)> = candidates.iter().map(|path| (path.neighbour_as, path.med)).collect();
-    least.sort_unstable();
-    least.dedup_by_key(|(neighbour_as, _)| *neighbour_as);
-    candidates.retain(|path| least.binary_search(&(path.neighbour_as, path.med)).is_ok());
+    let mut least = candidates.to_vec();
+    least.sort_unstable_by_key(|path| (path.neighbour_as, path.med));
+    least.dedup_by_key(|path| path.neighbour_as);
+    candidates.retain(|path| {
+        let place = least.binary_search_by_key(&path.neighbour_as, |least| least.neighbour_as);
+        let better = place.ok().map(|place| &least[place]).filter(|least| least.med < path.med);
+        better.inspect(|better| lost(path, better)).is_none()
+    });
 }
 
 /// So many are compared in pairs faster than they are sorted.
@@ -108,6 +229,14 @@ mod tests {
             address: IpAddr::from([10, 0, 0, number as u8]),
             identifier: 0,
         }
+    }
+
+    /// Which path was taken out at which step.
+    fn lost(paths: &[Candidate], max_paths: usize) -> Vec<(u32, Step, u32)> {
+        let mut all = Vec::new();
+        let tell = |path: &Candidate, step, by: &Candidate| all.push((path.path, step, by.path));
+        select_and_tell(&mut Candidates::from_slice(paths), max_paths, tell);
+        all
     }
 
     fn selected(paths: &[Candidate], max_paths: usize) -> Vec<u32> {
@@ -140,44 +269,45 @@ mod tests {
             ..path(2)
         };
         let better = path(1);
-        let rows: [(&str, Candidate, Candidate); 10] = [
-            ("originated here", better, Candidate { originated: true, ..worse }),
-            ("not long-lived stale", Candidate { long_lived_stale: true, local_pref: 999, ..better }, worse),
-            ("highest LOCAL_PREF", better, Candidate { local_pref: 101, ..worse }),
-            ("shortest AS_PATH", Candidate { path_len: 3, ..better }, Candidate { path_len: 2, ..worse }),
+        let rows: [(Step, Candidate, Candidate); 11] = [
+            (Step::Originated, better, Candidate { originated: true, ..worse }),
+            (Step::LongLivedStale, Candidate { long_lived_stale: true, local_pref: 999, ..better }, worse),
+            (Step::LocalPref, better, Candidate { local_pref: 101, ..worse }),
+            (Step::AsPathLength, Candidate { path_len: 3, ..better }, Candidate { path_len: 2, ..worse }),
+            (Step::Origin, Candidate { origin: 1, ..better }, Candidate { path_len: 2, origin: 0, ..worse }),
+            (Step::Med, Candidate { med: 10, ..better }, Candidate { path_len: 2, origin: 0, ..worse }),
             (
-                "lowest ORIGIN",
-                Candidate { origin: 1, ..better },
-                Candidate { path_len: 2, origin: 0, ..worse },
-            ),
-            (
-                "lowest MED of the same neighbour",
-                Candidate { med: 10, ..better },
-                Candidate { path_len: 2, origin: 0, ..worse },
-            ),
-            (
-                "external over internal",
+                Step::External,
                 Candidate { external: false, ..better },
                 Candidate { path_len: 2, origin: 0, med: 0, external: true, ..worse },
             ),
             (
-                "lowest BGP identifier",
+                Step::RouterId,
                 Candidate { router_id: 100, ..better },
                 Candidate { path_len: 2, origin: 0, med: 0, external: true, ..worse },
             ),
             (
-                "shortest CLUSTER_LIST",
+                Step::ClusterList,
                 Candidate { router_id: 99, cluster_len: 10, ..better },
                 Candidate { path_len: 2, origin: 0, med: 0, external: true, ..worse },
             ),
             (
-                "lowest peer address",
+                Step::PeerAddress,
                 Candidate { router_id: 99, cluster_len: 9, address: IpAddr::from([10, 0, 0, 100]), ..better },
                 Candidate { path_len: 2, origin: 0, med: 0, external: true, ..worse },
             ),
+            (Step::PathIdentifier, Candidate { identifier: 2, ..path(1) }, Candidate { path: 2, ..path(1) }),
         ];
         for (step, loser, winner) in rows {
             assert_eq!(selected(&[loser, winner], 1), [2], "{step}");
+            assert_eq!(lost(&[loser, winner], 1), [(loser.path, step, 2)], "{step}");
+            assert_ne!(step.value(&loser), step.value(&winner), "{step}");
+            let used: &[(u32, Step, u32)] = if step.is_tie_break() { &[] } else { &[(loser.path, step, 2)] };
+            assert_eq!(
+                lost(&[loser, winner], 2),
+                used,
+                "{step}: paths that differ by no more are used together"
+            );
         }
     }
 
@@ -190,6 +320,7 @@ mod tests {
             Candidate { med: 50, neighbour_as: 65002, ..path(3) },
         ];
         assert_eq!(selected(&paths, 1), [3]);
+        assert_eq!(lost(&paths, 1), [(1, Step::Med, 4), (4, Step::RouterId, 3)]);
         // All orders agree, also where pairs would go in a circle.
         for order in [[0, 1, 2], [1, 2, 0], [2, 0, 1]] {
             assert_eq!(selected(&order.map(|place| paths[place]), 1), [3]);
@@ -212,7 +343,7 @@ mod tests {
             };
             let wanted: Vec<u32> = paths.iter().filter(|path| !beaten(path)).map(|path| path.path).collect();
             let mut kept = paths.clone();
-            keep_least_med_of_each_neighbour(&mut kept);
+            keep_least_med_of_each_neighbour(&mut kept, |_, _| {});
             assert_eq!(kept.iter().map(|path| path.path).collect::<Vec<_>>(), wanted, "{count} paths");
         }
     }

@@ -136,8 +136,10 @@ impl Rib {
     pub fn not_advertised(&mut self, peer: PeerId, prefix: &IpNet) -> Option<NotAdvertised> {
         let family = Family::of(prefix);
         let session = self.shared.peer(peer).and_then(|peer| peer.session.as_ref());
-        if !session.is_some_and(|session| session.families.contains(family)) {
-            return Some(NotAdvertised::NoSession);
+        match session.map(|session| session.families.contains(family)) {
+            None => return Some(NotAdvertised::NoSession),
+            Some(false) => return Some(NotAdvertised::NoFamily),
+            Some(true) => {}
         }
         if self.shared.is_silent(family) {
             return Some(NotAdvertised::Held);
@@ -191,7 +193,7 @@ fn row_entries<'a, F: AddressFamily>(
     paths.zip(places).filter_map(move |((path_id, path), first)| entry(shared, prefix?, path_id, path, first))
 }
 
-fn entry<'a>(
+pub(super) fn entry<'a>(
     shared: &'a Shared,
     prefix: IpNet,
     path_id: Option<u32>,

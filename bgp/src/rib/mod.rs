@@ -13,7 +13,7 @@
 //! | `transform` | import and export, remembered per attribute set |
 //! | `adj_out` | what each peer was told, and has yet to be told |
 //! | `peer` | peers, sessions, holds: what the tables share |
-//! | `listing` | the same for an operator's eyes |
+//! | `listing`, `explain` | the same for an operator's eyes, and why it is so |
 //!
 //! The tables have no clock: how long stale paths are kept and when a hold ends is the caller's to say
 //! ([`Rib::sweep_stale`], [`Rib::release`]).
@@ -30,6 +30,7 @@
 mod adj_out;
 mod attributes;
 mod decision;
+mod explain;
 mod facts;
 mod listing;
 mod peer;
@@ -40,6 +41,8 @@ mod transform;
 use ipnet::IpNet;
 
 pub use adj_out::NotAdvertised;
+pub use decision::Step;
+pub use explain::{Comparison, ExplainedExport, ExplainedPath, Ruling, Standing};
 pub use facts::{Counts, FibPath, Origination, RibConfig, RibPeer, RouteChange, SessionFacts, UpdateOutcome};
 pub use listing::{AdvertisedRoute, PathEntry, RouteAttributes};
 pub use table::Filtered;

@@ -25,7 +25,7 @@ pub(super) struct Peer {
     pub(super) external: bool,
     remote_as: Asn,
     pub(super) rules: PathRules,
-    import: TransformId,
+    pub(super) import: TransformId,
     pub(super) export: TransformId,
     /// Of an internal peer once it was up: what its paths become on the way to other internal peers (RFC 4456).
     pub(super) reflect: Option<TransformId>,

@@ -281,10 +281,30 @@ impl<F: AddressFamily> Table<F> {
 
     /// The paths of a row with the identifiers that they came with, those in use first.
     pub(super) fn identified_paths(&self, row: u32) -> impl Iterator<Item = (Option<u32>, &Path)> {
+        self.numbered_paths(row).map(|(_, identifier, path)| (identifier, path))
+    }
+
+    /// The same with their numbers.
+    pub(super) fn numbered_paths(&self, row: u32) -> impl Iterator<Item = (u32, Option<u32>, &Path)> {
         self.path_numbers(row).map(|number| {
             let path = &self.paths[number as usize];
-            (self.identifier(number, path), path)
+            (number, self.identifier(number, path), path)
         })
+    }
+
+    /// Whose a path is; none if it is originated here.
+    pub(super) fn peer_of(&self, number: u32) -> Option<PeerId> {
+        self.paths.get(number as usize).map(Path::peer).filter(|peer| *peer != PeerId::LOCAL)
+    }
+
+    /// What the decision looks at in the paths of a row that take part in it.
+    pub(super) fn candidates(&self, shared: &Shared, row: u32) -> Candidates {
+        let paths = self.numbered_paths(row);
+        paths
+            .filter_map(|(number, identifier, path)| {
+                Some(candidate(shared, number, path, identifier, path.used()?))
+            })
+            .collect()
     }
 
     /// The paths of a row that may be used. Of a held family only what is originated.
@@ -604,13 +624,7 @@ impl<F: AddressFamily> Table<F> {
             only.set(Path::SELECTED, only.used != 0);
             return;
         }
-        let mut candidates = Candidates::new();
-        for number in self.path_numbers(row) {
-            let path = &self.paths[number as usize];
-            if let Some(used) = path.used() {
-                candidates.push(candidate(shared, number, path, self.identifier(number, path), used));
-            }
-        }
+        let mut candidates = self.candidates(shared, row);
         decision::select(&mut candidates, shared.config.max_paths);
         self.relink(row, &candidates);
     }

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use super::attributes::{AttrId, AttributeTable};
 use crate::config::{NextHopRule, PathRules, RemovePrivateAs};
-use crate::policy::{Policy, RuleMask, Verdict};
+use crate::policy::{Decision, Policy, RuleMask, Verdict};
 use crate::types::{Asn, Community, NextHop, Role};
 use crate::wire::PathAttributes;
 use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, table as codes};
@@ -215,13 +215,36 @@ impl Transform {
         (seen == [true; 2]).then_some(())
     }
 
-    /// The same by way of the parsed attributes, with the policy's rules.
+    /// What the policy says of a path, and by which rule; nothing is remembered.
+    fn decision(&self, table: &AttributeTable, prefix: IpNet, input: AttrId, originated: bool) -> Decision {
+        let mask = self.policy.rule_mask(&prefix);
+        let mut decision = self.by_default();
+        self.rewrite_by(table, &mask, input, originated, &mut decision);
+        decision
+    }
+
+    fn by_default(&self) -> Decision {
+        Decision { verdict: self.policy.default, rule: None }
+    }
+
     fn rewrite(
         &self,
         table: &AttributeTable,
         mask: &RuleMask,
         input: AttrId,
         originated: bool,
+    ) -> Option<(Option<NextHop>, Vec<u8>)> {
+        self.rewrite_by(table, mask, input, originated, &mut self.by_default())
+    }
+
+    /// The same by way of the parsed attributes, with the policy's rules; what they said is put into `decision`.
+    fn rewrite_by(
+        &self,
+        table: &AttributeTable,
+        mask: &RuleMask,
+        input: AttrId,
+        originated: bool,
+        decision: &mut Decision,
     ) -> Option<(Option<NextHop>, Vec<u8>)> {
         let parsed = PathAttributes::parse(table.block(input));
         debug_assert!(parsed.is_ok(), "what is interned was checked by the decoder: {parsed:?}");
@@ -250,7 +273,8 @@ impl Transform {
             // before the policy runs, so that the policy can set one.
             attributes.med = learned_med.filter(|_| originated);
         }
-        if self.policy.apply(mask, &mut attributes, originated, prepended) == Verdict::Reject {
+        *decision = self.policy.apply(mask, &mut attributes, next_hop, originated, prepended);
+        if decision.verdict == Verdict::Reject {
             return None;
         }
         match self.direction {
@@ -354,6 +378,21 @@ impl Transforms {
             transform.classes.clear();
             transform.every_outcome = Vec::new();
         }
+    }
+
+    /// See [`Transform::decision`]; with the name of the rule that decided.
+    pub(super) fn decision(
+        &self,
+        id: TransformId,
+        table: &AttributeTable,
+        prefix: IpNet,
+        input: AttrId,
+        originated: bool,
+    ) -> Option<(Decision, Option<&str>)> {
+        let transform = self.0[id.0].as_ref()?;
+        let decision = transform.decision(table, prefix, input, originated);
+        let rule = decision.rule.and_then(|rule| transform.policy.rules.get(rule));
+        Some((decision, rule.and_then(|rule| rule.name.as_deref())))
     }
 
     /// See [`Transform::apply`].

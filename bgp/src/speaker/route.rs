@@ -68,16 +68,7 @@ impl Route {
             next_hop: attributes.next_hop(),
             best: path.selected,
             stale: path.stale,
-            filtered: path.filtered.map(|filtered| match filtered {
-                Filtered::Policy => "refused by import policy",
-                Filtered::AsLoop => "the local AS is in its AS_PATH",
-                Filtered::OriginatorLoop => "its ORIGINATOR_ID is this speaker",
-                Filtered::ClusterLoop => "this speaker's cluster is in its CLUSTER_LIST",
-                Filtered::RouteLeak => {
-                    "a route leak: ONLY_TO_CUSTOMER says that it may not come from this peer"
-                }
-                Filtered::OwnNextHop => "its next hop is this speaker",
-            }),
+            filtered: path.filtered.map(refused),
             ..Route::new(path.prefix, attributes.parse())
         }
     }
@@ -91,5 +82,17 @@ impl Route {
             best: true,
             ..Route::new(route.prefix, route.attributes.parse())
         }
+    }
+}
+
+/// Why a path is refused, in words.
+pub(super) fn refused(filtered: Filtered) -> &'static str {
+    match filtered {
+        Filtered::Policy => "refused by import policy",
+        Filtered::AsLoop => "the local AS is in its AS_PATH",
+        Filtered::OriginatorLoop => "its ORIGINATOR_ID is this speaker",
+        Filtered::RouteLeak => "a route leak: ONLY_TO_CUSTOMER says that it may not come from this peer",
+        Filtered::ClusterLoop => "this speaker's cluster is in its CLUSTER_LIST",
+        Filtered::OwnNextHop => "its next hop is this speaker",
     }
 }

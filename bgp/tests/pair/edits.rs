@@ -230,3 +230,41 @@ fn peers_come_and_go_without_touching_each_other() {
         Err(ConfigError::UnknownPeer(ip(2).into()))
     );
 }
+
+#[test]
+fn policies_are_edited_and_explained_on_the_live_session() {
+    use trunkline_bgp::policy::{AsPathMatch, Conditions, Rule};
+
+    let (mut all, pipe) = established();
+    let explain = |all: &mut Net, prefix: &str| all.with(1, |speaker, now| speaker.explain(net(prefix), now));
+    let learned = explain(&mut all, "10.2.0.0/24");
+    assert_eq!((learned.paths[0].standing, learned.peers[0].standing), ("best", "withheld"));
+    assert_eq!(learned.peers[0].reason, "the path came from this peer");
+    assert_eq!(explain(&mut all, "10.1.0.0/16").peers[0].standing, "advertised");
+    let unknown = explain(&mut all, "10.2.0.7/32");
+    assert_eq!((unknown.paths.len(), unknown.covered_by), (0, Some(net("10.2.0.0/24"))));
+
+    let short = Conditions {
+        as_path: AsPathMatch { length: 0..=9, ..AsPathMatch::default() },
+        ..Conditions::default()
+    };
+    let named = Rule { name: Some("short".to_owned()), ..Rule::reject(short) };
+    let policy = Policy { rules: vec![named], default: Verdict::Accept };
+    assert_eq!(all.edit(1, 2, |peer| peer.import = policy.clone()), Change::Applied);
+    assert_eq!(all.edit(1, 2, |peer| peer.export = policy), Change::Applied);
+    all.run(secs(1));
+    let refused = explain(&mut all, "10.2.0.0/24");
+    assert_eq!(refused.paths[0].reason, "refused by import policy, rule 1 (short)");
+    let withdrawn = explain(&mut all, "10.1.0.0/16");
+    assert_eq!((withdrawn.paths[0].standing, withdrawn.peers[0].standing), ("best", "withheld"));
+    assert_eq!(withdrawn.peers[0].reason, "rejected by export policy, rule 1 (short)");
+    assert!(!all.is_closed(pipe) && all.status(1, 2).flaps == 0);
+
+    all.edit(1, 2, |peer| peer.shutdown = true);
+    all.run(secs(1));
+    let down = explain(&mut all, "10.1.0.0/16");
+    assert_eq!(
+        (down.peers[0].standing, down.peers[0].reason.as_str()),
+        ("withheld", "administratively down")
+    );
+}

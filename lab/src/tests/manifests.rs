@@ -2,6 +2,7 @@
 //! good one applies without resetting what need not be reset.
 
 use anyhow::{Context as _, Result, ensure};
+use ipnet::IpNet;
 
 use super::bed::{Bed, Manifest, PATIENCE, lab, lost_nothing};
 use super::{Context, Test, Verdict, passed};
@@ -18,6 +19,11 @@ pub(super) const TESTS: &[Test] = &[
         name: "manifests/peer-edit",
         about: "peers are edited, added and removed without resetting a session",
         run: peer_edit,
+    },
+    Test {
+        name: "manifests/policy",
+        about: "import and export policies are edited live, FRR sees what they do, and --explain says why",
+        run: policy,
     },
     Test {
         name: "manifests/subnet-edit",
@@ -210,6 +216,79 @@ fn peer_edit(context: &Context) -> Result<Verdict> {
         ensure!(dropped == Some(0), "the ToR saw {dropped:?} connections dropped");
         let pings = lost_nothing(pings)?;
         passed(format!("{} edits, a peer added and removed, {pings} pings, none lost", edits.len()))
+    })
+}
+
+fn policy(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let (_pod, attached) = bed.attached("witness", "rack1")?;
+        let address =
+            attached.addresses.iter().find(|address| address.is_ipv4()).context("no IPv4 address")?;
+        let (pod, default) = (IpNet::from(*address), "0.0.0.0/0".parse()?);
+        let before = sessions(bed)?;
+        let manifest = bed.manifest("networks.yaml");
+        let original = manifest.read()?;
+        let edit = |number: usize, policies: &str| {
+            let edited =
+                original.replacen("address: 10.1.0.1", &format!("address: 10.1.0.1\n        {policies}"), 1);
+            write_and_settle(bed, &manifest, &edited, number)
+        };
+
+        edit(
+            0,
+            "import: {rules: [{name: no-default, prefixes: [{prefix: 0.0.0.0/0}], action: reject}]}\n        \
+             export: {rules: [{name: tag, originated: true, prefixes: [{prefix: 10.201.0.0/16, le: 32}], \
+             set: {med: 33, addCommunities: [\"65101:7\"]}, action: accept}]}",
+        )?;
+        wait_path(bed, &default, "10.1.0.1", &["refused", "import policy, rule 1 (no-default)"])?;
+        wait_peer(bed, &pod, "10.1.0.1", &["advertised", "rule 1 (tag)"])?;
+        wait_for("the ToR to have the pod with MED and community", PATIENCE, || {
+            let path =
+                crate::daemons::vtysh_json(bed.host("tor1")?, &format!("show bgp ipv4 unicast {pod} json"))?;
+            let path = &path["paths"][0];
+            let tagged = path["community"]["string"].as_str().is_some_and(|text| text.contains("65101:7"));
+            Ok(Seen::when(tagged && path["metric"] == 33, || path.to_string()))
+        })?;
+
+        // A peer without `import` stands behind one with it, by LOCAL_PREF 0.
+        edit(
+            1,
+            "import: {rules: [{asPath: {neighbourAs: [65001]}, set: {localPreference: 50}, action: accept}]}",
+        )?;
+        wait_path(bed, &default, "10.2.0.1", &["lost", "highest LOCAL_PREF: 0 here, 50 from 10.1.0.1"])?;
+
+        edit(2, "export: {rules: [{name: quiet, originated: true, action: reject}]}")?;
+        wait_peer(bed, &pod, "10.1.0.1", &["withheld", "rejected by export policy, rule 1 (quiet)"])?;
+        wait_peer(bed, &pod, "10.2.0.1", &["advertised"])?;
+        wait_for("the ToR to have lost the pod", PATIENCE, || {
+            let has = routers::has_path(bed.fabric, "tor1", &pod)?;
+            Ok(Seen::when(!has, || "it is still there".into()))
+        })?;
+        write_and_settle(bed, &manifest, &original, 3)?;
+        wait_peer(bed, &pod, "10.1.0.1", &["advertised"])?;
+        ensure!(sessions(bed)? == before, "sessions changed: {before:?} became {:?}", sessions(bed)?);
+        passed("three policies in both directions, no session was reset")
+    })
+}
+
+/// Waits until `--explain` says all this of a peer's path.
+fn wait_path(bed: &Bed<'_>, prefix: &IpNet, peer: &str, says: &[&str]) -> Result<()> {
+    wait_for(&format!("{peer}'s path of {prefix} to be {says:?}"), PATIENCE, || {
+        let paths = client::explain(bed.node()?, prefix)?.paths;
+        let path = paths.iter().find(|path| path.route.peer.as_deref() == Some(peer));
+        let text = path.map(|path| format!("{} {}", path.standing, path.reason)).unwrap_or_default();
+        Ok(Seen::when(says.iter().all(|part| text.contains(part)), || text.clone()))
+    })
+}
+
+/// Waits until `--explain` says all this of what a peer is told.
+fn wait_peer(bed: &Bed<'_>, prefix: &IpNet, peer: &str, says: &[&str]) -> Result<()> {
+    wait_for(&format!("what {peer} is told of {prefix} to be {says:?}"), PATIENCE, || {
+        let peers = client::explain(bed.node()?, prefix)?.peers;
+        let peer = peers.iter().find(|told| told.peer == peer);
+        let text = peer.map(|told| format!("{} {}", told.standing, told.reason)).unwrap_or_default();
+        Ok(Seen::when(says.iter().all(|part| text.contains(part)), || text.clone()))
     })
 }
 

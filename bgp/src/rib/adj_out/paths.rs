@@ -45,7 +45,7 @@ impl Told {
             .flat_map(|(row, paths)| paths.iter().map(|(identifier, told)| (*row, *identifier, *told)))
     }
 
-    fn of(&self, row: u32) -> Paths {
+    pub(super) fn of(&self, row: u32) -> Paths {
         self.0.get(&row).cloned().unwrap_or_default()
     }
 

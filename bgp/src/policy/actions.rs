@@ -1,0 +1,76 @@
+//! What a rule changes in a path that it matches.
+
+use crate::types::{Asn, Community, LargeCommunity};
+use crate::wire::PathAttributes;
+
+/// Changes to a list that a path carries: first it is replaced, then some are taken out, then some are added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit<T> {
+    /// Takes the place of the whole list; an empty one takes all out. None: the list stays.
+    pub replace: Option<Vec<T>>,
+    /// Taken out.
+    pub remove: Vec<T>,
+    /// Added at the end, unless it is there.
+    pub add: Vec<T>,
+}
+
+impl<T> Default for Edit<T> {
+    fn default() -> Self {
+        Edit { replace: None, remove: Vec::new(), add: Vec::new() }
+    }
+}
+
+impl<T: Copy + PartialEq> Edit<T> {
+    /// Only adds.
+    pub fn add(added: impl IntoIterator<Item = T>) -> Self {
+        Edit { add: added.into_iter().collect(), ..Edit::default() }
+    }
+
+    fn apply(&self, list: &mut Vec<T>) {
+        if let Some(replace) = &self.replace {
+            list.clear();
+            add(list, replace);
+        }
+        list.retain(|member| !self.remove.contains(member));
+        add(list, &self.add);
+    }
+}
+
+fn add<T: Copy + PartialEq>(list: &mut Vec<T>, added: &[T]) {
+    for member in added {
+        if !list.contains(member) {
+            list.push(*member);
+        }
+    }
+}
+
+/// Changes to a path's attributes. The next hop is no matter of policy: it follows from the session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Actions {
+    /// LOCAL_PREF; external peers are not told of it (RFC 4271 §5.1.5).
+    pub local_pref: Option<u32>,
+    /// MULTI_EXIT_DISC.
+    pub med: Option<u32>,
+    /// The local AS is put in front this many times more (export), or the neighbour's (import).
+    pub prepend: u8,
+    /// COMMUNITIES.
+    pub communities: Edit<Community>,
+    /// LARGE_COMMUNITIES.
+    pub large_communities: Edit<LargeCommunity>,
+}
+
+impl Actions {
+    pub(super) fn apply(&self, attributes: &mut PathAttributes, prepended: Asn) {
+        if self.local_pref.is_some() {
+            attributes.local_pref = self.local_pref;
+        }
+        if self.med.is_some() {
+            attributes.med = self.med;
+        }
+        if self.prepend > 0 {
+            attributes.as_path.prepend(prepended, usize::from(self.prepend));
+        }
+        self.communities.apply(&mut attributes.communities);
+        self.large_communities.apply(&mut attributes.large_communities);
+    }
+}

@@ -1,0 +1,169 @@
+//! Why a prefix is routed as it is, in words: [`crate::rib`]'s explanation with the peers' names and the state of their sessions.
+
+use std::time::Instant;
+
+use ipnet::IpNet;
+
+use super::route::{Route, refused};
+use super::{Speaker, State};
+use crate::rib::{Comparison, NotAdvertised, Ruling, Standing, Step};
+use crate::types::{PeerId, PeerKey};
+
+/// Everything that is to be said of one prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// The longest prefix with a path that covers it, where it has none itself.
+    pub covered_by: Option<IpNet>,
+    /// Every path of it, those in use first.
+    pub paths: Vec<ExplainedPath>,
+    /// What each peer is told, by peer; a peer that takes several paths (RFC 7911) has a row for each.
+    pub peers: Vec<ExplainedPeer>,
+}
+
+/// A path and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainedPath {
+    /// The path.
+    pub route: Route,
+    /// `best`, `used` (together with the best one), `lost`, `refused` or `waiting`.
+    pub standing: &'static str,
+    /// Why, in words.
+    pub reason: String,
+    /// The step of the decision that separated it from the best path.
+    pub step: Option<Step>,
+    /// What import policy said of it.
+    pub import: Option<Ruling>,
+}
+
+/// What a peer is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainedPeer {
+    /// The peer.
+    pub peer: PeerKey,
+    /// Whose path it is about; none if it is originated here, or if there is no path.
+    pub from: Option<PeerKey>,
+    /// `advertised`, `pending` (it will be), `withheld`, or `withdrawing` (it was told, and will be told no more).
+    pub standing: &'static str,
+    /// Why, in words; empty if there is nothing to say.
+    pub reason: String,
+    /// What export policy said of it.
+    pub export: Option<Ruling>,
+}
+
+impl Speaker {
+    /// Why a prefix is routed as it is: path by path, and peer by peer.
+    pub fn explain(&mut self, prefix: IpNet, now: Instant) -> Explanation {
+        let prefix = prefix.trunc();
+        let paths: Vec<ExplainedPath> =
+            self.hub.rib.explain(&prefix).into_iter().map(|path| self.path(&path)).collect();
+        let covered_by = paths.is_empty().then(|| self.covering(prefix)).flatten();
+        let mut peers = Vec::new();
+        let ids: Vec<(PeerKey, PeerId)> = self.by_key.iter().map(|(key, id)| (*key, *id)).collect();
+        for (key, id) in ids {
+            let exports = self.hub.rib.explain_export(id, &prefix);
+            peers.extend(exports.into_iter().map(|export| {
+                let reason = match export.refused {
+                    Some(NotAdvertised::NoSession) => self.no_session(id, now),
+                    Some(reason) => withheld(reason, export.ruling.as_ref()),
+                    None => export
+                        .ruling
+                        .as_ref()
+                        .filter(|it| it.rule.is_some())
+                        .map_or_else(String::new, accepted_by),
+                };
+                ExplainedPeer {
+                    peer: key,
+                    from: export.from.and_then(|from| self.key_of(from)),
+                    standing: match (export.refused, export.told) {
+                        (None, true) => "advertised",
+                        (None, false) => "pending",
+                        (Some(_), false) => "withheld",
+                        (Some(_), true) => "withdrawing",
+                    },
+                    reason,
+                    export: export.ruling,
+                }
+            }));
+        }
+        Explanation { prefix, covered_by, paths, peers }
+    }
+
+    fn path(&self, path: &crate::rib::ExplainedPath<'_>) -> ExplainedPath {
+        let import = path.import.clone().filter(|ruling| ruling.rule.is_some() || !ruling.accepted);
+        let (standing, reason, step) = match &path.standing {
+            Standing::Best => ("best", String::new(), None),
+            Standing::Used(by) => ("used", self.used(by), Some(by.step)),
+            Standing::Lost(by) => ("lost", self.lost(by), Some(by.step)),
+            Standing::Refused(reason) => {
+                let by = import.as_ref().filter(|ruling| !ruling.accepted).map(rule);
+                let reason = refused(*reason).to_owned();
+                ("refused", by.map_or(reason.clone(), |by| format!("{reason}, {by}")), None)
+            }
+            Standing::Waiting => {
+                ("waiting", "paths are being collected before the first decision".to_owned(), None)
+            }
+        };
+        let peer = path.entry.peer.and_then(|peer| self.key_of(peer));
+        ExplainedPath { route: Route::of_path(&path.entry, peer), standing, reason, step, import }
+    }
+
+    fn used(&self, by: &Comparison) -> String {
+        format!("beside the best one, which {}", self.separated(by))
+    }
+
+    fn lost(&self, by: &Comparison) -> String {
+        match by.limit {
+            None => self.separated(by),
+            Some(limit) => format!("as good, but no more than {limit} are used; {}", self.separated(by)),
+        }
+    }
+
+    fn separated(&self, by: &Comparison) -> String {
+        let other = by.other_peer.and_then(|peer| self.key_of(peer));
+        let other = other.map_or_else(|| "here".to_owned(), |peer| peer.to_string());
+        format!("{}: {} here, {} from {other}", by.step, by.own, by.other)
+    }
+
+    fn no_session(&self, id: PeerId, now: Instant) -> String {
+        let Some(Some(peer)) = self.peers.get(id.0 as usize) else { return "not configured".to_owned() };
+        let status = peer.status(now);
+        match (status.shutdown, status.state, status.last_error) {
+            (true, ..) => "administratively down".to_owned(),
+            (false, State::Established, _) => "the session has only just come up".to_owned(),
+            (false, state, None) => format!("not established ({state})"),
+            (false, state, Some(error)) => format!("not established ({state}): {}", error.text),
+        }
+    }
+
+    fn key_of(&self, peer: PeerId) -> Option<PeerKey> {
+        Some(self.peers.get(peer.0 as usize)?.as_ref()?.config().key())
+    }
+
+    /// The longest prefix above this one that has a path.
+    fn covering(&self, prefix: IpNet) -> Option<IpNet> {
+        std::iter::successors(prefix.supernet(), IpNet::supernet)
+            .find(|covering| !self.hub.rib.lookup(covering).is_empty())
+    }
+}
+
+/// `rule 2 (name)`, or the default.
+fn rule(ruling: &Ruling) -> String {
+    match (ruling.rule, &ruling.name) {
+        (None, _) => "by default: no rule decided".to_owned(),
+        (Some(rule), None) => format!("rule {rule}"),
+        (Some(rule), Some(name)) => format!("rule {rule} ({name})"),
+    }
+}
+
+fn accepted_by(ruling: &Ruling) -> String {
+    format!("export policy, {}", rule(ruling))
+}
+
+fn withheld(reason: NotAdvertised, ruling: Option<&Ruling>) -> String {
+    match (reason, ruling) {
+        (NotAdvertised::Policy, Some(ruling)) => format!("rejected by export policy, {}", rule(ruling)),
+        (reason, _) => reason.to_string(),
+    }
+}

@@ -1,0 +1,181 @@
+//! Explanations: for each path the step or rule that put it where it stands, for each peer why it is told of it or not.
+
+mod rib_support;
+
+use rib_support::{Bench, net, path, session};
+use trunkline_bgp::policy::{Actions, Conditions, Policy, PrefixMatch, Rule, Verdict};
+use trunkline_bgp::rib::{ExplainedExport, Filtered, NotAdvertised, Origination, Ruling, Standing, Step};
+use trunkline_bgp::types::{Community, Family, FamilySet, PeerId};
+use trunkline_bgp::wire::PathAttributes;
+
+const PREFIX: &str = "10.1.0.0/16";
+
+/// By peer: what became of its path, and what separated it from whose.
+fn standings(bench: &Bench) -> Vec<(Option<u32>, Standing)> {
+    let explained = bench.rib.explain(&net(PREFIX));
+    explained.into_iter().map(|path| (path.entry.peer.map(|peer| peer.0), path.standing)).collect()
+}
+
+/// The step that took a peer's path out or put it behind, what it has there, and what the other one has.
+fn separated(bench: &Bench, peer: u32) -> (Step, String, String, Option<u32>) {
+    let standing = standings(bench).into_iter().find(|(from, _)| *from == Some(peer)).unwrap().1;
+    match standing {
+        Standing::Lost(by) | Standing::Used(by) => {
+            (by.step, by.own, by.other, by.other_peer.map(|peer| peer.0))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn export(bench: &mut Bench, peer: u32) -> ExplainedExport {
+    let mut explained = bench.rib.explain_export(PeerId(peer), &net(PREFIX));
+    assert_eq!(explained.len(), 1);
+    explained.remove(0)
+}
+
+fn ruling(accepted: bool, rule: Option<usize>) -> Option<Ruling> {
+    Some(Ruling { accepted, rule, name: None })
+}
+
+#[test]
+fn the_step_that_separated_a_path_is_named_with_both_values() {
+    let text = |own: &str, other: &str| (own.to_owned(), other.to_owned());
+    let internal = |local_pref| PathAttributes { local_pref: Some(local_pref), ..path(&[65009]) };
+    let rows: [(Step, (u32, PathAttributes), (String, String)); 4] = [
+        (Step::LocalPref, (3, internal(90)), text("90", "100")),
+        (Step::AsPathLength, (2, path(&[65002, 7, 8])), text("3", "1")),
+        (
+            Step::Origin,
+            (2, PathAttributes { origin: trunkline_bgp::wire::Origin::Egp, ..path(&[65002]) }),
+            text("egp", "igp"),
+        ),
+        (Step::External, (3, internal(100)), text("internal", "external")),
+    ];
+    for (step, (peer, attributes), (own, other)) in rows {
+        let mut bench = Bench::new(8, &[(1, true), (2, true), (3, false)]);
+        bench.announce(1, PREFIX, &path(&[65001]));
+        bench.announce(peer, PREFIX, &attributes);
+        assert_eq!(separated(&bench, peer), (step, own, other, Some(1)));
+        assert_eq!(standings(&bench)[0], (Some(1), Standing::Best));
+    }
+}
+
+#[test]
+fn equal_paths_are_used_or_told_that_there_was_no_room() {
+    for (max_paths, used) in [(2, true), (1, false)] {
+        let mut bench = Bench::new(max_paths, &[(1, true), (2, true)]);
+        bench.announce(1, PREFIX, &path(&[65001]));
+        bench.announce(2, PREFIX, &path(&[65002]));
+        let identifiers = (Step::RouterId, "10.0.0.2".to_owned(), "10.0.0.1".to_owned(), Some(1));
+        assert_eq!(separated(&bench, 2), identifiers);
+        match &standings(&bench)[1].1 {
+            Standing::Used(by) => assert!(used && by.limit.is_none()),
+            Standing::Lost(by) => assert!(!used && by.limit == Some(1)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut bench = Bench::new(8, &[(1, true)]);
+    bench.rib.originate(net(PREFIX), &Origination::default());
+    bench.announce(1, PREFIX, &path(&[65001]));
+    let (step, own, other, peer) = separated(&bench, 1);
+    assert_eq!(
+        (step, own.as_str(), other.as_str(), peer),
+        (Step::Originated, "learned", "originated here", None)
+    );
+}
+
+#[test]
+fn a_refused_path_is_refused_by_a_rule_or_because_it_loops() {
+    let mut bench = Bench::new(8, &[(1, true), (2, true), (3, true)]);
+    let prefixes = vec![PrefixMatch::or_longer(net("10.0.0.0/8"))].into();
+    let named = Rule {
+        name: Some("ours".to_owned()),
+        ..Rule::reject(Conditions { prefixes, ..Conditions::default() })
+    };
+    let first = Rule { set: Actions { med: Some(1), ..Actions::default() }, ..Rule::default() };
+    let policy = Policy { rules: vec![first, named], default: Verdict::Accept };
+    bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());
+    bench.rib.set_policy(PeerId(3), &Policy::reject_all(), &Policy::accept_all());
+    bench.announce(1, PREFIX, &path(&[65001]));
+    bench.announce(2, PREFIX, &path(&[65002, 65000]));
+    bench.announce(3, PREFIX, &path(&[65003]));
+    let explained = bench.rib.explain(&net(PREFIX));
+    let refused = |peer: u32| {
+        let path = explained.iter().find(|path| path.entry.peer == Some(PeerId(peer))).unwrap();
+        (path.standing.clone(), path.import.clone())
+    };
+    let by_name = Ruling { accepted: false, rule: Some(2), name: Some("ours".to_owned()) };
+    assert_eq!(refused(1), (Standing::Refused(Filtered::Policy), Some(by_name)));
+    assert_eq!(refused(2), (Standing::Refused(Filtered::AsLoop), None), "policy was not asked");
+    assert_eq!(refused(3), (Standing::Refused(Filtered::Policy), ruling(false, None)), "by default");
+}
+
+#[test]
+fn why_a_peer_is_told_or_not() {
+    let mut bench = Bench::down(8, &[(1, true), (2, true), (3, false), (4, false), (5, true)]);
+    for number in [1, 2, 3, 4] {
+        bench.up(number);
+    }
+    assert_eq!(export(&mut bench, 2).refused, Some(NotAdvertised::NoPath));
+    bench.announce(1, PREFIX, &path(&[65001]));
+    let pending = export(&mut bench, 2);
+    assert_eq!((pending.from, pending.refused, pending.told), (Some(PeerId(1)), None, false));
+    bench.flush();
+    assert!(export(&mut bench, 2).told);
+    assert_eq!(export(&mut bench, 1).refused, Some(NotAdvertised::SplitHorizon));
+    assert_eq!(export(&mut bench, 5).refused, Some(NotAdvertised::NoSession));
+    let v6 = FamilySet::from_iter([Family::Ipv6Unicast]);
+    bench.up_with(5, trunkline_bgp::rib::SessionFacts { families: v6, ..session(5) });
+    assert_eq!(export(&mut bench, 5).refused, Some(NotAdvertised::NoFamily));
+
+    bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &Policy::originated_only());
+    let withdrawing = export(&mut bench, 2);
+    assert_eq!((withdrawing.refused, withdrawing.ruling), (Some(NotAdvertised::Policy), ruling(false, None)));
+    assert!(withdrawing.told, "it has yet to be withdrawn");
+    bench.flush();
+    assert!(!export(&mut bench, 2).told);
+
+    bench.announce(1, PREFIX, &PathAttributes { communities: vec![Community::NO_EXPORT], ..path(&[65001]) });
+    let no_export = export(&mut bench, 2);
+    assert_eq!((no_export.refused, no_export.ruling), (Some(NotAdvertised::NoExport), None));
+    assert_eq!(export(&mut bench, 3).refused, None);
+    bench.withdraw(1, PREFIX);
+    bench.announce(3, PREFIX, &PathAttributes { local_pref: Some(100), ..path(&[65009]) });
+    assert_eq!(export(&mut bench, 4).refused, Some(NotAdvertised::InternalToInternal));
+    // What explains changes nothing: no set is held, and the next look says the same.
+    let sets = bench.rib.attribute_sets();
+    for number in 1..=5 {
+        assert_eq!(export(&mut bench, number), export(&mut bench, number));
+    }
+    assert_eq!(bench.rib.attribute_sets(), sets);
+}
+
+#[test]
+fn a_peer_that_is_told_several_paths_has_a_row_for_each() {
+    let mut bench = Bench::down(8, &[(1, true), (2, true), (3, true), (4, true)]);
+    for number in [1, 2, 3] {
+        bench.up(number);
+    }
+    let several = FamilySet::from_iter([Family::Ipv4Unicast]);
+    bench.up_with(4, trunkline_bgp::rib::SessionFacts { add_path: several, paths: 2, ..session(4) });
+    for (number, longer) in [(1, 0), (2, 1), (3, 2)] {
+        let asns: Vec<u32> = std::iter::once(65000 + number).chain(std::iter::repeat_n(7, longer)).collect();
+        bench.announce(number, PREFIX, &path(&asns));
+    }
+    let explained = bench.rib.explain_export(PeerId(4), &net(PREFIX));
+    let rows: Vec<_> = explained.iter().map(|it| (it.from.map(|peer| peer.0), it.refused)).collect();
+    assert_eq!(rows, [(Some(1), None), (Some(2), None), (Some(3), Some(NotAdvertised::BeyondPaths))]);
+}
+
+#[test]
+fn nothing_is_decided_while_a_family_is_held() {
+    let mut bench = Bench::down(8, &[(1, true), (2, true)]);
+    bench.rib.hold(FamilySet::ALL);
+    bench.up(1);
+    bench.up(2);
+    bench.announce(1, PREFIX, &path(&[65001]));
+    assert_eq!(standings(&bench), [(Some(1), Standing::Waiting)]);
+    assert_eq!(export(&mut bench, 2).refused, Some(NotAdvertised::Held));
+    bench.rib.release(Family::Ipv4Unicast);
+    assert_eq!(standings(&bench), [(Some(1), Standing::Best)]);
+}

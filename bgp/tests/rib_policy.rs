@@ -1,0 +1,235 @@
+//! Policies at work: each condition and each change, on the way in and on the way out.
+
+mod rib_support;
+
+use ipnet::IpNet;
+use proptest::prelude::*;
+use rib_support::{Bench, net, path};
+use trunkline_bgp::policy::{
+    Actions, AsPathMatch, Conditions, Edit, Members, Policy, PrefixMatch, PrefixSet, Rule, Verdict,
+};
+use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination};
+use trunkline_bgp::types::{Asn, Community, LargeCommunity, PeerId};
+use trunkline_bgp::wire::{AsPath, Origin, PathAttributes, Segment, SegmentKind};
+
+const PREFIX: &str = "10.1.0.0/16";
+
+fn large(local1: u32) -> LargeCommunity {
+    LargeCommunity { global: 65000, local1, local2: 1 }
+}
+
+/// A set in the middle: 65001 {7 8} 9.
+fn with_set() -> AsPath {
+    let segment = |kind, asns: &[u32]| Segment { kind, asns: asns.iter().copied().map(Asn).collect() };
+    AsPath {
+        segments: vec![
+            segment(SegmentKind::Sequence, &[65001]),
+            segment(SegmentKind::Set, &[7, 8]),
+            segment(SegmentKind::Sequence, &[9]),
+        ],
+    }
+}
+
+/// What peer 1 announces in the tests of conditions; its next hop is 10.0.0.1.
+fn announced() -> PathAttributes {
+    PathAttributes {
+        origin: Origin::Egp,
+        as_path: with_set(),
+        communities: vec![Community(1), Community(2)],
+        large_communities: vec![large(1), large(2)],
+        ..PathAttributes::default()
+    }
+}
+
+fn asns(numbers: &[u32]) -> Vec<Asn> {
+    numbers.iter().copied().map(Asn).collect()
+}
+
+fn prefixes(texts: &[&str]) -> PrefixSet {
+    texts.iter().map(|text| PrefixMatch::or_longer(net(text))).collect()
+}
+
+type Row = (&'static str, fn() -> Conditions, bool);
+
+/// Conditions, and whether [`announced`] satisfies them.
+const ROWS: &[Row] = &[
+    ("nothing", Conditions::default, true),
+    ("any of, one there", || communities(&[9, 2], &[], &[]), true),
+    ("any of, none there", || communities(&[9, 8], &[], &[]), false),
+    ("all of, all there", || communities(&[], &[1, 2], &[]), true),
+    ("all of, one missing", || communities(&[], &[1, 9], &[]), false),
+    ("none of, none there", || communities(&[], &[], &[8, 9]), true),
+    ("none of, one there", || communities(&[1], &[], &[9, 2]), false),
+    ("large communities", || larges(&[3, 2], &[1], &[4]), true),
+    ("large communities, not these", || larges(&[], &[], &[1]), false),
+    ("length 3", || as_path(|it| it.length = 3..=3), true),
+    ("length 4 at least", || as_path(|it| it.length = 4..=usize::MAX), false),
+    ("length 2 at most", || as_path(|it| it.length = 0..=2), false),
+    ("an AS in the middle", || as_path(|it| it.contains = asns(&[5, 8])), true),
+    ("an AS that is not there", || as_path(|it| it.contains = asns(&[5])), false),
+    ("the AS it is from", || as_path(|it| it.neighbour_as = asns(&[5, 65001])), true),
+    ("not the AS it is from", || as_path(|it| it.neighbour_as = asns(&[9])), false),
+    ("the AS it began in", || as_path(|it| it.origin_as = asns(&[9])), true),
+    ("not the AS it began in", || as_path(|it| it.origin_as = asns(&[8, 65001])), false),
+    ("ORIGIN", || origins(&[Origin::Igp, Origin::Egp]), true),
+    ("another ORIGIN", || origins(&[Origin::Igp, Origin::Incomplete]), false),
+    ("next hop", || next_hops(&["192.0.2.0/24", "10.0.0.0/24"]), true),
+    ("another next hop", || next_hops(&["10.0.1.0/24", "2001:db8::/32"]), false),
+    ("learned", || originated(false), true),
+    ("originated", || originated(true), false),
+    ("prefix", || Conditions { prefixes: prefixes(&["10.0.0.0/8"]), ..Conditions::default() }, true),
+    (
+        "another prefix",
+        || Conditions { prefixes: prefixes(&["10.1.0.0/17"]), ..Conditions::default() },
+        false,
+    ),
+];
+
+fn communities(any_of: &[u32], all_of: &[u32], none_of: &[u32]) -> Conditions {
+    let list = |numbers: &[u32]| numbers.iter().copied().map(Community).collect();
+    let communities = Members { any_of: list(any_of), all_of: list(all_of), none_of: list(none_of) };
+    Conditions { communities, ..Conditions::default() }
+}
+
+fn larges(any_of: &[u32], all_of: &[u32], none_of: &[u32]) -> Conditions {
+    let list = |numbers: &[u32]| numbers.iter().copied().map(large).collect();
+    let large_communities = Members { any_of: list(any_of), all_of: list(all_of), none_of: list(none_of) };
+    Conditions { large_communities, ..Conditions::default() }
+}
+
+fn as_path(edit: impl FnOnce(&mut AsPathMatch)) -> Conditions {
+    let mut conditions = Conditions::default();
+    edit(&mut conditions.as_path);
+    conditions
+}
+
+fn origins(origins: &[Origin]) -> Conditions {
+    Conditions { origins: origins.to_vec(), ..Conditions::default() }
+}
+
+fn next_hops(texts: &[&str]) -> Conditions {
+    Conditions { next_hops: prefixes(texts), ..Conditions::default() }
+}
+
+fn originated(originated: bool) -> Conditions {
+    Conditions { originated: Some(originated), ..Conditions::default() }
+}
+
+fn only(when: Conditions) -> Policy {
+    Policy { rules: vec![Rule::accept(when)], default: Verdict::Reject }
+}
+
+#[test]
+fn every_condition_holds_for_what_it_names_and_nothing_else() {
+    for (what, when, holds) in ROWS {
+        let mut bench = Bench::new(1, &[(1, true), (2, true)]);
+        bench.announce(1, PREFIX, &announced());
+        bench.rib.set_policy(PeerId(1), &only(when()), &Policy::accept_all());
+        let filtered = (!holds).then_some(Filtered::Policy);
+        assert_eq!(bench.rib.lookup(&net(PREFIX))[0].filtered, filtered, "import: {what}");
+        // The same on the way out.
+        bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &Policy::accept_all());
+        bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &only(when()));
+        let reason = (!holds).then_some(NotAdvertised::Policy);
+        assert_eq!(bench.rib.not_advertised(PeerId(2), &net(PREFIX)), reason, "export: {what}");
+        assert_eq!(bench.told_of(2, PREFIX).is_some(), *holds, "export: {what}");
+    }
+}
+
+#[test]
+fn what_is_originated_has_an_empty_as_path_and_no_next_hop() {
+    let mut bench = Bench::new(1, &[(2, true)]);
+    bench.rib.originate(net(PREFIX), &Origination::default());
+    let rows: [(Conditions, bool); 4] = [
+        (as_path(|it| it.length = 0..=0), true),
+        (originated(true), true),
+        (as_path(|it| it.origin_as = asns(&[65000])), false),
+        (next_hops(&["0.0.0.0/0", "::/0"]), false),
+    ];
+    for (when, holds) in rows {
+        let policy = only(when);
+        bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
+        assert_eq!(bench.told_of(2, PREFIX).is_some(), holds, "{policy:?}");
+    }
+}
+
+#[test]
+fn lists_are_replaced_then_cut_then_added_to() {
+    let edit = Edit {
+        replace: Some(vec![Community(7), Community(8), Community(7)]),
+        remove: vec![Community(8), Community(1)],
+        add: vec![Community(7), Community(9)],
+    };
+    let set = Actions {
+        communities: edit,
+        large_communities: Edit { remove: vec![large(1)], ..Edit::default() },
+        ..Actions::default()
+    };
+    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let mut bench = Bench::new(1, &[(1, true), (2, true)]);
+    bench.announce(1, PREFIX, &announced());
+    bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
+    let (_, told) = bench.told_of(2, PREFIX).unwrap();
+    assert_eq!(told.communities, [Community(7), Community(9)]);
+    assert_eq!(told.large_communities, [large(2)]);
+    let set =
+        Actions { communities: Edit { replace: Some(Vec::new()), ..Edit::default() }, ..Actions::default() };
+    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
+    assert!(bench.told_of(2, PREFIX).unwrap().1.communities.is_empty());
+}
+
+/// What a rule changes, a later one sees; a condition on the rest of the set is remembered apart for each prefix class.
+#[test]
+fn one_attribute_set_under_different_prefixes_gets_what_its_prefix_asks_for() {
+    let tag = |prefix: &str, community: u32| Rule {
+        when: Conditions { prefixes: prefixes(&[prefix]), ..Conditions::default() },
+        set: Actions { communities: Edit::add([Community(community)]), ..Actions::default() },
+        ..Rule::default()
+    };
+    let tagged = Conditions { communities: vec![Community(11)].into(), ..Conditions::default() };
+    let policy = Policy {
+        rules: vec![tag("10.1.0.0/16", 11), tag("10.2.0.0/16", 12), Rule::reject(tagged)],
+        default: Verdict::Accept,
+    };
+    let mut bench = Bench::new(1, &[(1, true), (2, true)]);
+    bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());
+    for prefix in ["10.1.1.0/24", "10.2.1.0/24", "10.3.1.0/24"] {
+        bench.announce(1, prefix, &path(&[65001, 7]));
+    }
+    assert!(bench.told_of(2, "10.1.1.0/24").is_none());
+    assert_eq!(bench.told_of(2, "10.2.1.0/24").unwrap().1.communities, [Community(12)]);
+    assert!(bench.told_of(2, "10.3.1.0/24").unwrap().1.communities.is_empty());
+}
+
+/// Prefixes that lie close together, so that they cover each other.
+fn prefix() -> impl Strategy<Value = IpNet> {
+    prop_oneof![
+        (0u32..16, 0u8..=32).prop_map(|(bits, length)| {
+            IpNet::new(std::net::Ipv4Addr::from(bits << 28 | bits).into(), length).unwrap().trunc()
+        }),
+        (0u128..16, 0u8..=128).prop_map(|(bits, length)| {
+            IpNet::new(std::net::Ipv6Addr::from(bits << 124 | bits).into(), length).unwrap().trunc()
+        }),
+    ]
+}
+
+fn entry() -> impl Strategy<Value = PrefixMatch> {
+    let bound = || proptest::option::of(0u8..=128);
+    (prefix(), bound(), bound()).prop_map(|(prefix, ge, le)| PrefixMatch { prefix, ge, le })
+}
+
+proptest! {
+    #[test]
+    fn a_set_matches_what_one_of_its_entries_matches(
+        entries in proptest::collection::vec(entry(), 0..30),
+        asked in proptest::collection::vec(prefix(), 1..60),
+    ) {
+        let set = PrefixSet::from(entries.clone());
+        prop_assert_eq!(set.entries(), entries.as_slice());
+        for prefix in asked.iter().chain(entries.iter().map(|entry| &entry.prefix)) {
+            let expected = entries.iter().any(|entry| entry.matches(prefix));
+            prop_assert_eq!(set.contains(prefix), expected, "{} in {:?}", prefix, entries);
+        }
+    }
+}
