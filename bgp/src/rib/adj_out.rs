@@ -64,7 +64,7 @@ impl std::fmt::Display for NotAdvertised {
             NotAdvertised::NoFamily => "the session does not carry the family",
             NotAdvertised::Held => "paths are being collected before the first decision",
             NotAdvertised::NoPath => "no path of it is in use",
-            NotAdvertised::BeyondPaths => "it takes no more paths than it is told",
+            NotAdvertised::BeyondPaths => "better paths are already as many as the peer is told",
             NotAdvertised::SplitHorizon => "the path came from this peer",
             NotAdvertised::InternalToInternal => "from an internal peer to another",
             NotAdvertised::NoAdvertise => "the path carries NO_ADVERTISE",
