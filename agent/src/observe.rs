@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,7 +28,7 @@ use crate::kernel::KernelHandle;
 use crate::metrics::{Metrics, Standing};
 use crate::plan::Mode;
 use crate::pods::show_mac;
-use crate::reconcile::{BgpView, Reconcile, View};
+use crate::reconcile::{BgpView, Reconcile, View, Waiting};
 
 /// An owner that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -99,7 +100,7 @@ impl Observer {
             bgp: view.bgp.as_ref().map(|bgp| BgpStatus {
                 local_as: bgp.local_as,
                 router_id: bgp.router_id,
-                peers: peers.len(),
+                peers: peers.len() + bgp.waiting.len(),
                 established: peers.iter().filter(|peer| peer.state == State::Established).count(),
                 converged: bgp.converged.clone(),
                 stations: bgp.monitors.iter().map(station).collect(),
@@ -133,12 +134,25 @@ impl Observer {
             statuses.iter().filter(|status| wanted(status)).map(|status| peer(status, bgp)).collect()
         };
         match only {
+            // An unnumbered peer goes by its interface too, found or not.
+            Some(text) if text.parse::<PeerKey>().is_err() => {
+                let on =
+                    |status: &PeerStatus| status.key().interface().is_some_and(|name| name.as_str() == text);
+                let mut peers: Vec<Peer> = peers(&on);
+                let waiting = bgp.waiting.iter().filter(|peer| peer.interface.as_str() == text);
+                peers.extend(waiting.map(|peer| waiting_peer(peer, bgp)));
+                if peers.is_empty() { Err(parse(&text).err().unwrap_or_else(stopping)) } else { Ok(peers) }
+            }
             Some(text) => {
                 let key = parse(&text)?;
                 let peers: Vec<Peer> = peers(&|status| names(key, status));
                 if peers.is_empty() { Err(unknown(key)) } else { Ok(peers) }
             }
-            None => Ok(peers(&|_| true)),
+            None => {
+                let mut peers: Vec<Peer> = peers(&|_| true);
+                peers.extend(bgp.waiting.iter().map(|peer| waiting_peer(peer, bgp)));
+                Ok(peers)
+            }
         }
     }
 
@@ -379,13 +393,14 @@ async fn missing(view: &View, summary: &Summary) -> Vec<String> {
     if let Some(bgp) = &view.bgp {
         let peers = bgp.speaker.peers().await.unwrap_or_default();
         let required = || peers.iter().filter(|peer| !bgp.optional.contains(&peer.key()));
-        if required().next().is_some() && !peers.iter().any(|peer| peer.state == State::Established) {
-            let states: Vec<String> = required()
-                .map(|peer| match &peer.last_error {
-                    Some(error) => format!("{} is {} ({})", peer.key(), peer.state, error.text),
-                    None => format!("{} is {}", peer.key(), peer.state),
-                })
-                .collect();
+        let waiting = || bgp.waiting.iter().filter(|peer| !peer.optional);
+        let any_required = required().next().is_some() || waiting().next().is_some();
+        if any_required && !peers.iter().any(|peer| peer.state == State::Established) {
+            let states = required().map(|peer| match &peer.last_error {
+                Some(error) => format!("{} is {} ({})", peer.key(), peer.state, error.text),
+                None => format!("{} is {}", peer.key(), peer.state),
+            });
+            let states: Vec<String> = states.chain(waiting().map(|peer| peer.reason.clone())).collect();
             missing.push(format!("no BGP peer is established: {}", states.join(", ")));
         } else if bgp.converged.is_empty() {
             missing.push("the first route selection waits for the peers' End-of-RIB".to_owned());
@@ -498,6 +513,32 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
         last_error: dated(&status.last_error),
         notification_sent: notification(&status.notification_sent),
         notification_received: notification(&status.notification_received),
+    }
+}
+
+/// An unnumbered peer that is not found yet is a peer in Idle.
+fn waiting_peer(waiting: &Waiting, bgp: &BgpView) -> Peer {
+    Peer {
+        address: Ipv6Addr::UNSPECIFIED.into(),
+        interface: Some(waiting.interface.to_string()),
+        remote_as: waiting.remote_as,
+        local_as: bgp.local_as,
+        state: State::Idle.name().to_owned(),
+        state_seconds: 0,
+        next_attempt_seconds: None,
+        shutdown: false,
+        optional: waiting.optional,
+        session: None,
+        families: Vec::new(),
+        received: Messages::default(),
+        sent: Messages::default(),
+        flaps: 0,
+        bfd: None,
+        max_prefixes: None,
+        rules: Vec::new(),
+        last_error: Some(Dated { text: waiting.reason.clone(), seconds_ago: 0 }),
+        notification_sent: None,
+        notification_received: None,
     }
 }
 

@@ -18,7 +18,7 @@ pub enum Query {
     Agent,
     /// The BGP peers: `Reply<Vec<Peer>>`.
     Peers {
-        /// Only this one: its address, `fe80::1%eth0` if that is link-local.
+        /// Only this one: its address, `fe80::1%eth0` if that is link-local; or its interface, if that is how it is configured.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
     },
@@ -220,9 +220,9 @@ pub struct KernelStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Peer {
-    /// Its address.
+    /// Its address; `::` of an unnumbered peer that was not found yet.
     pub address: IpAddr,
-    /// The interface of a link-local address.
+    /// The interface of a link-local address, and of an unnumbered peer.
     pub interface: Option<String>,
     /// Its AS number as configured.
     pub remote_as: u32,
@@ -265,9 +265,11 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// What it is known by: the address, and of a link-local one the interface, `fe80::1%eth0`.
+    /// What it is known by: the address, and of a link-local one the interface, `fe80::1%eth0`; of an unnumbered peer that was not
+    /// found yet the interface alone.
     pub fn name(&self) -> String {
         match &self.interface {
+            Some(interface) if self.address.is_unspecified() => interface.clone(),
             Some(interface) => format!("{}%{interface}", self.address),
             None => self.address.to_string(),
         }

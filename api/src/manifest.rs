@@ -241,7 +241,12 @@ mod tests {
                 "spec.config.bgpPeers[1].asn",
                 "`x` is not a whole number from 0 to 4294967295",
             ),
-            ("  config: {bgpPeers: [{asn: 1}]}", 7, "spec.config.bgpPeers[0]", "missing field `address`"),
+            (
+                "  config: {bgpPeers: [{address: 10.0.0.1}]}",
+                7,
+                "spec.config.bgpPeers[0]",
+                "missing field `asn`",
+            ),
             (
                 "  config: {bgpPeers: [{asn: 1, port: 70000}]}",
                 7,
@@ -283,7 +288,7 @@ mod tests {
             "{asn: 1, address: 10.0.0.1, password: \"hunter2}",
             "{asn: x, address: 10.0.0.1, password: hunter2}",
             "{asn: 1, address: 10.0.0.1, passwrd: hunter2}",
-            "{asn: 1, password: hunter2}",
+            "{address: 10.0.0.1, password: hunter2}",
         ] {
             let error = network_error(&format!("  config: {{bgpPeers: [{peer}]}}"));
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");

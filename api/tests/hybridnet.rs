@@ -2,7 +2,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 use trunkline_api::manifest::{self, Resource};
-use trunkline_api::resources::{IPInstance, Network, NetworkMode, NetworkType, Subnet};
+use trunkline_api::resources::{Endpoint, IPInstance, Network, NetworkMode, NetworkType, Subnet};
 use trunkline_api::validate::{unsupported, unsupported_network, unsupported_subnet, validate};
 
 fn load(texts: &[&str]) -> (Vec<Network>, Vec<Subnet>) {
@@ -27,7 +27,7 @@ fn bgp_sample() {
     assert_eq!(network.spec.net_id, Some(64701));
     let peer = &network.peers()[0];
     assert_eq!((peer.asn, peer.graceful_restart()), (64601, 600));
-    assert_eq!(peer.endpoint().unwrap(), ("192.0.2.254".parse().unwrap(), None));
+    assert_eq!(peer.endpoint().unwrap(), Endpoint::Address("192.0.2.254".parse().unwrap(), None));
     assert_eq!(peer.password().unwrap().expose(), "54321");
     assert!(!peer.does_not_route_traffic && !peer.allow_not_established && peer.import.is_none());
 

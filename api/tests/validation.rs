@@ -288,7 +288,7 @@ fn a_bgp_network_without_config_is_refused_not_a_crash() {
     assert_eq!(found.len(), 1);
     assert_eq!(
         found[0].to_string(),
-        "Network n: spec.config.bgpPeers: missing: mode BGP needs at least one router, with asn and address"
+        "Network n: spec.config.bgpPeers: missing: mode BGP needs at least one router, with asn and address (or interface)"
     );
 }
 
@@ -463,6 +463,23 @@ fn peers() {
             &["empty"],
         ),
     ]);
+    let unnumbered: &[(&str, &str, &[&str])] = &[
+        (", interface: a-name-too-long-1", "interface", &["a-name-too-long-1", "15"]),
+        (", interface: eth2, sourceAddress: \"fe80::2\"", "sourceAddress", &["link-local", "leave it out"]),
+        (", interface: eth2, ebgpMultihop: 2", "ebgpMultihop", &["on the link"]),
+        (", interface: eth2, address: 10.9.0.1", "interface", &["eth2", "leave one of the two"]),
+        ("", "address", &["missing", "`interface`"]),
+    ];
+    let last = |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000{more}}}\n");
+    assert_eq!(faults(&edited(&[("      holdTimeSeconds: 0\n", &last(", interface: eth2"))])), []);
+    for (more, field, parts) in unnumbered {
+        let field = format!("spec.config.bgpPeers[2].{field}");
+        check(&[(&[("      holdTimeSeconds: 0\n", &last(more))], "Network rack1", &field, parts)]);
+    }
+    let twice = last(", interface: eth2") + "    - {asn: 65000, interface: eth2}\n";
+    let field = "spec.config.bgpPeers[3].interface";
+    check(&[(&[("      holdTimeSeconds: 0\n", &twice)], "Network rack1", field, &["eth2", "twice"])]);
+
     // The same link-local address on another interface is another router; the kernel keeps its TCP-MD5 key by address.
     let third =
         |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000, address: fe80::1%eth2{more}}}\n");

@@ -59,6 +59,7 @@
 //! | 4486, 9003 Cease subcodes, shutdown communication | done | |
 //! | 4724 graceful restart | done | both roles |
 //! | 4760 multiprotocol | partly | IPv4 and IPv6 unicast |
+//! | 4861 neighbor discovery | partly | router advertisements both ways, to find the peer of a link ([`net::discovery`]) |
 //! | 5492, 9072 capabilities, extended optional parameters | done | |
 //! | 5880, 5881, 5882, 5883 BFD, 9384 Cease BFD Down | partly | asynchronous mode; no authentication and no echo, see [`bfd`] |
 //! | 6286, 7607 identifiers, AS 0 | done | |

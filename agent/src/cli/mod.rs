@@ -45,9 +45,9 @@ pub enum Command {
     Status(Ask),
     /// BGP peers, or everything about one.
     Peers {
-        /// Only this peer, with its session, messages and last errors.
+        /// Only this peer, with its session, messages and last errors; an unnumbered one also by its interface.
         #[arg(value_name = "ADDRESS")]
-        peer: Option<PeerKey>,
+        peer: Option<String>,
         /// How to ask.
         #[command(flatten)]
         ask: Ask,
@@ -104,8 +104,7 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             print(ask.output, &status, show::agent)
         }
         Command::Peers { peer, ask } => {
-            let peers: Vec<Peer> =
-                client::ask(&ask.socket, Query::Peers { address: peer.as_ref().map(ToString::to_string) })?;
+            let peers: Vec<Peer> = client::ask(&ask.socket, Query::Peers { address: peer.clone() })?;
             match peer {
                 Some(_) => print(ask.output, &peers, |peers| peers.iter().map(show::peer).collect()),
                 None => print(ask.output, &peers, |peers| show::peers(peers)),
@@ -187,6 +186,7 @@ mod tests {
             "trunkline peers 10.0.0.1 -o json",
             "trunkline routes --received 2001:db8::1",
             "trunkline peers fe80::1%eth0",
+            "trunkline peers eth0",
             "trunkline routes --mrt /tmp/tables.mrt",
             "trunkline routes --mrt -",
             "trunkline routes --explain 10.0.0.0/8 -o json",
@@ -195,9 +195,11 @@ mod tests {
         ] {
             Cli::try_parse_from(good.split(' ')).unwrap();
         }
-        for bad in
-            ["trunkline", "trunkline routes --received 1.2.3.4 --advertised 1.2.3.4", "trunkline peers tor1"]
-        {
+        for bad in [
+            "trunkline",
+            "trunkline routes --received 1.2.3.4 --advertised 1.2.3.4",
+            "trunkline routes --received tor1",
+        ] {
             Cli::try_parse_from(bad.split(' ')).unwrap_err();
         }
     }

@@ -307,6 +307,7 @@ impl Owner {
             tables: subnet_rules.filter_map(|rule| Some((rule.from?, rule.table))).collect(),
             used_tables: self.used_tables.clone(),
             sessions: Vec::new(),
+            neighbours: Default::default(),
         }
     }
 

@@ -81,7 +81,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         optional_peers: peers
             .iter()
             .filter(|peer| peer.spec.allow_not_established)
-            .map(peers::Peer::key)
+            .filter_map(peers::Peer::key)
             .collect(),
         originate: plan
             .networks
@@ -90,6 +90,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
             .flat_map(|network| network.subnets.values())
             .map(|prefix| (*prefix, Origination::default()))
             .collect(),
+        unnumbered: peers.iter().filter_map(peers::Peer::unnumbered).collect(),
         peers: peers::plan(&peers, &sets, &mut errors),
     });
     if errors.is_empty() { Ok(plan) } else { Err(errors) }
@@ -235,7 +236,7 @@ fn plan_kernel(plan: &Plan, table: u32, peers: &[peers::Peer<'_>], intent: &Inte
     let importing: BTreeMap<PeerKey, Option<u32>> = peers
         .iter()
         .filter(|peer| peer.imports())
-        .map(|peer| (peer.key(), peer.link.map(|link| link.index)))
+        .filter_map(|peer| Some((peer.key()?, peer.link.map(|link| link.index))))
         .collect();
     kernel.learned = (!importing.is_empty()).then_some(Learned { table, peers: importing });
     kernel.nat = nat(plan, intent);

@@ -5,21 +5,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
 use std::time::Duration;
 
-use trunkline_api::resources::{self, Bfd, BgpPeer, Network};
+use trunkline_api::resources::{self, Bfd, BgpPeer, Endpoint, Network};
 use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{AddPath, NextHopRule, Password, PathRules, PeerConfig, RemovePrivateAs};
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
 use super::policy::Sets;
-use super::{Hop, Host, Intent, Link, PlanError, Session, peer_field, policy, routes_traffic};
+use super::{Hop, Host, Intent, Link, PlanError, Session, Unnumbered, peer_field, policy, routes_traffic};
 
 /// One peer with what the host knows about it.
 pub(super) struct Peer<'a> {
     network: &'a str,
     index: usize,
     pub(super) spec: &'a BgpPeer,
-    pub(super) address: IpAddr,
+    /// None while an unnumbered peer is not found.
+    pub(super) address: Option<IpAddr>,
+    /// The address is found by router advertisements.
+    is_unnumbered: bool,
     interface: Option<InterfaceName>,
     source: Option<IpAddr>,
     /// The link that the session runs over.
@@ -33,8 +36,19 @@ pub(super) struct Peer<'a> {
 
 impl Peer<'_> {
     /// What the speaker knows it by.
-    pub(super) fn key(&self) -> PeerKey {
-        PeerKey::new(self.address, self.interface)
+    pub(super) fn key(&self) -> Option<PeerKey> {
+        Some(PeerKey::new(self.address?, self.interface))
+    }
+
+    /// How far the search for it is, if it has to be searched for.
+    pub(super) fn unnumbered(&self) -> Option<(InterfaceName, Unnumbered)> {
+        let unnumbered = Unnumbered {
+            remote_as: Asn(self.spec.asn),
+            optional: self.spec.allow_not_established,
+            link: self.link.filter(|link| link.up).map(|link| link.index),
+            found: self.address.is_some(),
+        };
+        self.interface.filter(|_| self.is_unnumbered).map(|interface| (interface, unnumbered))
     }
 
     /// What this peer advertises is routed, instead of a default route to it.
@@ -53,9 +67,10 @@ impl Peer<'_> {
     /// Where traffic of a family is sent by way of this peer; none while it is not established or no next hop of the family is known.
     fn hop(&self, family: Family) -> Option<Hop> {
         let session = self.session.filter(|session| session.established)?;
-        let own = Family::of(&self.address.into()) == family;
+        let address = self.address?;
+        let own = Family::of(&address.into()) == family;
         let gateway = if own {
-            self.address
+            address
         } else {
             match session.next_hops.get(&family)? {
                 // The link-local one needs no route to be found by.
@@ -77,35 +92,40 @@ impl Peer<'_> {
 pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<PlanError>) -> Vec<Peer<'a>> {
     let mut peers = Vec::new();
     for (index, spec) in network.peers().iter().enumerate() {
-        let (address, interface) = match spec.endpoint() {
-            Ok(endpoint) => endpoint,
+        let (field, address, interface) = match spec.endpoint() {
+            Ok(Endpoint::Address(address, interface)) => ("address", Some(address), interface),
+            Ok(Endpoint::Interface(interface)) => ("interface", None, Some(interface)),
             Err(error) => {
                 errors.push(peer_field(network.name(), index, "address", error));
                 continue;
             }
         };
-        let interface = match interface.map(str::parse).transpose() {
+        let interface: Option<InterfaceName> = match interface.map(str::parse).transpose() {
             Ok(interface) => interface,
             Err(error) => {
-                errors.push(peer_field(network.name(), index, "address", error));
+                errors.push(peer_field(network.name(), index, field, error));
                 continue;
             }
         };
-        let key = PeerKey::new(address, interface);
+        let is_unnumbered = address.is_none();
+        let address = address.or_else(|| found(host, interface?));
+        let key = address.map(|address| PeerKey::new(address, interface));
         let source = spec.source().unwrap_or_else(|error| {
             errors.push(peer_field(network.name(), index, "sourceAddress", error));
             None
         });
-        let session = host.sessions.iter().find(|session| session.peer == key);
+        let session = host.sessions.iter().find(|session| Some(session.peer) == key);
         let local = source.or_else(|| session.and_then(|session| session.local));
         let link = link_of(host, address, interface, local);
         let internal = network.spec.net_id == Some(spec.asn);
-        let connected = interface.is_some() || connected_link(host, address).is_some();
+        let connected =
+            interface.is_some() || address.is_some_and(|address| connected_link(host, address).is_some());
         peers.push(Peer {
             network: network.name(),
             index,
             spec,
             address,
+            is_unnumbered,
             interface,
             source,
             link,
@@ -117,17 +137,23 @@ pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<Pl
     peers
 }
 
+/// The router that was found on an interface, while that is up.
+fn found(host: &Host, interface: InterfaceName) -> Option<IpAddr> {
+    let link = host.links.iter().find(|link| link.name == interface.as_str())?;
+    link.up.then(|| host.neighbours.get(&interface).copied().map(IpAddr::V6))?
+}
+
 /// The link to a peer: the one that is named, or that has the peer on a connected network, or that has the session's own address.
 fn link_of(
     host: &Host,
-    address: IpAddr,
+    address: Option<IpAddr>,
     interface: Option<InterfaceName>,
     local: Option<IpAddr>,
 ) -> Option<&Link> {
     if let Some(interface) = interface {
         return host.links.iter().find(|link| link.name == interface.as_str());
     }
-    connected_link(host, address).or_else(|| {
+    connected_link(host, address?).or_else(|| {
         let local = local?;
         // A loopback address says nothing about the way.
         host.links
@@ -163,7 +189,15 @@ pub(super) fn plan(
 ) -> BTreeMap<PeerKey, PeerConfig> {
     let some_import = peers.iter().any(Peer::imports);
     let reflects = peers.iter().any(|peer| peer.spec.route_reflector_client);
-    peers.iter().map(|peer| (peer.key(), config(peer, some_import, reflects, sets, errors))).collect()
+    let mut planned = BTreeMap::new();
+    for peer in peers {
+        // Fields are checked of those too that are not found yet.
+        let config = config(peer, some_import, reflects, sets, errors);
+        if peer.address.is_some() {
+            planned.insert(config.key(), config);
+        }
+    }
+    planned
 }
 
 fn config(
@@ -187,7 +221,8 @@ fn config(
         })
     };
     let seconds = |value: u32| Duration::from_secs(u64::from(value));
-    let mut config = PeerConfig::new(peer.address, Asn(spec.asn));
+    let address = peer.address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    let mut config = PeerConfig::new(address, Asn(spec.asn));
     config.interface = peer.interface;
     config.port = spec.port.unwrap_or(config.port);
     config.local_address = peer.source;
@@ -253,7 +288,9 @@ fn config(
         });
     }
     // What this node calls its next hop in the family that the session does not run over: its address on the same link.
-    match peer.address {
+    match address {
+        // An unnumbered link's is link-local in both families (RFC 8950).
+        _ if peer.is_unnumbered => {}
         IpAddr::V4(_) => config.next_hop_v6 = peer.link.and_then(address_v6),
         IpAddr::V6(_) => config.next_hop_v4 = peer.link.and_then(address_v4),
     }

@@ -77,6 +77,7 @@ fn session(peer: &str, established: bool, v6: Option<&str>) -> Session {
 
 fn host(sessions: Vec<Session>) -> Host {
     Host {
+        neighbours: Default::default(),
         links: vec![
             link(1, "lo", &["127.0.0.1/8", "::1/128"]),
             link(2, "up1", &["192.0.2.0/31", "fe80::2/64", "2001:db8:0:1::1/64"]),
@@ -268,6 +269,69 @@ fn a_node_passes_on_only_where_it_reflects() {
         exports(serde_json::json!([external, internal, client])),
         [shutdown, (vec![], true), (vec!["route reflector client".to_owned()], true)]
     );
+}
+
+#[test]
+fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
+    let peers = serde_json::json!([
+        {"asn": 65001, "interface": "up1", "import": {}},
+        {"asn": 65002, "interface": "up2", "allowNotEstablished": true},
+        {"asn": 65003, "interface": "up9"},
+    ]);
+    let mut intent = usual();
+    intent.networks = vec![bgp("rack", 65100, peers)];
+    let mut host = host(Vec::new());
+    let waiting = plan(&intent, &host).unwrap();
+    let bgp = waiting.bgp.unwrap();
+    assert_eq!((bgp.peers.len(), bgp.optional_peers.len()), (0, 0));
+    let searched: Vec<_> = bgp
+        .unnumbered
+        .iter()
+        .map(|(name, peer)| (name.as_str(), peer.remote_as.0, peer.optional, peer.link, peer.found))
+        .collect();
+    let expected = [
+        ("up1", 65001, false, Some(2), false),
+        ("up2", 65002, true, Some(3), false),
+        ("up9", 65003, false, None, false),
+    ];
+    assert_eq!(searched, expected);
+    let uplinks = waiting.kernel.rules.iter().filter(|rule| rule.priority == 1030).count();
+    assert_eq!(uplinks, 4, "what comes in by the links is the fabric's already");
+
+    // The same address on both: two peers. up9 is not there, whatever was heard.
+    let found: std::net::Ipv6Addr = "fe80::1".parse().unwrap();
+    host.neighbours = ["up1", "up2", "up9"].map(|name| (name.parse().unwrap(), found)).into();
+    host.sessions = ["fe80::1%up1", "fe80::1%up2"].map(|peer| session(peer, true, None)).to_vec();
+    let v4 = NextHop::V6(found);
+    for session in &mut host.sessions {
+        session.next_hops.insert(Family::Ipv4Unicast, v4);
+    }
+    let whole = plan(&intent, &host).unwrap();
+    let bgp = whole.bgp.as_ref().unwrap();
+    let names: Vec<String> = bgp.peers.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["fe80::1%up1", "fe80::1%up2"]);
+    assert_eq!(bgp.optional_peers, ["fe80::1%up2".parse().unwrap()].into());
+    for peer in bgp.peers.values() {
+        assert_eq!(
+            (peer.next_hop_v4, peer.next_hop_v6),
+            (None, None),
+            "the session's address in both families"
+        );
+    }
+    let learned = whole.kernel.learned.as_ref().unwrap();
+    assert_eq!(learned.peers, [("fe80::1%up1".parse().unwrap(), Some(2))].into());
+    for prefix in ["0.0.0.0/0", "::/0"] {
+        let hop = Hop { gateway: Some(found.into()), ifindex: Some(3) };
+        assert_eq!(
+            whole.kernel.routes.get(&key(10_000, prefix)),
+            Some(&RouteTarget::via(vec![hop])),
+            "{prefix}"
+        );
+    }
+
+    host.links[1].up = false;
+    let down = plan(&intent, &host).unwrap().bgp.unwrap();
+    assert_eq!(down.peers.keys().map(ToString::to_string).collect::<Vec<_>>(), ["fe80::1%up2"]);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use trunkline_bgp::config::PeerConfig;
+use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
-use trunkline_bgp::types::{Asn, Family, NextHop, PeerKey};
+use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
 /// This node, as `nodeSelector`s see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Host {
     pub used_tables: BTreeSet<u32>,
     /// The BGP sessions. The kernel does not know them: whoever asks for the plan fills them in.
     pub sessions: Vec<Session>,
+    /// Routers found by their advertisements, by interface; filled in likewise.
+    pub neighbours: Neighbours,
 }
 
 /// One link of the host.
@@ -179,8 +182,23 @@ pub struct BgpPlan {
     pub peers: BTreeMap<PeerKey, PeerConfig>,
     /// Peers without which a pod may be ready (`allowNotEstablished`).
     pub optional_peers: BTreeSet<PeerKey>,
+    /// Peers that are found by router advertisements, by interface; in `peers` once they are.
+    pub unnumbered: BTreeMap<InterfaceName, Unnumbered>,
     /// What is advertised besides the pods.
     pub originate: BTreeMap<IpNet, Origination>,
+}
+
+/// A peer of which the interface is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unnumbered {
+    /// Its AS.
+    pub remote_as: Asn,
+    /// Pods may be ready without it.
+    pub optional: bool,
+    /// Index of the interface, while it is there and up.
+    pub link: Option<u32>,
+    /// It was found there.
+    pub found: bool,
 }
 
 /// How a network's pods reach the world.

@@ -88,8 +88,13 @@ impl Told {
     }
 
     /// Tells the differences: first what goes, then what comes, and peers before prefixes. Peers that the speaker does
-    /// not take are returned in words.
-    pub(super) async fn tell(&mut self, plan: &BgpPlan, prefixes: Prefixes) -> Result<Vec<String>, Stopped> {
+    /// not take are returned in words. `all_peers`: the plan has every peer that the first selection waits for.
+    pub(super) async fn tell(
+        &mut self,
+        plan: &BgpPlan,
+        prefixes: Prefixes,
+        all_peers: bool,
+    ) -> Result<Vec<String>, Stopped> {
         let mut faults = Vec::new();
         let changes = peer_changes(&self.peers, &plan.peers);
         for key in changes.remove {
@@ -131,7 +136,7 @@ impl Told {
             self.handle.originate_all(changes.originate).await?;
         }
         self.prefixes = prefixes;
-        if !std::mem::replace(&mut self.complete, true) {
+        if all_peers && !std::mem::replace(&mut self.complete, true) {
             self.handle.originations_complete().await?;
         }
         Ok(faults)

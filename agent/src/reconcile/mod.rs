@@ -18,6 +18,7 @@
 
 mod bgp;
 pub mod pump;
+mod search;
 mod task;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
-use trunkline_bgp::types::PeerKey;
+use trunkline_bgp::types::{InterfaceName, PeerKey};
 
 use crate::plan::{NetworkPlan, Pod};
 use crate::source::{Refused, Snapshot};
@@ -77,8 +78,23 @@ pub struct BgpView {
     pub router_id: std::net::Ipv4Addr,
     /// Peers without which a pod may be ready.
     pub optional: BTreeSet<PeerKey>,
+    /// Unnumbered peers that are not found yet.
+    pub waiting: Vec<Waiting>,
     /// Families whose first selection is done.
     pub converged: Vec<String>,
+}
+
+/// An unnumbered peer that is not found yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Where it should be.
+    pub interface: InterfaceName,
+    /// Its AS.
+    pub remote_as: u32,
+    /// A pod may be ready without it.
+    pub optional: bool,
+    /// Why it is not found, in words.
+    pub reason: String,
 }
 
 /// A pod that is in the kernel although no record knows it.

@@ -15,6 +15,7 @@ use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
 use super::bgp::{Prefixes, Told};
 use super::pump::{self, Tiding, Turn};
+use super::search::Search;
 use super::{BgpView, Gate, Mtus, PodError, Reconcile, Request, Unrecorded, View};
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
@@ -91,6 +92,7 @@ struct Task {
     unrecorded: BTreeMap<String, Unrecorded>,
     broken: BTreeSet<String>,
     running: Option<Running>,
+    search: Search,
     sessions: BTreeMap<PeerKey, Known>,
     converged: FamilySet,
     /// Converged, and the kernel still holds what the last run left; until when at most.
@@ -139,6 +141,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         unrecorded: unrecorded.into_iter().map(|pod| (pod.host_ifname.clone(), pod)).collect(),
         broken,
         running: None,
+        search: Search::new(),
         sessions: BTreeMap::new(),
         converged: FamilySet::EMPTY,
         held: FamilySet::EMPTY,
@@ -179,6 +182,7 @@ impl Task {
     async fn run(mut self, mut inbox: mpsc::Receiver<Request>, mut kernel_events: KernelEvents) {
         self.announce_unrecorded();
         loop {
+            let search_until = self.search.deadline();
             tokio::select! {
                 biased;
                 request = inbox.recv() => match request {
@@ -202,6 +206,11 @@ impl Task {
                     self.drain();
                     // The turn is under way; should the pump have ended, nobody is left to wait for.
                     self.held_until = None;
+                }
+                () = self.search.changed() => self.stale = true,
+                () = overdue(search_until) => {
+                    self.search.give_up();
+                    self.drive_speaker().await;
                 }
                 heard = heard(&mut self.running) => match heard {
                     Heard::Event(event) => self.hear(event).await,
@@ -300,6 +309,7 @@ impl Task {
                 next_hops: known.next_hops.clone(),
             })
             .collect();
+        host.neighbours = self.search.found();
         let intent = Intent {
             node: self.node.clone(),
             networks: snapshot.networks.clone(),
@@ -377,6 +387,7 @@ impl Task {
         }
         self.planned = planned;
         let mtus = plan.networks.iter().map(|(name, network)| (name.clone(), network.mtu)).collect();
+        self.search.follow(plan.bgp.as_ref().map(|bgp| &bgp.unnumbered));
         self.plan = Some(plan);
         self.drive_speaker().await;
         self.mtus.send_replace(Some(mtus));
@@ -433,7 +444,10 @@ impl Task {
         let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
         self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
         let bgp = plan.bgp.as_ref();
-        let gated = bgp.is_some_and(|bgp| bgp.peers.keys().any(|peer| !bgp.optional_peers.contains(peer)));
+        let gated = bgp.is_some_and(|bgp| {
+            bgp.peers.keys().any(|peer| !bgp.optional_peers.contains(peer))
+                || bgp.unnumbered.values().any(|peer| !peer.optional)
+        });
         let prefixes: Vec<_> = pod_plan.originate.keys().copied().collect();
         if let Some(running) = &mut self.running
             && running.told.add(&pod_plan.originate).await.is_err()
@@ -520,6 +534,9 @@ impl Task {
             };
             // Only the first one of this process follows a former life.
             let restarting = std::mem::replace(&mut self.speaker.restarting, false);
+            if restarting && !bgp.unnumbered.is_empty() {
+                self.search.begin(self.speaker.selection_deferral);
+            }
             tracing::info!(local_as = %bgp.local_as, router_id = %bgp.router_id, restarting, "the BGP speaker runs");
             let (turns, turn_queue) = mpsc::unbounded_channel();
             let (tell, tidings) = mpsc::unbounded_channel();
@@ -531,7 +548,8 @@ impl Task {
         }
         let wanted = self.prefixes(&bgp.originate);
         let Some(running) = &mut self.running else { return };
-        self.speaker_fault = match running.told.tell(&bgp, wanted).await {
+        let all_peers = self.search.is_over(&bgp.unnumbered);
+        self.speaker_fault = match running.told.tell(&bgp, wanted, all_peers).await {
             Ok(faults) if faults.is_empty() => None,
             Ok(faults) => Some(faults.join("; ")),
             Err(stopped) => Some(stopped.to_string()),
@@ -659,6 +677,7 @@ impl Task {
                 local_as: running.told.local_as.0,
                 router_id: running.told.router_id,
                 optional: plan.optional_peers.clone(),
+                waiting: self.search.waiting(&plan.unnumbered),
                 converged: self.converged.iter().map(|family| family.to_string()).collect(),
             }),
             networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),

@@ -95,7 +95,9 @@ pub struct NetworkConfig {
 pub struct BgpPeer {
     /// Its AS number, 1 to 4294967295.
     pub asn: u32,
-    /// Its address; a link-local one with its interface, `fe80::1%eth1`. See [`BgpPeer::endpoint`].
+    /// Its address; a link-local one with its interface, `fe80::1%eth1`. Not given: `interface` is. See
+    /// [`BgpPeer::endpoint`].
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub address: String,
     /// The Restart Time offered (RFC 4724), at most 4095 s; 0 or nothing is 300 s.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
@@ -110,6 +112,10 @@ pub struct BgpPeer {
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub allow_not_established: bool,
 
+    /// Unnumbered: the interface of this node that it is alone on. Its address is found by IPv6 router advertisements (RFC 4861),
+    /// and IPv4 is routed by it too (RFC 8950).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
     /// Its TCP port; 179 unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
@@ -217,6 +223,15 @@ pub enum Role {
     Customer,
     /// The two exchange their own and their customers' routes.
     Peer,
+}
+
+/// Where a [`BgpPeer`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint<'a> {
+    /// At an address; a link-local one has its interface.
+    Address(IpAddr, Option<&'a str>),
+    /// On an interface, at the address that is found there.
+    Interface(&'a str),
 }
 
 /// Several paths of a prefix, in both families (RFC 7911); either way only if the peer wants it too.
@@ -329,8 +344,11 @@ impl BgpPeer {
     /// The longest TCP-MD5 key that the kernel takes, in octets.
     pub const MAX_PASSWORD: usize = 80;
 
-    /// The address, and the interface of a link-local one.
-    pub fn endpoint(&self) -> Result<(IpAddr, Option<&str>), ValueError> {
+    /// Where it is: `interface` where there is no `address`.
+    pub fn endpoint(&self) -> Result<Endpoint<'_>, ValueError> {
+        if let (true, Some(interface)) = (self.address.is_empty(), &self.interface) {
+            return Ok(Endpoint::Interface(interface));
+        }
         let (address, interface) = match self.address.split_once('%') {
             Some((address, interface)) => (address, Some(interface)),
             None => (self.address.as_str(), None),
@@ -342,7 +360,7 @@ impl BgpPeer {
             });
         }
         match parse_address(address) {
-            Ok(address) => Ok((address, interface)),
+            Ok(address) => Ok(Endpoint::Address(address, interface)),
             Err(error) => Err(ValueError { value: self.address.clone(), ..error }),
         }
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::Faults;
 use super::policy::{self, Way};
 use crate::policy::PrefixMatch;
-use crate::resources::{Bfd, BgpPeer, Network};
+use crate::resources::{Bfd, BgpPeer, Endpoint, Network};
 
 /// An AS number that a speaker may have: not 0 (RFC 7607), and not AS_TRANS (RFC 6793 §9).
 pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<'_>) {
@@ -20,10 +20,12 @@ pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<
 
 pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
     if network.peers().is_empty() {
-        faults
-            .add("spec.config.bgpPeers", "missing: mode BGP needs at least one router, with asn and address");
+        faults.add(
+            "spec.config.bgpPeers",
+            "missing: mode BGP needs at least one router, with asn and address (or interface)",
+        );
     }
-    let (mut seen, mut keys) = (BTreeSet::new(), BTreeMap::new());
+    let (mut seen, mut keys, mut unnumbered) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
     let none = BTreeMap::new();
     let sets = network.spec.config.as_ref().map_or(&none, |config| &config.prefix_sets);
     policy::check_sets(sets, faults);
@@ -31,7 +33,16 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
         let mut check =
             PeerCheck { peer, path: format!("spec.config.bgpPeers[{index}]"), faults: &mut *faults };
         check.all(network.spec.net_id, sets);
-        let Ok((address, interface)) = peer.endpoint() else { continue };
+        let (address, interface) = match peer.endpoint() {
+            Ok(Endpoint::Address(address, interface)) => (address, interface),
+            Ok(Endpoint::Interface(interface)) => {
+                if !unnumbered.insert(interface) {
+                    check.fault("interface", format!("{interface} is there twice: leave one of them"));
+                }
+                continue;
+            }
+            Err(_) => continue,
+        };
         let key = (peer.password(), &peer.password_file);
         if !seen.insert((address, interface)) {
             check.fault("address", format!("{} is there twice: leave one of them", peer.address));
@@ -82,9 +93,19 @@ impl PeerCheck<'_, '_> {
 
     fn addresses(&mut self) {
         let (address, interface) = match self.peer.endpoint() {
-            Ok(endpoint) => endpoint,
+            Ok(Endpoint::Address(address, interface)) => (address, interface),
+            Ok(Endpoint::Interface(interface)) => return self.unnumbered(interface),
+            Err(_) if self.peer.address.is_empty() => {
+                return self.fault("address", "missing: write the router's address, or instead `interface`, where it is alone on a link");
+            }
             Err(error) => return self.fault("address", error.to_string()),
         };
+        if let Some(interface) = &self.peer.interface {
+            self.fault(
+                "interface",
+                format!("{interface}: there is an address too: leave one of the two (a link-local address has its interface behind it, `fe80::1%{interface}`)"),
+            );
+        }
         let shown = &self.peer.address;
         if let Some(wrong) = not_a_host(address) {
             self.fault("address", format!("{shown} is {wrong}: write the address of the router"));
@@ -124,6 +145,21 @@ impl PeerCheck<'_, '_> {
                 }
             }
             Ok(None) => {}
+        }
+    }
+
+    fn unnumbered(&mut self, interface: &str) {
+        if !is_interface_name(interface) {
+            self.fault("interface", format!("`{interface}` is not the name of an interface: write up to 15 characters, as `ip link` shows it"));
+        }
+        if self.peer.source_address.as_ref().is_some_and(|source| !source.is_empty()) {
+            self.fault(
+                "sourceAddress",
+                "a session of an unnumbered peer is between link-local addresses: leave it out",
+            );
+        }
+        if self.peer.ebgp_multihop.is_some() {
+            self.fault("ebgpMultihop", "an unnumbered peer is on the link: leave it out");
         }
     }
 

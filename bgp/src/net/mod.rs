@@ -27,6 +27,7 @@ mod bfd;
 mod bmp;
 mod connect;
 mod connection;
+pub mod discovery;
 mod dump;
 mod error;
 mod events;

@@ -38,6 +38,9 @@ struct TcpMd5Sig {
     key: [u8; Password::MAX_OCTETS],
 }
 
+/// `ICMPV6_FILTER` of linux/icmpv6.h.
+const ICMP6_FILTER: libc::c_int = 1;
+
 /// The precedence of routing protocols: DSCP CS6 (RFC 4594 §3.1), as the type-of-service octet.
 const INTERNETWORK_CONTROL: u32 = 0xc0;
 
@@ -113,6 +116,16 @@ pub(super) fn set_precedence(socket: impl AsFd, remote: IpAddr) -> io::Result<()
         IpAddr::V4(_) => socket.set_tos_v4(INTERNETWORK_CONTROL),
         IpAddr::V6(_) => socket.set_tclass_v6(INTERNETWORK_CONTROL),
     }
+}
+
+/// Has a raw ICMPv6 socket receive messages of these types alone (RFC 3542 §3.2).
+pub(super) fn receive_only(socket: impl AsFd, types: &[u8]) -> io::Result<()> {
+    // `struct icmp6_filter`: a bit a type, set where it is blocked.
+    let mut blocked = [u32::MAX; 8];
+    for kind in types {
+        blocked[usize::from(kind >> 5)] &= !(1 << (kind & 31));
+    }
+    set_option(socket.as_fd(), libc::IPPROTO_ICMPV6, ICMP6_FILTER, &blocked)
 }
 
 /// The index of an interface by its name.

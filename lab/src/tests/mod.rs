@@ -12,6 +12,7 @@ mod flaps;
 mod interop;
 mod library;
 mod manifests;
+mod unnumbered;
 
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,7 @@ fn all() -> Vec<&'static Test> {
         faults::TESTS,
         library::TESTS,
         bfd::TESTS,
+        unnumbered::TESTS,
         interop::TESTS,
         flaps::TESTS,
         crash::TESTS,

@@ -1,0 +1,318 @@
+//! The neighbour on a point-to-point link, found by IPv6 router advertisements: what "unnumbered" peering rests on.
+//!
+//! A link between a node and its router needs no addresses of its own: both have a link-local one, and each learns the
+//! other's from the source of its router advertisements (RFC 4861 §4.2). So this side listens for them, asks for one by
+//! a Router Solicitation (§4.1), and advertises itself, because the other side learns its peer in the same way. What it
+//! says of itself is no more than that it is there: Router Lifetime 0, so that nobody takes a default route from it (§6.2.3), no
+//! prefixes, no parameters.
+//!
+//! Messages that were forwarded are told from a neighbour's by their Hop Limit of 255, and routers advertise by link-local
+//! addresses only (§6.1.2). One link has one neighbour: when another address is heard the one that is known is asked to
+//! speak up, and gives way unless it does ([`CONTEST`]); so a router that has got another address is followed within
+//! seconds, and two routers on one link are not flapped between but complained of. A neighbour that goes silent stays: whether
+//! it is alive is for BGP and BFD to say, and lifetimes are those of a default router, which it need not be.
+//!
+//! Done of RFC 4861: what the above needs. Not: Router Lifetime and all that a host takes from an advertisement
+//! (§6.3.4), delays by chance before an answer (§6.2.6: there is one neighbour, nobody else answers), redirects.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::sockopt::{self, datagram};
+use crate::types::InterfaceName;
+
+/// The neighbours that were found, by interface.
+pub type Neighbours = BTreeMap<InterfaceName, Ipv6Addr>;
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+
+/// Until the next round, at first: the other side may still be starting. It doubles with each.
+const FIRST_ROUND: Duration = Duration::from_secs(1);
+
+/// Between advertisements in the long run (MaxRtrAdvInterval, RFC 4861 §6.2.1: at least 4 s).
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long the known neighbour has to answer a solicitation when another address was heard: MIN_DELAY_BETWEEN_RAS
+/// (3 s) and MAX_RA_DELAY_TIME (0.5 s) of RFC 4861 §10, and some.
+const CONTEST: Duration = Duration::from_secs(5);
+
+const ROUTER_SOLICITATION: u8 = 133;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+
+/// Type, Code, Checksum (the kernel's), Reserved.
+const SOLICITATION: [u8; 8] = [ROUTER_SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
+
+/// Type, Code, Checksum (the kernel's), Cur Hop Limit, flags, Router Lifetime, Reachable Time, Retrans Timer: all
+/// unspecified or 0.
+const ADVERTISEMENT: [u8; 16] = [ROUTER_ADVERTISEMENT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Looks for the neighbour on one interface, until it is dropped.
+#[derive(Debug)]
+pub struct Discovery {
+    interface: InterfaceName,
+    neighbours: watch::Sender<Neighbours>,
+    task: JoinHandle<()>,
+}
+
+impl Discovery {
+    /// Starts to listen and to advertise on an interface, and writes what it finds into `neighbours`. The interface has to
+    /// be there and up; if it goes, or is made anew, this ends without a word and has to be started again: who calls knows
+    /// the host's links. Needs CAP_NET_RAW, like `ping`.
+    ///
+    /// # Panics
+    /// If called outside a tokio runtime.
+    pub fn start(interface: InterfaceName, neighbours: &watch::Sender<Neighbours>) -> io::Result<Self> {
+        let index = sockopt::interface_index(interface.as_str())?;
+        let link = Link { interface, index, socket: open(interface, index)?, complained: false };
+        let task = tokio::spawn(run(link, neighbours.clone()));
+        Ok(Discovery { interface, neighbours: neighbours.clone(), task })
+    }
+}
+
+impl Drop for Discovery {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.neighbours.send_if_modified(|neighbours| neighbours.remove(&self.interface).is_some());
+    }
+}
+
+/// A raw socket for router messages on one link. It is wrapped as a UDP socket, which is to tokio any socket of datagrams.
+fn open(interface: InterfaceName, index: u32) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
+    sockopt::receive_only(&socket, &[ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT])?;
+    socket.bind_device(Some(interface.as_str().as_bytes()))?;
+    datagram::ask_for_details(&socket, true)?;
+    socket.set_multicast_hops_v6(255)?;
+    socket.set_multicast_loop_v6(false)?;
+    socket.set_multicast_if_v6(index)?;
+    socket.join_multicast_v6(&ALL_ROUTERS, index)?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket.into())
+}
+
+struct Link {
+    interface: InterfaceName,
+    index: u32,
+    socket: UdpSocket,
+    complained: bool,
+}
+
+impl Link {
+    /// What is not sent is as good as lost on the way, and said again in the next round: while the interface goes down, or
+    /// before its link-local address may be used.
+    async fn send(&self, message: &[u8], to: Ipv6Addr) {
+        let to: SocketAddr = SocketAddrV6::new(to, 0, 0, self.index).into();
+        let _ = self.socket.send_to(message, to).await;
+    }
+
+    async fn solicit(&self) {
+        self.send(&SOLICITATION, ALL_ROUTERS).await;
+    }
+
+    async fn advertise(&self) {
+        self.send(&ADVERTISEMENT, ALL_NODES).await;
+    }
+
+    async fn hear(&self) -> io::Result<Option<Heard>> {
+        let mut buffer = [0; 1500];
+        let receive = || datagram::receive(&self.socket, &mut buffer);
+        let got = self.socket.async_io(Interest::READABLE, receive).await?;
+        let IpAddr::V6(from) = got.from.ip() else { return Ok(None) };
+        Ok(parse(from, got.ttl, &buffer[..got.length.min(buffer.len())]))
+    }
+}
+
+/// A message of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Solicitation,
+    Advertisement(Ipv6Addr),
+}
+
+/// RFC 4861 §6.1.1 and §6.1.2; the kernel has checked the checksum.
+fn parse(from: Ipv6Addr, hop_limit: Option<u8>, message: &[u8]) -> Option<Heard> {
+    let (&[kind, code, ..], Some(255)) = (message, hop_limit) else { return None };
+    match (kind, code) {
+        (ROUTER_SOLICITATION, 0) if message.len() >= SOLICITATION.len() => Some(Heard::Solicitation),
+        (ROUTER_ADVERTISEMENT, 0) if message.len() >= ADVERTISEMENT.len() && from.is_unicast_link_local() => {
+            Some(Heard::Advertisement(from))
+        }
+        _ => None,
+    }
+}
+
+/// Who is taken for the neighbour.
+#[derive(Debug, Default)]
+struct Choice {
+    known: Option<Ipv6Addr>,
+    challenger: Option<(Ipv6Addr, Instant)>,
+}
+
+/// What came of an advertisement.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Nothing new.
+    Same,
+    /// This is the neighbour now.
+    Found(Ipv6Addr),
+    /// There is another one: ask the known one to speak up.
+    Contested,
+    /// Both are there.
+    Two(Ipv6Addr),
+}
+
+impl Choice {
+    fn heard(&mut self, from: Ipv6Addr, now: Instant) -> Outcome {
+        match (self.known, self.challenger) {
+            (None, _) => self.elect(from),
+            (Some(known), Some((other, _))) if known == from => {
+                self.challenger = None;
+                Outcome::Two(other)
+            }
+            (Some(known), None) if known != from => {
+                self.challenger = Some((from, now + CONTEST));
+                Outcome::Contested
+            }
+            _ => Outcome::Same,
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.challenger.map(|(_, deadline)| deadline)
+    }
+
+    /// The known one has not spoken up.
+    fn overdue(&mut self) -> Outcome {
+        self.challenger.map_or(Outcome::Same, |(other, _)| self.elect(other))
+    }
+
+    fn elect(&mut self, neighbour: Ipv6Addr) -> Outcome {
+        *self = Choice { known: Some(neighbour), challenger: None };
+        Outcome::Found(neighbour)
+    }
+}
+
+async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
+    let mut choice = Choice::default();
+    let mut wait = FIRST_ROUND;
+    let mut round = tick();
+    let mut advertised = None;
+    loop {
+        let contest = async {
+            match choice.deadline() {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let outcome = tokio::select! {
+            () = tokio::time::sleep_until(round) => {
+                link.advertise().await;
+                advertised = Some(tick());
+                if choice.known.is_none() {
+                    link.solicit().await;
+                }
+                round = tick() + wait;
+                wait = (wait * 2).min(INTERVAL);
+                Outcome::Same
+            }
+            () = contest => choice.overdue(),
+            heard = link.hear() => match heard {
+                Ok(Some(Heard::Advertisement(from))) => choice.heard(from, tick()),
+                Ok(Some(Heard::Solicitation)) => {
+                    // At once, but for who asks again and again.
+                    round = round.min(advertised.map_or_else(tick, |last| last + FIRST_ROUND));
+                    Outcome::Same
+                }
+                Ok(None) => Outcome::Same,
+                Err(error) => {
+                    warn!(interface = %link.interface, %error, "router advertisements are not heard any more");
+                    return;
+                }
+            },
+        };
+        match outcome {
+            Outcome::Same => {}
+            Outcome::Contested => link.solicit().await,
+            Outcome::Two(other) if !link.complained => {
+                link.complained = true;
+                let (interface, known) = (link.interface, choice.known.unwrap_or(Ipv6Addr::UNSPECIFIED));
+                warn!(%interface, neighbour = %known, %other, "two routers are on one link: the first stays the peer");
+            }
+            Outcome::Two(_) => {}
+            Outcome::Found(neighbour) => {
+                info!(interface = %link.interface, %neighbour, "neighbour found by its router advertisement");
+                neighbours.send_modify(|neighbours| {
+                    neighbours.insert(link.interface, neighbour);
+                });
+                // It need not wait for the next round to find this side.
+                (round, wait) = (tick(), FIRST_ROUND);
+            }
+        }
+    }
+}
+
+fn tick() -> Instant {
+    super::now().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u16) -> Ipv6Addr {
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last)
+    }
+
+    #[test]
+    fn only_a_neighbours_messages_count() {
+        let from = address(1);
+        assert_eq!(parse(from, Some(255), &ADVERTISEMENT), Some(Heard::Advertisement(from)));
+        assert_eq!(parse(from, Some(255), &SOLICITATION), Some(Heard::Solicitation));
+        assert_eq!(parse(Ipv6Addr::UNSPECIFIED, Some(255), &SOLICITATION), Some(Heard::Solicitation));
+        let longer = [&ADVERTISEMENT[..], &[1, 1, 2, 3, 4, 5, 6, 7]].concat();
+        assert_eq!(parse(from, Some(255), &longer), Some(Heard::Advertisement(from)), "with options");
+        let global = "2001:db8::1".parse().unwrap();
+        let mut code = ADVERTISEMENT;
+        code[1] = 1;
+        for (from, hop_limit, message) in [
+            (from, Some(254), &ADVERTISEMENT[..]),
+            (from, None, &ADVERTISEMENT),
+            (global, Some(255), &ADVERTISEMENT),
+            (from, Some(255), &ADVERTISEMENT[..15]),
+            (from, Some(255), &code),
+            (from, Some(255), &SOLICITATION[..7]),
+            (from, Some(255), &[135; 24]),
+            (from, Some(255), &[]),
+        ] {
+            assert_eq!(parse(from, hop_limit, message), None, "{from} {hop_limit:?} {message:?}");
+        }
+    }
+
+    #[test]
+    fn a_neighbour_gives_way_only_if_it_is_silent() {
+        let now = tick();
+        let (first, second) = (address(1), address(2));
+        let mut choice = Choice::default();
+        assert_eq!(choice.heard(first, now), Outcome::Found(first));
+        assert_eq!((choice.heard(first, now), choice.deadline()), (Outcome::Same, None));
+        assert_eq!(choice.heard(second, now), Outcome::Contested);
+        assert_eq!(choice.heard(second, now), Outcome::Same, "asked once");
+        assert_eq!(choice.heard(first, now), Outcome::Two(second), "it is there");
+        assert_eq!((choice.known, choice.deadline()), (Some(first), None));
+        assert_eq!(choice.heard(second, now), Outcome::Contested);
+        assert_eq!(choice.deadline(), Some(now + CONTEST));
+        assert_eq!(choice.overdue(), Outcome::Found(second));
+        assert_eq!((choice.heard(second, now), choice.deadline()), (Outcome::Same, None));
+    }
+}

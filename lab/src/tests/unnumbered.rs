@@ -1,0 +1,126 @@
+//! Peers of which the manifest names the interface alone, with FRR at the other end of links without addresses. Both routers
+//! have the same link-local address.
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
+
+use super::bed::{Bed, PATIENCE, lab, lost_nothing};
+use super::{Context, Test, Verdict, passed};
+use crate::shell::{Seen, wait_for};
+use crate::{client, routers};
+
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "unnumbered/routes",
+        about: "links without addresses: IPv4 and IPv6 over FRR's link-local address, and an agent's restarts lose nothing",
+        run: routes,
+    },
+    Test {
+        name: "unnumbered/changes",
+        about: "an interface that goes and comes back, and a router with a new address, are followed",
+        run: changes,
+    },
+];
+
+/// Waits until the peers are these and established, on FRR's side too.
+fn ready(bed: &Bed<'_>, wanted: [&str; 2]) -> Result<()> {
+    wait_for(&format!("sessions with {wanted:?}"), PATIENCE, || {
+        let peers = client::peers(bed.node()?)?;
+        let mut shown: Vec<String> = peers.iter().map(|p| format!("{} {}", p.name(), p.state)).collect();
+        shown.sort();
+        let good = shown == wanted.map(|name| format!("{name} Established"));
+        Ok(Seen::when(good, || format!("{shown:?}")))
+    })?;
+    bed.established()?;
+    for tor in ["tor1", "tor2"] {
+        routers::wait_sessions(bed.fabric, tor, PATIENCE)?;
+    }
+    Ok(())
+}
+
+const BOTH: [&str; 2] = ["fe80::1%eth1", "fe80::1%eth2"];
+
+/// Waits until the network's table leads out by these links, each to a link-local address, in both families.
+fn leads_out(bed: &Bed<'_>, hops: &[&str]) -> Result<()> {
+    wait_for(&format!("default routes by {hops:?}"), PATIENCE, || {
+        let v4 = bed.node()?.sh("ip -4 route show table 10000 default || :")?;
+        let v6 = bed.node()?.sh("ip -6 route show table 10000 default || :")?;
+        let all = |text: &str, via: &str| hops.iter().all(|hop| text.contains(&format!("{via} {hop}")));
+        Ok(Seen::when(all(&v4, "via inet6") && all(&v6, "via"), || format!("{v4}{v6}")))
+    })
+}
+
+fn routes(context: &Context) -> Result<Verdict> {
+    lab(context, "unnumbered", |bed| {
+        ready(bed, BOTH)?;
+        for peer in client::peers(bed.node()?)? {
+            let session = peer.session.context("an established session")?;
+            let local = session.local.ip().to_string();
+            ensure!(local.starts_with("fe80:"), "{}'s session is from {local}", peer.address);
+        }
+        leads_out(bed, &["fe80::1 dev eth1", "fe80::1 dev eth2"])?;
+        let (_pod, attached) = bed.attached("pod", "rack1")?;
+        for tor in ["tor1", "tor2"] {
+            bed.tor_has_only(tor, &attached.addresses)?;
+            for address in &attached.addresses {
+                let route = bed.host(tor)?.sh(&format!("ip route get {address}"))?;
+                let via = if address.is_ipv4() { "via inet6 fe80:" } else { "via fe80:" };
+                ensure!(route.contains(via), "{tor}: {route}");
+            }
+        }
+        let pings = bed.pings("outside", &attached.addresses)?;
+        for signal in [Signal::TERM, Signal::KILL, Signal::KILL] {
+            client::end_agent(bed.node()?, signal)?;
+            client::start_agent(bed.node()?)?;
+            ready(bed, BOTH)?;
+        }
+        let sent = lost_nothing(pings)?;
+
+        // What the routers tell is routed by itself: the next hops are theirs on the link, whatever else they say.
+        let manifest = bed.manifest("networks.yaml");
+        let text = manifest.read()?;
+        manifest.write(
+            &text.replace("connectRetrySeconds: 1\n", "connectRetrySeconds: 1\n        import: {}\n"),
+        )?;
+        leads_out(bed, &["fe80::1 dev eth1", "fe80::1 dev eth2"])?;
+        let received = client::routes(bed.node()?)?.into_iter().filter(|r| r.peer.is_some()).count();
+        ensure!(received == 4, "{received} default routes of two routers in two families");
+        let mut again = bed.pings("outside", &attached.addresses)?;
+        again.settle(PATIENCE)?;
+        let sent = sent + lost_nothing(again)?;
+        passed(format!("{sent} pings, none lost in three restarts"))
+    })
+}
+
+fn changes(context: &Context) -> Result<Verdict> {
+    lab(context, "unnumbered", |bed| {
+        ready(bed, BOTH)?;
+        let (_pod, attached) = bed.attached("pod", "rack1")?;
+        let node = bed.node()?;
+        node.ns.ip(["link", "set", "eth1", "down"])?;
+        let reason = wait_for("eth1's peer to be gone", PATIENCE, || {
+            let peers = client::peers(node)?;
+            let waiting = peers.iter().find(|p| p.name() == "eth1");
+            let reason = waiting.and_then(|p| Some(p.last_error.as_ref()?.text.clone()));
+            let other = peers.iter().any(|p| p.name() == BOTH[1] && p.state == "Established");
+            Ok(match reason {
+                Some(text) if other => Seen::Yes(text),
+                _ => Seen::NotYet(format!("{peers:?}")),
+            })
+        })?;
+        ensure!(reason.contains("eth1 is not there or not up"), "{reason}");
+        leads_out(bed, &["fe80::1 dev eth2"])?;
+        node.ns.ip(["link", "set", "eth1", "up"])?;
+        ready(bed, BOTH).context("after eth1 is up again")?;
+        leads_out(bed, &["fe80::1 dev eth1", "fe80::1 dev eth2"])?;
+
+        bed.host("tor2")?.sh("ip -6 addr add fe80::2/64 dev eth1; ip -6 addr del fe80::1/64 dev eth1")?;
+        ready(bed, [BOTH[0], "fe80::2%eth2"]).context("after tor2 has another address")?;
+        leads_out(bed, &["fe80::1 dev eth1", "fe80::2 dev eth2"])?;
+        for tor in ["tor1", "tor2"] {
+            bed.tor_has_only(tor, &attached.addresses)?;
+        }
+        let pings = lost_nothing(bed.pings("outside", &attached.addresses)?)?;
+        passed(format!("followed; {pings} pings afterwards, none lost"))
+    })
+}
