@@ -8,7 +8,7 @@
 //!
 //! Messages that were forwarded are told from a neighbour's by their Hop Limit of 255, and routers advertise by link-local
 //! addresses only (§6.1.2). One link has one neighbour: when another address is heard the one that is known is asked to
-//! speak up, and gives way unless it does ([`CONTEST`]); so a router that has got another address is followed within
+//! speak up, and gives way unless it does in 5 s; so a router that has got another address is followed within
 //! seconds, and two routers on one link are not flapped between but complained of. A neighbour that goes silent stays: whether
 //! it is alive is for BGP and BFD to say, and lifetimes are those of a default router, which it need not be.
 //!
