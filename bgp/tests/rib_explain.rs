@@ -1,5 +1,7 @@
 //! Explanations: for each path the step or rule that put it where it stands, for each peer why it is told of it or not.
 
+#![expect(clippy::unwrap_used, reason = "a test may end where it expected something else")]
+
 mod rib_support;
 
 use rib_support::{Bench, net, path, session};
@@ -41,7 +43,8 @@ fn ruling(accepted: bool, rule: Option<usize>) -> Option<Ruling> {
 fn the_step_that_separated_a_path_is_named_with_both_values() {
     let text = |own: &str, other: &str| (own.to_owned(), other.to_owned());
     let internal = |local_pref| PathAttributes { local_pref: Some(local_pref), ..path(&[65009]) };
-    let rows: [(Step, (u32, PathAttributes), (String, String)); 4] = [
+    type Row = (Step, (u32, PathAttributes), (String, String));
+    let rows: [Row; 4] = [
         (Step::LocalPref, (3, internal(90)), text("90", "100")),
         (Step::AsPathLength, (2, path(&[65002, 7, 8])), text("3", "1")),
         (

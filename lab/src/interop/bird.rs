@@ -16,6 +16,13 @@ const FILE: &str = "/etc/bird/bird.conf";
 fn config(session: &Session) -> String {
     let (us, here, hold) = (session.way.us(), session.way.router(), session.hold_time);
     let internal = session.router_as == session.our_as;
+    let (router_as, our_as) = (session.router_as, session.our_as);
+    // It takes whoever comes from the link, and says that it is a router there.
+    let unnumbered = "protocol radv { interface \"eth1\" { min ra interval 3; max ra interval 4; default lifetime 0; }; }\n";
+    let ends = match session.unnumbered {
+        false => format!("local {here} as {router_as};\n neighbor {us} as {our_as}"),
+        true => format!("local as {router_as};\n neighbor range fe80::/64 as {our_as};\n interface \"eth1\""),
+    };
     let on = |is: bool| if is { "on" } else { "off" };
     let mut out = format!(
         "log \"/var/log/bird.log\" all;\ndebug protocols {{ states, events }};\nrouter id 10.0.0.1;\n\
@@ -23,14 +30,12 @@ fn config(session: &Session) -> String {
          protocol bfd {{ interface \"*\" {{ interval 50 ms; multiplier 3; }}; multihop {{ interval 50 ms; multiplier 3; }}; }}\n\
          protocol static told4 {{ ipv4; route {} blackhole;{}\ninclude \"/etc/bird/more.conf\";\n}}\n\
          protocol static told6 {{ ipv6; route {} blackhole; }}\n\
-         protocol bgp trunkline {{\n local {here} as {};\n neighbor {us} as {};\n hold time {hold};\n keepalive time {};\n \
+         protocol bgp trunkline {{\n {ends};\n hold time {hold};\n keepalive time {};\n \
          connect delay time 1;\n connect retry time 1;\n error wait time 1, 2;\n enable extended messages {};\n",
         TOLD[0],
         // What an internal peer passes on has its next hop behind the router between the two.
         if internal { " route 10.2.0.0/24 via 10.3.0.254;" } else { "" },
         TOLD[1],
-        session.router_as,
-        session.our_as,
         (hold / 3).max(1),
         on(session.extended_messages),
     );
@@ -71,6 +76,9 @@ fn config(session: &Session) -> String {
         line(channel + " }");
     }
     out.push_str("}\n");
+    if session.unnumbered {
+        out.push_str(unnumbered);
+    }
     if session.second {
         let second = format!(
             "protocol bgp second {{ local 10.3.0.1 as {}; neighbor {SECOND} as 65003; connect delay time 1; \

@@ -21,11 +21,13 @@ fn bgp_node(host: &Host) -> Result<String> {
 }
 
 fn config(session: &Session) -> String {
-    let (us, hold) = (session.way.us(), session.hold_time);
+    let hold = session.hold_time;
+    let us = if session.unnumbered { "eth1".to_owned() } else { session.way.us().to_string() };
+    let how = if session.unnumbered { " interface" } else { "" };
     let mut out = format!(
         "frr defaults datacenter\n!\nbfd\n profile FAST\n  receive-interval 50\n  transmit-interval 50\n !\n!\n\
          router bgp {}\n bgp router-id 10.0.0.1\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n \
-         no bgp network import-check\n neighbor {us} remote-as {}\n neighbor {us} timers {} {hold}\n \
+         no bgp network import-check\n neighbor {us}{how} remote-as {}\n neighbor {us} timers {} {hold}\n \
          neighbor {us} timers connect 1\n",
         session.router_as,
         session.our_as,

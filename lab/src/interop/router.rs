@@ -68,6 +68,8 @@ pub(super) struct Session {
     pub extended_next_hop: bool,
     pub extended_messages: bool,
     pub bfd: bool,
+    /// By the interface, whose other end is found.
+    pub unnumbered: bool,
     /// A session with the second speaker too.
     pub second: bool,
     /// The router's role (RFC 9234), as the RFC writes it.
@@ -93,6 +95,7 @@ impl Session {
             extended_next_hop: false,
             extended_messages: false,
             bfd: false,
+            unnumbered: false,
             second: false,
             role: None,
         }

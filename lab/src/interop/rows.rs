@@ -1,7 +1,7 @@
 //! The rows of the matrix: what is configured, what is done, and what both sides must then say. A cell asks the router and
 //! this side; neither is believed alone.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU8;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{AddPath, Password, PeerConfig};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::{State, Stop};
-use trunkline_bgp::types::{Asn, Community, Family, Role};
+use trunkline_bgp::types::{Asn, Community, Family, InterfaceName, Role};
 
 use super::router::{
     OURS, Path, Router, SECOND, Session, TOLD, Way, kill, parse, wait_established, wait_paths,
@@ -60,6 +60,12 @@ pub(super) const ROWS: &[Row] = &[
     Row { name: "IPv6 routes, IPv4 session", rfc: "4760", lacks: &[], run: |cell| routes(cell, Way::V4, 1) },
     Row { name: "IPv4 routes, IPv6 session", rfc: "4760", lacks: &[], run: |cell| routes(cell, Way::V6, 0) },
     Row { name: "extended next hop", rfc: "8950", lacks: &[], run: extended_next_hop },
+    Row {
+        name: "unnumbered",
+        rfc: "4861, 8950",
+        lacks: &[lack("gobgp", "it sends no router advertisements to be found by")],
+        run: unnumbered,
+    },
     Row { name: "IPv6 routes, IPv6 session", rfc: "4760", lacks: &[], run: |cell| routes(cell, Way::V6, 1) },
     Row { name: "TCP-MD5", rfc: "2385", lacks: &[], run: password },
     Row { name: "GTSM", rfc: "5082", lacks: &[], run: ttl_security },
@@ -262,6 +268,36 @@ fn extended_next_hop(cell: &Cell<'_>) -> Result<()> {
         cell.has(&prefix(0, true), "over IPv6", |paths| paths.iter().any(|it| it.next_hop.contains(':')));
     us.stop(goodbye());
     seen.map(drop)
+}
+
+/// Neither side knows an address: each finds the other's link-local one.
+fn unnumbered(cell: &Cell<'_>) -> Result<()> {
+    let session = Session { unnumbered: true, extended_next_hop: true, v6: true, ..Session::new(Way::V6) };
+    cell.router.start(cell.host, &session, false)?;
+    let us = Us::start(cell.us, speaker(session.our_as, Ipv4Addr::new(10, 0, 0, 2), false))?;
+    let interface: InterfaceName = parse("eth1");
+    let (_discovery, address) = us.discover(cell.us, interface)?;
+    ensure!(address.is_unicast_link_local(), "{address}");
+    let mut peer = cell.peer(&session);
+    (peer.address, peer.interface, peer.local_address) = (address.into(), Some(interface), None);
+    let key = peer.key();
+    us.add(peer)?;
+    us.originate(session.families().map(|place| (prefix(place, true), Origination::default())).collect())?;
+    us.complete()?;
+    us.wait_established(key)?;
+    for place in session.families() {
+        us.wait_route(key, &prefix(place, false), "told", |route| route.as_path == "65001")?;
+        wait_for("the router's route to be used over the link", PATIENCE, || {
+            let used = us.fib(&prefix(place, false));
+            let of = used.first().map(|path| (path.next_hop, path.peer));
+            Ok(Seen::when(of.is_some(), || format!("{of:?}")))
+        })?;
+        cell.has(&prefix(place, true), "over the link", |paths| {
+            paths.iter().any(|path| path.as_path == [session.our_as] && path.next_hop.contains("fe80"))
+        })?;
+    }
+    us.stop(goodbye());
+    Ok(())
 }
 
 fn password(cell: &Cell<'_>) -> Result<()> {
@@ -533,13 +569,16 @@ fn reflection(cell: &Cell<'_>) -> Result<()> {
     let mut client = internal("10.2.0.254");
     client.paths.route_reflector_client = true;
     us.add(client)?;
-    second.wait_established(parse("10.2.0.2"))?;
+    second.wait_established(parse::<IpAddr>("10.2.0.2"))?;
     let seen = cell.has(&told, "reflected", |paths| paths.iter().any(|path| path.reflected))?;
     // Reflection changes nothing else.
     ensure!(seen[0].as_path.is_empty() && seen[0].next_hop.starts_with("10.2.0.254"), "{seen:?}");
-    second.wait_route(parse("10.2.0.2"), &prefix(0, false), "the router's, reflected", |route| {
-        route.as_path.is_empty()
-    })?;
+    second.wait_route(
+        parse::<IpAddr>("10.2.0.2"),
+        &prefix(0, false),
+        "the router's, reflected",
+        |route| route.as_path.is_empty(),
+    )?;
     second.stop(goodbye());
     cell.has(&told, "gone with the client", <[_]>::is_empty)?;
     us.stop(goodbye());

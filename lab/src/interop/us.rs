@@ -9,11 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
 use trunkline_bgp::config::{PeerConfig, SpeakerConfig};
+use trunkline_bgp::net::discovery::{Discovery, Neighbours};
 use trunkline_bgp::net::{ShellConfig, SpeakerHandle, spawn};
 use trunkline_bgp::rib::{FibPath, Origination};
 use trunkline_bgp::speaker::{Change, PeerStatus, Route, State, Stop};
-use trunkline_bgp::types::Asn;
+use trunkline_bgp::types::{Asn, InterfaceName, PeerKey};
 
 use crate::host::Host;
 use crate::shell::{Seen, wait_for};
@@ -77,19 +79,35 @@ impl Us {
         Ok(self.runtime.block_on(self.handle.request_refresh(address))?)
     }
 
+    /// Looks for the neighbour on an interface of the node's by router advertisements. They are looked for as long as what is
+    /// returned is there.
+    pub(super) fn discover(&self, host: &Host, interface: InterfaceName) -> Result<(Discovery, Ipv6Addr)> {
+        let (found, mut neighbours) = watch::channel(Neighbours::new());
+        let discovery = host.ns.within(|| {
+            let _runtime = self.runtime.enter();
+            Ok(Discovery::start(interface, &found)?)
+        })?;
+        let address = self.runtime.block_on(async {
+            let found = neighbours.wait_for(|found| found.contains_key(&interface));
+            let found = tokio::time::timeout(PATIENCE, found).await;
+            found.ok().and_then(Result::ok).and_then(|found| found.get(&interface).copied())
+        });
+        Ok((discovery, address.context("no router advertisement of the router's")?))
+    }
+
     pub(super) fn stop(self, stop: Stop) {
         self.runtime.block_on(self.handle.stop(stop));
         // What is left are tasks that wait for nothing any more.
         self.runtime.shutdown_background();
     }
 
-    pub(super) fn peer(&self, address: IpAddr) -> Result<PeerStatus> {
-        let peers = self.runtime.block_on(self.handle.peers())?;
-        peers.into_iter().find(|peer| peer.address == address).context("no such peer")
+    pub(super) fn peer(&self, key: impl Into<PeerKey>) -> Result<PeerStatus> {
+        let (key, peers) = (key.into(), self.runtime.block_on(self.handle.peers())?);
+        peers.into_iter().find(|peer| peer.key() == key).context("no such peer")
     }
 
-    pub(super) fn received(&self, address: IpAddr) -> Result<Vec<Route>> {
-        Ok(self.runtime.block_on(self.handle.received(address))?)
+    pub(super) fn received(&self, key: impl Into<PeerKey>) -> Result<Vec<Route>> {
+        Ok(self.runtime.block_on(self.handle.received(key))?)
     }
 
     pub(super) fn fib(&self, prefix: &IpNet) -> Vec<FibPath> {
@@ -100,12 +118,13 @@ impl Us {
     /// Waits until what is known of a peer is as it should be.
     pub(super) fn wait_peer(
         &self,
-        address: IpAddr,
+        key: impl Into<PeerKey>,
         what: &str,
         is: impl Fn(&PeerStatus) -> bool,
     ) -> Result<PeerStatus> {
+        let key = key.into();
         wait_for(&format!("{what} (this side)"), PATIENCE, || {
-            let peer = self.peer(address)?;
+            let peer = self.peer(key)?;
             let seen = format!(
                 "{}, last error {:?}, sent {:?}, received {:?}",
                 peer.state, peer.last_error, peer.notification_sent, peer.notification_received
@@ -114,20 +133,21 @@ impl Us {
         })
     }
 
-    pub(super) fn wait_established(&self, address: IpAddr) -> Result<PeerStatus> {
-        self.wait_peer(address, "an Established session", |peer| peer.state == State::Established)
+    pub(super) fn wait_established(&self, key: impl Into<PeerKey>) -> Result<PeerStatus> {
+        self.wait_peer(key, "an Established session", |peer| peer.state == State::Established)
     }
 
     /// Waits until a peer has told a route that is as it should be.
     pub(super) fn wait_route(
         &self,
-        address: IpAddr,
+        key: impl Into<PeerKey>,
         prefix: &IpNet,
         what: &str,
         is: impl Fn(&Route) -> bool,
     ) -> Result<Route> {
+        let key = key.into();
         wait_for(&format!("{prefix} of the peer's, {what}"), PATIENCE, || {
-            let routes = self.received(address)?;
+            let routes = self.received(key)?;
             let of: Vec<&Route> = routes.iter().filter(|route| route.prefix == *prefix).collect();
             Ok(match of.iter().find(|route| is(route)) {
                 Some(route) => Seen::Yes((*route).clone()),
