@@ -662,3 +662,19 @@ fn peers_come_and_go_and_nothing_is_left() {
         }
     }
 }
+
+/// Routers that are each alone on a link may all have one link-local address.
+#[test]
+fn one_link_local_next_hop_on_two_links_is_two() {
+    let link_local = NextHop::V6("fe80::1".parse().unwrap());
+    for keys in [["fe80::1%eth1", "fe80::1%eth2"], ["10.0.0.1", "10.0.0.2"]] {
+        let mut bench = Bench::down(4, &[]);
+        for (number, key) in (1..).zip(keys) {
+            bench.add_at(number, key);
+            bench.up(number);
+            bench.announce_via(number, net("2001:db8:9::/48"), link_local, &path(&[65000 + number]));
+        }
+        let used = bench.fib("2001:db8:9::/48").len();
+        assert_eq!(used, if keys[0].contains('%') { 2 } else { 1 }, "{keys:?}");
+    }
+}

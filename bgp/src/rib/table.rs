@@ -19,6 +19,7 @@
 //! while the FIB has it and does not know yet that it is gone.
 
 use std::hash::BuildHasher;
+use std::net::IpAddr;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -735,8 +736,13 @@ impl<F: AddressFamily> Table<F> {
         for (peer, used) in self.in_use(row).iter() {
             let Some(next_hop) = shared.attributes.next_hop(used) else { continue };
             let Some(address) = shared.peer(peer).map(|peer| peer.address) else { continue };
-            // Two peers may name one next hop; traffic is not to be weighted by that.
-            if !paths.iter().any(|path| path.next_hop == next_hop) {
+            // Two peers may name one next hop; traffic is not to be weighted by that. A link-local address on two links is two.
+            let link_local =
+                matches!(next_hop.address(), IpAddr::V6(address) if address.is_unicast_link_local());
+            let same = |path: &FibPath| {
+                path.next_hop == next_hop && (!link_local || path.peer.interface() == address.interface())
+            };
+            if !paths.iter().any(same) {
                 paths.push(FibPath { next_hop, peer: address });
             }
         }

@@ -115,6 +115,12 @@ impl Bench {
         self.external.insert(number, external);
     }
 
+    /// A peer that is known by this key.
+    pub(crate) fn add_at(&mut self, number: u32, key: &str) {
+        self.rib.add_peer(PeerId(number), RibPeer { address: key.parse().unwrap(), ..peer(number, true) });
+        self.external.insert(number, true);
+    }
+
     pub(crate) fn up(&mut self, number: u32) {
         self.up_with(number, session(number));
     }
