@@ -8,10 +8,12 @@
 //! | module | what |
 //! |---|---|
 //! | `rows` | what each row configures, does and expects |
+//! | `cell` | where it does that |
 //! | `router` | what a router is asked; `frr`, `bird` and `gobgp` answer |
 //! | `us` | the speaker |
 
 mod bird;
+mod cell;
 mod frr;
 mod gobgp;
 mod router;
@@ -27,8 +29,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Fabric;
 use crate::progress::{say, seconds};
+use cell::Cell;
 use router::Router;
-use rows::{Cell, ROWS, Row};
+use rows::{ROWS, Row};
 
 const ROUTERS: [&dyn Router; 3] = [&frr::Frr, &bird::Bird, &gobgp::GoBgp];
 

@@ -101,6 +101,11 @@ impl Session {
         }
     }
 
+    /// Both families, with graceful restart.
+    pub(super) fn restarting() -> Session {
+        Session { v6: true, restart: Some(60), ..Session::new(Way::V4) }
+    }
+
     pub(super) fn families(&self) -> impl Iterator<Item = usize> + use<> {
         [self.v4, self.v6].into_iter().enumerate().filter(|(_, carried)| *carried).map(|(place, _)| place)
     }

@@ -1,0 +1,152 @@
+//! Graceful restart: of this side, of the router, after a NOTIFICATION, and for long.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use trunkline_bgp::speaker::{PeerStatus, State, Stop};
+use trunkline_bgp::types::Community;
+
+use crate::interop::cell::{Cell, goodbye, prefix};
+use crate::interop::router::{Path, Session, Way, kill};
+use crate::interop::us::Us;
+
+/// What this side told is in the router: kept from a session that is lost, or fresh.
+pub(super) fn all_of_us(cell: &Cell<'_>, session: &Session, stale: bool) -> Result<()> {
+    if stale {
+        cell.lost(session)?;
+    }
+    let what = if stale { "kept" } else { "fresh" };
+    let is = |path: &Path| path.stale == stale || !cell.router.marks_stale();
+    for place in session.families() {
+        cell.has(&prefix(place, true), what, |paths| paths.iter().any(is))?;
+    }
+    Ok(())
+}
+
+pub(super) fn of_us(cell: &Cell<'_>) -> Result<()> {
+    let session = Session::restarting();
+    let us = cell.both(&session)?;
+    cell.exchanged(&us, &session)?;
+    us.stop(Stop::Silent);
+    all_of_us(cell, &session, true)?;
+    let us = cell.speaker(&session, true)?;
+    cell.established(&us, &session)?;
+    all_of_us(cell, &session, false)?;
+    cell.exchanged(&us, &session)?;
+    us.stop(goodbye());
+    Ok(())
+}
+
+pub(super) fn stale_here(us: &Us, session: &Session, stale: bool) -> Result<()> {
+    for place in session.families() {
+        let what = if stale { "kept" } else { "fresh" };
+        us.wait_route(session.way.router(), &prefix(place, false), what, |route| route.stale == stale)?;
+        ensure!(!us.fib(&prefix(place, false)).is_empty(), "{} is not used", prefix(place, false));
+    }
+    Ok(())
+}
+
+/// What crashes: the daemon that speaks BGP, and nothing else.
+const DAEMONS: [&str; 3] = ["bgpd", "bird", "gobgpd"];
+
+pub(super) fn crash(cell: &Cell<'_>) -> Result<()> {
+    DAEMONS.iter().try_for_each(|daemon| kill(cell.host, Some(daemon)))
+}
+
+pub(super) fn of_router(cell: &Cell<'_>) -> Result<()> {
+    let session = Session::restarting();
+    let us = cell.both(&session)?;
+    cell.exchanged(&us, &session)?;
+    crash(cell)?;
+    us.wait_peer(session.way.router(), "the loss", |peer| peer.state != State::Established)?;
+    stale_here(&us, &session, true)?;
+    cell.router.start(cell.host, &session, true)?;
+    cell.established(&us, &session)?;
+    stale_here(&us, &session, false)?;
+    cell.exchanged(&us, &session)?;
+    let stale = |peer: &PeerStatus| peer.families.iter().all(|family| family.stale == 0);
+    us.wait_peer(session.way.router(), "nothing stale after End-of-RIB", stale)?;
+    us.stop(goodbye());
+    Ok(())
+}
+
+pub(super) fn after_notification(cell: &Cell<'_>) -> Result<()> {
+    let session = Session { notification: true, hold_time: 6, ..Session::restarting() };
+    let us = cell.both(&session)?;
+    cell.exchanged(&us, &session)?;
+    // An edit that needs a new session is a NOTIFICATION that neither side takes for the end. The next session is held back
+    // for as long as that is looked at.
+    cell.hold("syn")?;
+    let mut edited = cell.peer(&session);
+    edited.hold_time = Duration::from_secs(9);
+    us.update(edited)?;
+    all_of_us(cell, &session, true)?;
+    stale_here(&us, &session, true)?;
+    cell.let_go()?;
+    cell.established(&us, &session)?;
+    stale_here(&us, &session, false)?;
+    cell.exchanged(&us, &session)?;
+    // A goodbye is a Hard Reset: nothing is kept.
+    us.stop(Stop::Cease { communication: "for good".to_owned() });
+    for place in session.families() {
+        cell.has(&prefix(place, true), "gone after a Hard Reset", <[_]>::is_empty)?;
+    }
+    Ok(())
+}
+
+/// Silence ends the session by both sides' Hold Timers, and both keep what they have.
+pub(super) fn after_hold_timer(cell: &Cell<'_>) -> Result<()> {
+    let session = Session { notification: true, hold_time: 6, ..Session::restarting() };
+    let us = cell.both(&session)?;
+    cell.exchanged(&us, &session)?;
+    cell.host.silence()?;
+    us.wait_peer(session.way.router(), "the Hold Timer", |peer| peer.state != State::Established)?;
+    stale_here(&us, &session, true)?;
+    all_of_us(cell, &session, true)?;
+    cell.host.end_silence()?;
+    cell.established(&us, &session)?;
+    stale_here(&us, &session, false)?;
+    cell.exchanged(&us, &session)?;
+    us.stop(goodbye());
+    Ok(())
+}
+
+pub(super) fn long_lived_of_us(cell: &Cell<'_>) -> Result<()> {
+    let session = Session { restart: Some(2), long_lived: Some(600), ..Session::new(Way::V4) };
+    let us = cell.both(&session)?;
+    cell.exchanged(&us, &session)?;
+    us.stop(Stop::Silent);
+    cell.has(&prefix(0, true), "long-lived stale", |paths| {
+        let communities = |path: &Path| path.communities.replace(['(', ')', ' '], "").replace(',', ":");
+        paths
+            .iter()
+            .any(|path| communities(path).contains("65535:6") || path.communities.contains("llgr-stale"))
+    })?;
+    let us = cell.speaker(&session, true)?;
+    cell.established(&us, &session)?;
+    cell.has(&prefix(0, true), "fresh again", |paths| {
+        paths.iter().any(|path| !path.stale && path.communities.is_empty())
+    })?;
+    us.stop(goodbye());
+    Ok(())
+}
+
+pub(super) fn long_lived_of_router(cell: &Cell<'_>) -> Result<()> {
+    let session = Session { restart: Some(2), long_lived: Some(600), ..Session::new(Way::V4) };
+    let us = cell.both(&session)?;
+    cell.exchanged(&us, &session)?;
+    crash(cell)?;
+    let router = session.way.router();
+    us.wait_peer(router, "long-lived stale paths", |peer| {
+        peer.families.iter().any(|family| family.long_lived_stale > 0)
+    })?;
+    us.wait_route(router, &prefix(0, false), "marked", |route| {
+        route.communities.contains(&Community::LLGR_STALE)
+    })?;
+    ensure!(!us.fib(&prefix(0, false)).is_empty(), "it is not used");
+    cell.router.start(cell.host, &session, true)?;
+    cell.established(&us, &session)?;
+    us.wait_route(router, &prefix(0, false), "fresh", |route| !route.stale && route.communities.is_empty())?;
+    us.stop(goodbye());
+    Ok(())
+}
