@@ -11,7 +11,7 @@ use std::num::NonZeroU8;
 use std::time::Duration;
 
 use crate::bfd::{BfdConfig, Target};
-pub use paths::{NextHopRule, PathRules, RemovePrivateAs};
+pub use paths::{LocalAs, NextHopRule, PathRules, RemovePrivateAs};
 
 use crate::policy::Policy;
 use crate::types::{Asn, FamilySet, InterfaceName, PeerKey};

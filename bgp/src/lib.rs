@@ -67,7 +67,7 @@
 //! | 6608, 9687 FSM error subcodes, SendHoldTimer | done | |
 //! | 6793 four-octet AS numbers | done | |
 //! | 7606 error handling | done | a table of every attribute and fault is a test |
-//! | 7705 AS migration | left out | one AS number a speaker (no local-as) |
+//! | 7705 AS migration | partly | §3, towards external peers ([`config::LocalAs`]); not §4, internal peers in two ASes |
 //! | 7854 BMP | partly | Adj-RIB-In before policy; see [`bmp`] |
 //! | 7911 ADD-PATH | done | both ways, the best N; off unless configured |
 //! | 8212 default reject | left out | policy accepts unless it says otherwise |

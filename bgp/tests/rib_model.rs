@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use rib_support::*;
-use trunkline_bgp::config::PathRules;
+use trunkline_bgp::config::{LocalAs, PathRules};
 use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PrefixMatch, Rule, Verdict};
 use trunkline_bgp::rib::{Filtered, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId, Role, Role::*};
@@ -24,6 +24,8 @@ const PEERS: [(u32, bool); 5] = [(1, true), (2, true), (3, true), (4, false), (5
 const PREFIXES: [&str; 6] =
     ["10.0.0.0/8", "10.1.0.0/16", "10.1.1.0/24", "192.0.2.1/32", "2001:db8::/32", "2001:db8:1::/64"];
 const MAX_PATHS: usize = 2;
+/// What some peers know this speaker by (RFC 7705); it is in some of the paths too.
+const OLD_AS: Asn = Asn(9);
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -61,11 +63,18 @@ fn step() -> impl Strategy<Value = Step> {
         2 => peer().prop_map(|peer| Step::Sweep { peer }),
         2 => (peer(), 0..POLICIES, 0..POLICIES)
             .prop_map(|(peer, import, export)| Step::Policy { peer, import, export }),
-        2 => (peer(), any::<bool>(), any::<bool>(), 0..7usize).prop_map(|(peer, graceful_shutdown, client, role)| {
-            let route_reflector_client = client && !external(peer);
-            let local_role = Role::ALL.get(role).copied().filter(|_| external(peer));
-            Step::Rules { peer, rules: PathRules { graceful_shutdown, route_reflector_client, local_role, ..PathRules::default() } }
-        }),
+        2 => (peer(), any::<bool>(), any::<bool>(), 0..7usize, any::<Option<(bool, bool)>>()).prop_map(
+            |(peer, graceful_shutdown, client, role, local_as)| {
+                let route_reflector_client = client && !external(peer);
+                let local_role = Role::ALL.get(role).copied().filter(|_| external(peer));
+                let local_as = local_as.filter(|_| external(peer));
+                let local_as =
+                    local_as.map(|(no_prepend, replace_as)| LocalAs { asn: OLD_AS, no_prepend, replace_as });
+                let rest = PathRules::default();
+                let rules = PathRules { graceful_shutdown, route_reflector_client, local_role, local_as, ..rest };
+                Step::Rules { peer, rules }
+            },
+        ),
         2 => (peer(), any::<bool>()).prop_map(|(peer, demarcated)| Step::Refresh { peer, demarcated }),
         1 => any::<bool>().prop_map(|v6| Step::Hold { v6 }),
         2 => any::<bool>().prop_map(|v6| Step::Release { v6 }),
@@ -114,8 +123,12 @@ fn reflected(originator: [u8; 4], cluster: [u8; 4], path: PathAttributes) -> Pat
     }
 }
 
-fn has_looped(path: &PathAttributes) -> bool {
-    path.as_path.contains(LOCAL_AS)
+fn has_as_loop(path: &PathAttributes, rules: &PathRules) -> bool {
+    path.as_path.contains(LOCAL_AS) || rules.local_as.is_some_and(|old| path.as_path.contains(old.asn))
+}
+
+fn has_looped(path: &PathAttributes, rules: &PathRules) -> bool {
+    has_as_loop(path, rules)
         || path.originator_id == Some(ROUTER_ID)
         || path.cluster_list.contains(&ROUTER_ID)
 }
@@ -239,16 +252,20 @@ impl Model {
         }
         let mut usable: Vec<(u32, PathAttributes)> = Vec::new();
         for ((of, peer), path) in &self.paths {
-            if of == prefix && !has_looped(&path.attributes) && !self.leaks(*peer, &path.attributes) {
+            let rules = &self.rules[peer];
+            if of == prefix && !has_looped(&path.attributes, rules) && !self.leaks(*peer, &path.attributes) {
                 let import = self.policies[peer].0;
                 let neighbour = remote_as(*peer, external(*peer));
                 if let Some(mut used) =
                     apply_policy(import, prefix, path.attributes.clone(), false, neighbour)
                 {
-                    if matches!(self.rules[peer].local_role, Some(Customer | RouteServerClient | Peer)) {
+                    if rules.local_as.is_some_and(|old| !old.no_prepend) {
+                        used.as_path.prepend(OLD_AS, 1);
+                    }
+                    if matches!(rules.local_role, Some(Customer | RouteServerClient | Peer)) {
                         used.only_to_customer.get_or_insert(neighbour);
                     }
-                    if external(*peer) && self.rules[peer].graceful_shutdown {
+                    if external(*peer) && rules.graceful_shutdown {
                         add(&mut used.communities, Community::GRACEFUL_SHUTDOWN);
                     }
                     if external(*peer) && used.communities.contains(&Community::GRACEFUL_SHUTDOWN) {
@@ -320,16 +337,18 @@ impl Model {
             path.originator_id.get_or_insert(std::net::Ipv4Addr::new(10, 0, 0, from as u8));
             path.cluster_list.insert(0, ROUTER_ID);
         }
-        let mut path = apply_policy(self.policies[&to].1, prefix, path, originated, LOCAL_AS)?;
+        let old = self.rules[&to].local_as;
+        let own = if old.is_some_and(|old| old.replace_as) { OLD_AS } else { LOCAL_AS };
+        let mut path = apply_policy(self.policies[&to].1, prefix, path, originated, own)?;
         if external(to) {
-            let own: Vec<Asn> =
-                path.as_path.segments.iter().flat_map(|segment| segment.asns.clone()).collect();
-            let asns: Vec<u32> = [LOCAL_AS].into_iter().chain(own).map(|asn| asn.0).collect();
-            path.as_path = rib_support::path(&asns).as_path;
+            path.as_path.prepend(own, 1);
+            if old.is_some_and(|old| !old.replace_as) {
+                path.as_path.prepend(OLD_AS, 1);
+            }
             path.local_pref = None;
             path.originator_id = None;
             if matches!(role, Some(Provider | RouteServer | Peer)) {
-                path.only_to_customer.get_or_insert(LOCAL_AS);
+                path.only_to_customer.get_or_insert(if old.is_some() { OLD_AS } else { LOCAL_AS });
             }
             path.cluster_list.clear();
         } else {
@@ -502,7 +521,7 @@ fn compare(bench: &mut Bench, model: &Model) {
     }
     for (peer, _) in PEERS {
         for family in Family::ALL {
-            let of_peer = |path: &&ModelPath| !path.attributes.as_path.contains(LOCAL_AS);
+            let of_peer = |path: &&ModelPath| !has_as_loop(&path.attributes, &model.rules[&peer]);
             let paths: Vec<_> = model
                 .paths
                 .iter()

@@ -6,7 +6,7 @@ mod rib_support;
 use std::net::Ipv4Addr;
 
 use rib_support::*;
-use trunkline_bgp::config::{NextHopRule, PathRules, RemovePrivateAs};
+use trunkline_bgp::config::{LocalAs, NextHopRule, PathRules, RemovePrivateAs};
 use trunkline_bgp::policy::{Actions, Edit, Policy, Rule, Verdict};
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, PeerId, Role};
@@ -280,6 +280,73 @@ fn private_as_numbers_are_taken_out_or_replaced() {
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &prepend);
     bench.announce(1, PREFIX, &path(&private));
     assert_eq!(bench.told_of(2, PREFIX).unwrap().1.as_path, path(&[65000, 65000, 65000]).as_path);
+}
+
+/// Peer 1 knows this speaker, 65000, as 64999 (RFC 7705 §3); peer 2 as what it is.
+fn local_as(no_prepend: bool, replace_as: bool) -> PathRules {
+    PathRules { local_as: Some(LocalAs { asn: Asn(64999), no_prepend, replace_as }), ..PathRules::default() }
+}
+
+#[test]
+fn an_old_as_is_put_before_ones_own_both_ways() {
+    let as_path = |bench: &mut Bench, number, prefix| bench.told_of(number, prefix).unwrap().1.as_path;
+    let set = Actions { prepend: 1, ..Actions::default() };
+    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    for (no_prepend, replace_as, told, passed_on, prepended) in [
+        (false, false, vec![64999, 65000], vec![64999, 65001], vec![64999, 65000, 65000]),
+        (true, false, vec![64999, 65000], vec![65001], vec![64999, 65000, 65000]),
+        (false, true, vec![64999], vec![64999, 65001], vec![64999, 64999]),
+        (true, true, vec![64999], vec![65001], vec![64999, 64999]),
+    ] {
+        let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
+        bench.rib.originate(net("10.9.0.0/16"), &Origination::default());
+        bench.announce(1, PREFIX, &path(&[65001]));
+        bench.announce(2, "198.51.100.0/24", &path(&[65002]));
+        assert_eq!(as_path(&mut bench, 4, PREFIX), path(&[65001]).as_path);
+        bench.rib.set_rules(PeerId(1), local_as(no_prepend, replace_as));
+        let text = format!("{no_prepend} {replace_as}");
+        assert_eq!(as_path(&mut bench, 1, "10.9.0.0/16"), path(&told).as_path, "{text}");
+        assert_eq!(as_path(&mut bench, 1, "198.51.100.0/24"), path(&[&told[..], &[65002]].concat()).as_path);
+        assert_eq!(as_path(&mut bench, 4, PREFIX), path(&passed_on).as_path, "{text}");
+        let through = [&[65000], &passed_on[..]].concat();
+        assert_eq!(as_path(&mut bench, 2, PREFIX), path(&through).as_path, "{text}");
+        assert_eq!(
+            as_path(&mut bench, 2, "10.9.0.0/16"),
+            path(&[65000]).as_path,
+            "another peer's is as it was"
+        );
+
+        bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &prepend);
+        assert_eq!(as_path(&mut bench, 1, "10.9.0.0/16"), path(&prepended).as_path, "{text}");
+    }
+}
+
+#[test]
+fn a_path_with_either_of_two_own_ases_has_looped() {
+    let mut bench = Bench::new(1, &[(1, true)]);
+    bench.announce(1, PREFIX, &path(&[65001, 64999]));
+    assert_eq!(filtered(&bench, 1), None);
+    bench.rib.set_rules(PeerId(1), local_as(false, false));
+    assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop), "without being announced again");
+    bench.announce(1, PREFIX, &path(&[65001, 65000]));
+    assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop));
+    bench.announce(1, PREFIX, &path(&[65001, 64999, 65000]));
+    bench.rib.set_rules(PeerId(1), PathRules { allow_as_in: 1, ..local_as(false, false) });
+    assert_eq!(filtered(&bench, 1), None, "each so often");
+    bench.announce(1, PREFIX, &path(&[65001, 64999, 65000, 64999]));
+    assert_eq!(filtered(&bench, 1), Some(Filtered::AsLoop));
+}
+
+#[test]
+fn an_old_as_is_what_a_peer_compares_and_what_hides_a_private_one() {
+    let mut bench = Bench::new(1, &[(1, true), (2, true)]);
+    bench.announce(2, PREFIX, &path(&[64512]));
+    let rules = PathRules { local_role: Some(Role::Peer), ..local_as(false, false) };
+    bench.rib.set_rules(PeerId(1), rules);
+    assert_eq!(bench.told_of(1, PREFIX).unwrap().1.only_to_customer, Some(Asn(64999)));
+    let remove_private_as = Some(RemovePrivateAs { all: true, replace: true });
+    bench.rib.set_rules(PeerId(1), PathRules { remove_private_as, ..local_as(true, true) });
+    assert_eq!(bench.told_of(1, PREFIX).unwrap().1.as_path, path(&[64999, 64999]).as_path);
 }
 
 #[test]

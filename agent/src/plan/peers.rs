@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use trunkline_api::resources::{self, Bfd, BgpPeer, Endpoint, Network};
 use trunkline_bgp::bfd::BfdConfig;
-use trunkline_bgp::config::{AddPath, NextHopRule, Password, PathRules, PeerConfig, RemovePrivateAs};
+use trunkline_bgp::config::{
+    AddPath, LocalAs, NextHopRule, Password, PathRules, PeerConfig, RemovePrivateAs,
+};
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
@@ -243,6 +245,11 @@ fn config(
         local_role: spec.local_role.map(role),
         local_role_strict: spec.local_role_strict,
         allow_as_in: octet("allowAsIn", spec.allow_as_in).unwrap_or(0),
+        local_as: spec.local_as.map(|resources::LocalAs { asn, no_prepend, replace_as }| LocalAs {
+            asn: Asn(asn),
+            no_prepend,
+            replace_as,
+        }),
         remove_private_as: spec
             .remove_private_as
             .map(|remove| RemovePrivateAs { all: remove.all, replace: remove.replace }),

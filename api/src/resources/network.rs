@@ -174,6 +174,9 @@ pub struct BgpPeer {
     /// How often the network's own AS may be in the AS_PATH of the router's routes, 1 to 10; not at all unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_as_in: Option<u32>,
+    /// The AS number that the router knows this node by, where that is not the network's own (RFC 7705); external peers only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_as: Option<LocalAs>,
     /// Private AS numbers (RFC 6996) are taken out of what an external peer is told; `{}` where there are no others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove_private_as: Option<RemovePrivateAs>,
@@ -195,6 +198,21 @@ pub struct BgpPeer {
     /// What the peer is told. Not given: what this node originates, and nothing that it learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export: Option<Policy>,
+}
+
+/// Another AS number than the network's own towards one router, as after a merger of two ASes (RFC 7705 §3). The router is told
+/// it in front of the network's own, and it is put in front of what the router tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LocalAs {
+    /// 1 to 4294967295; neither the network's own nor the router's.
+    pub asn: u32,
+    /// What the router tells is used as it came.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub no_prepend: bool,
+    /// The router is told it in the place of the network's own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub replace_as: bool,
 }
 
 /// Which private AS numbers an external peer is not told. Its own number stays, so that it sees its loops.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::Faults;
 use super::policy::{self, Way};
 use crate::policy::PrefixMatch;
-use crate::resources::{Bfd, BgpPeer, Endpoint, Network};
+use crate::resources::{Bfd, BgpPeer, Endpoint, LocalAs, Network};
 
 /// An AS number that a speaker may have: not 0 (RFC 7607), and not AS_TRANS (RFC 6793 §9).
 pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<'_>) {
@@ -272,6 +272,7 @@ impl PeerCheck<'_, '_> {
         let peer = self.peer;
         let internal = local_as == Some(peer.asn);
         self.role(internal);
+        self.local_as(local_as);
         if let Some(times) = peer.allow_as_in.filter(|times| !(1..=10).contains(times)) {
             self.fault("allowAsIn", format!("{times} is not from 1 to 10: write how often the network's own AS may be in a path, or leave it out"));
         }
@@ -302,6 +303,26 @@ impl PeerCheck<'_, '_> {
                 format!("the peer's AS {} is not the network's own, and only internal peers are clients (RFC 4456): leave it out", peer.asn),
             );
         }
+    }
+
+    fn local_as(&mut self, own: Option<u32>) {
+        let peer = self.peer;
+        let Some(LocalAs { asn, .. }) = peer.local_as else { return };
+        check_asn(format!("{}.localAs.asn", self.path), asn, self.faults);
+        let fault = match Some(asn) {
+            _ if own == Some(peer.asn) => {
+                format!(
+                    "the peer's AS {} is the network's own, and such a peer knows no other: leave it out",
+                    peer.asn
+                )
+            }
+            it if it == own => format!("{asn} is the network's own anyway: leave it out"),
+            Some(it) if it == peer.asn => {
+                format!("{asn} is the peer's own: write the one that the peer has for this node")
+            }
+            _ => return,
+        };
+        self.fault("localAs", fault);
     }
 
     fn role(&mut self, internal: bool) {

@@ -27,6 +27,41 @@ pub enum NextHopRule {
     Unchanged,
 }
 
+/// Another AS number than the speaker's own towards an external peer (RFC 7705 §3, "local-as"): for a peer that still knows
+/// this speaker by the number of an AS that was merged into its own. OPEN carries it, and a path that has it in its AS_PATH has
+/// looped, as one with the speaker's own has.
+///
+/// What the peer is told has it in front of the speaker's own number; what the peer tells gets it in front, as if the old AS
+/// were still between the two. MULTI_EXIT_DISC is then compared between all peers with this number (RFC 4271 §9.1.2.2 c
+/// goes by the first AS of a path).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalAs {
+    /// The number; neither the speaker's own nor the peer's.
+    pub asn: Asn,
+    /// Paths from the peer are used as they came ("No Prepend Inbound", RFC 7705 §3.2), so that they get no longer by a merger.
+    pub no_prepend: bool,
+    /// The peer is told this number in the place of the speaker's own ("Replace Old AS", RFC 7705 §3.3), so that paths to it
+    /// get no longer either.
+    pub replace_as: bool,
+}
+
+impl LocalAs {
+    /// What is wrong with it for a peer of `remote_as` at a speaker of `own`.
+    fn fault(self, own: Asn, remote_as: Asn) -> Option<String> {
+        match self.asn {
+            _ if own == remote_as => {
+                Some("an internal peer is in this speaker's own AS: leave it out".to_owned())
+            }
+            Asn(0) => Some("0 is reserved (RFC 7607): give 1 to 4294967295".to_owned()),
+            asn if asn == own => Some(format!("{asn} is this speaker's own AS anyway: leave it out")),
+            asn if asn == remote_as => {
+                Some(format!("{asn} is the peer's AS, and it would be an internal session: give another"))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The rules for one peer's paths. All off unless said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRules {
@@ -48,9 +83,16 @@ pub struct PathRules {
     pub remove_private_as: Option<RemovePrivateAs>,
     /// The next hop that the peer is told.
     pub next_hop: NextHopRule,
+    /// Another AS number towards an external peer. Only another number needs a new session.
+    pub local_as: Option<LocalAs>,
 }
 
 impl PathRules {
+    /// The AS number that a speaker of `own` is known to the peer by.
+    pub fn as_to_peer(&self, own: Asn) -> Asn {
+        self.local_as.map_or(own, |local_as| local_as.asn)
+    }
+
     /// What differs from the default, in words, for an operator.
     pub fn words(&self) -> Vec<String> {
         let PathRules {
@@ -61,6 +103,7 @@ impl PathRules {
             allow_as_in,
             remove_private_as,
             next_hop,
+            local_as,
         } = *self;
         let mut words = Vec::new();
         if graceful_shutdown {
@@ -86,17 +129,28 @@ impl PathRules {
             NextHopRule::Own => words.push("next hop self".to_owned()),
             NextHopRule::Unchanged => words.push("next hop unchanged".to_owned()),
         }
+        if let Some(LocalAs { asn, no_prepend, replace_as }) = local_as {
+            let prepend = if no_prepend { ", not prepended" } else { "" };
+            let replace = if replace_as { ", in place of the own" } else { "" };
+            words.push(format!("local AS {asn}{prepend}{replace}"));
+        }
         words
     }
 
     /// Whether going to `new` needs a new session: what is said in OPEN has changed.
     pub(super) fn requires_reset(&self, new: &PathRules) -> bool {
-        (self.local_role, self.local_role_strict) != (new.local_role, new.local_role_strict)
+        let said = |rules: &PathRules| {
+            (rules.local_role, rules.local_role_strict, rules.local_as.map(|local_as| local_as.asn))
+        };
+        said(self) != said(new)
     }
 
     /// What is wrong with the rules for a peer of `remote_as` at a speaker of `local_as`: the field, and what would be right.
     pub(super) fn fault(&self, local_as: Asn, remote_as: Asn) -> Option<(&'static str, String)> {
         let internal = local_as == remote_as;
+        if let Some(text) = self.local_as.and_then(|other| other.fault(local_as, remote_as)) {
+            return Some(("local_as", text));
+        }
         if self.route_reflector_client && !internal {
             let text = format!(
                 "AS {remote_as} is not this speaker's {local_as}, and only internal peers are clients"

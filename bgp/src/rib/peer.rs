@@ -13,7 +13,7 @@ use super::facts::{Counts, RibConfig, RibPeer, SessionFacts};
 use super::row_set::RowSet;
 use super::table::{Filtered, Taken};
 use super::transform::{Direction, TransformId, Transforms};
-use crate::config::PathRules;
+use crate::config::{LocalAs, PathRules};
 use crate::policy::Policy;
 use crate::types::{Asn, Family, FamilySet, PeerId, PeerKey, Role};
 
@@ -126,12 +126,19 @@ impl Shared {
     fn directions(&self, remote_as: Asn, rules: PathRules) -> (Direction, Direction) {
         let local_as = self.config.local_as;
         let external = remote_as != local_as;
+        let old_as = rules.local_as;
         // What is reflected or has looped is not decided by the transforms: peers that differ in that share them.
-        let rules = PathRules { route_reflector_client: false, allow_as_in: 0, ..rules };
+        let rules = PathRules { route_reflector_client: false, allow_as_in: 0, local_as: None, ..rules };
         let kept = rules.remove_private_as.map(|_| remote_as).filter(|asn| asn.is_private());
-        let import = Direction::Import { neighbour_as: remote_as, external, rules };
+        let in_front = old_as.filter(|old| !old.no_prepend).map(|old| old.asn);
+        let import = Direction::Import { neighbour_as: remote_as, in_front, external, rules };
+        let (own, in_front) = match old_as {
+            None => (local_as, None),
+            Some(LocalAs { asn, replace_as: true, .. }) => (asn, None),
+            Some(LocalAs { asn, .. }) => (local_as, Some(asn)),
+        };
         match external {
-            true => (import, Direction::ExportExternal { local_as, kept, rules }),
+            true => (import, Direction::ExportExternal { local_as: own, in_front, kept, rules }),
             false => (import, Direction::ExportInternal { local_as, rules }),
         }
     }
@@ -166,7 +173,7 @@ impl Shared {
     pub(super) fn set_rules(&mut self, id: PeerId, rules: PathRules) -> (bool, bool) {
         let Some(peer) = self.peer(id) else { return (false, false) };
         let old = (peer.import, peer.export);
-        let loops = peer.rules.allow_as_in != rules.allow_as_in;
+        let loops = (peer.rules.allow_as_in, peer.rules.local_as) != (rules.allow_as_in, rules.local_as);
         let directions = self.directions(peer.remote_as, rules);
         let new = (self.transforms.turn(old.0, directions.0), self.transforms.turn(old.1, directions.1));
         if let Some(peer) = self.peer_mut(id) {
@@ -294,11 +301,12 @@ impl Shared {
     /// Why a peer's path is refused whatever its prefix.
     pub(super) fn refusal(&self, peer: PeerId, received: AttrId) -> Option<Filtered> {
         let peer = self.peer(peer)?;
-        if self.attributes.digest(received).has_as_loop()
-            && self.attributes.occurrences(received, self.config.local_as)
-                > usize::from(peer.rules.allow_as_in)
-        {
-            return Some(Filtered::AsLoop);
+        let own = self.config.local_as;
+        let own = Some(own).filter(|_| self.attributes.digest(received).has_as_loop());
+        for own in own.into_iter().chain(peer.rules.local_as.map(|local_as| local_as.asn)) {
+            if self.attributes.occurrences(received, own) > usize::from(peer.rules.allow_as_in) {
+                return Some(Filtered::AsLoop);
+            }
         }
         if self.attributes.originator_id(received) == Some(self.config.router_id) {
             return Some(Filtered::OriginatorLoop);

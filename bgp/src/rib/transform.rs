@@ -24,10 +24,11 @@ use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, tab
 /// Which way, and to or from whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// From a neighbour of this AS.
-    Import { neighbour_as: Asn, external: bool, rules: PathRules },
-    /// To an external peer, from this AS; `kept`: its own number, which is not taken out as a private one.
-    ExportExternal { local_as: Asn, kept: Option<Asn>, rules: PathRules },
+    /// From a neighbour of this AS; `in_front`: the AS that is put between the two (RFC 7705 §3.1).
+    Import { neighbour_as: Asn, in_front: Option<Asn>, external: bool, rules: PathRules },
+    /// To an external peer, from this AS; `in_front`: the AS that this one is behind (RFC 7705 §3.1); `kept`: the peer's own
+    /// number, which is not taken out as a private one.
+    ExportExternal { local_as: Asn, in_front: Option<Asn>, kept: Option<Asn>, rules: PathRules },
     /// To an internal peer, from this AS.
     ExportInternal { local_as: Asn, rules: PathRules },
     /// From one internal peer, of this BGP identifier, to others: done before the export to each of them (RFC 4456 §8).
@@ -142,8 +143,9 @@ impl Transform {
 
     /// Nothing to do, nothing to remember: import without rules.
     fn is_identity(&self, table: &AttributeTable, input: AttrId) -> bool {
-        let Direction::Import { external, rules, .. } = self.direction else { return false };
+        let Direction::Import { in_front, external, rules, .. } = self.direction else { return false };
         self.policy.rules.is_empty()
+            && in_front.is_none()
             && self.policy.default == Verdict::Accept
             && !rules.local_role.is_some_and(Role::hears_from_above)
             && !(external && (rules.graceful_shutdown || table.digest(input).has_graceful_shutdown()))
@@ -173,8 +175,9 @@ impl Transform {
     /// path, and what stays within the AS left out; put into `out`. None: the set has something that this does not know.
     fn shortcut(&self, block: &[u8], originated: bool, out: &mut Vec<u8>) -> Option<()> {
         const AS_SEQUENCE: u8 = 2;
-        let Direction::ExportExternal { local_as, rules, .. } = self.direction else { return None };
+        let Direction::ExportExternal { local_as, in_front, rules, .. } = self.direction else { return None };
         if rules != PathRules::default()
+            || in_front.is_some()
             || !self.policy.rules.is_empty()
             || self.policy.default == Verdict::Reject
         {
@@ -264,7 +267,7 @@ impl Transform {
                 return Some((next_hop, block));
             }
         };
-        if let Direction::ExportExternal { local_as, kept, rules } = self.direction {
+        if let Direction::ExportExternal { local_as, kept, rules, .. } = self.direction {
             // Before the policy, whose prepending is not to be taken out again.
             if let Some(RemovePrivateAs { all, replace }) = rules.remove_private_as {
                 attributes.as_path.remove_private(all, replace.then_some(local_as), kept);
@@ -278,10 +281,12 @@ impl Transform {
             return None;
         }
         match self.direction {
-            Direction::Import { external, rules, neighbour_as } => {
+            Direction::Import { external, rules, neighbour_as, in_front } => {
                 if rules.local_role.is_some_and(Role::hears_from_above) {
                     attributes.only_to_customer.get_or_insert(neighbour_as);
                 }
+                // After the policy, which sees the path as the peer told it.
+                in_front.into_iter().for_each(|asn| attributes.as_path.prepend(asn, 1));
                 if external && rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
@@ -291,14 +296,16 @@ impl Transform {
                     attributes.local_pref = Some(0);
                 }
             }
-            Direction::ExportExternal { local_as, rules, .. } => {
+            Direction::ExportExternal { local_as, in_front, rules, .. } => {
                 if rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
                 if rules.local_role.is_some_and(Role::tells_downwards) {
-                    attributes.only_to_customer.get_or_insert(local_as);
+                    // The number that the peer knows, which compares them (RFC 9234 §5).
+                    attributes.only_to_customer.get_or_insert(in_front.unwrap_or(local_as));
                 }
                 attributes.as_path.prepend(local_as, 1);
+                in_front.into_iter().for_each(|asn| attributes.as_path.prepend(asn, 1));
                 attributes.local_pref = None; // RFC 4271 §5.1.5
                 attributes.originator_id = None; // reflection ends at the AS's edge (RFC 4456 §8)
                 attributes.cluster_list.clear();
@@ -424,7 +431,12 @@ mod tests {
 
     fn export() -> Transform {
         Transform::new(
-            Direction::ExportExternal { local_as: Asn(65000), kept: None, rules: PathRules::default() },
+            Direction::ExportExternal {
+                local_as: Asn(65000),
+                in_front: None,
+                kept: None,
+                rules: PathRules::default(),
+            },
             Policy::accept_all(),
         )
     }

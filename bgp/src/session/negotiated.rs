@@ -16,7 +16,7 @@ use crate::wire::{
 /// This side of every session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
-    /// AS number.
+    /// AS number; a peer may know it by another ([`crate::config::LocalAs`]).
     pub asn: Asn,
     /// BGP identifier.
     pub router_id: Ipv4Addr,
@@ -118,10 +118,11 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
         });
         capabilities.push(Capability::LongLivedGracefulRestart(families.collect()));
     }
-    capabilities.push(Capability::FourOctetAs(local.asn));
+    let my_as = config.paths.as_to_peer(local.asn);
+    capabilities.push(Capability::FourOctetAs(my_as));
     // PeerConfig::validate keeps the Hold Time within 16 bits.
     let hold_time = u16::try_from(config.hold_time.as_secs()).unwrap_or(u16::MAX);
-    Open::new(local.asn, hold_time, local.router_id, capabilities)
+    Open::new(my_as, hold_time, local.router_id, capabilities)
 }
 
 impl Negotiated {

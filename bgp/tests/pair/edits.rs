@@ -9,6 +9,7 @@ use trunkline_bgp::speaker::{Change, ConfigError, Event, State};
 use trunkline_bgp::types::{Asn, Family, FamilySet, NextHop, Role};
 use trunkline_bgp::wire::{Cease, Notification};
 
+use crate::local_as::local_as;
 use crate::net::{Net, encoded, ip, keepalive, net, open, peer, secs};
 
 type Edit = fn(&mut PeerConfig);
@@ -66,6 +67,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
         ("import", |peer| peer.import = Policy::reject_all()),
         ("export", |peer| peer.export = Policy::reject_all()),
         ("graceful_shutdown", |peer| peer.paths.graceful_shutdown = true),
+        ("local_as", |peer| peer.paths.local_as = Some(local_as(64999))),
         ("local_role", |peer| peer.paths.local_role = Some(Role::Peer)),
         ("next_hop_v4", |peer| peer.next_hop_v4 = Some("10.0.0.99".parse().unwrap())),
         ("next_hop_v6", |peer| peer.next_hop_v6 = Some("2001:db8::1".parse().unwrap())),
@@ -102,6 +104,7 @@ fn an_edit_resets_the_session_only_if_the_protocol_forces_it() {
         "graceful_restart",
         "long_lived",
         "restart_notification",
+        "local_as",
         "local_role",
         "shutdown",
     ];

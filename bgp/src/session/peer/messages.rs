@@ -132,7 +132,7 @@ impl Peer {
             State::OpenConfirm => {
                 // The side with the higher identifier keeps the connection that it opened; between ASes that
                 // use the same identifier, the higher AS (RFC 6286 §2.3).
-                let ours = (self.local.router_id, self.local.asn);
+                let ours = (self.local.router_id, self.config.paths.as_to_peer(self.local.asn));
                 let keeper =
                     if ours > (theirs.router_id, theirs.my_as) { Origin::Outgoing } else { Origin::Incoming };
                 if origin == keeper { Collision::Other(Fault::Collision) } else { Collision::This }

@@ -39,7 +39,7 @@ impl Peer {
             address: self.config.address,
             interface: self.config.interface,
             remote_as: self.config.remote_as,
-            local_as: self.local.asn,
+            local_as: self.config.paths.as_to_peer(self.local.asn),
             rules: self.config.paths.words(),
             shutdown: self.config.shutdown,
             state: self.state,
