@@ -308,6 +308,7 @@ mod tests {
                 store: StoreStatus { path: "/s".to_owned(), fault: None },
                 bgp: Some(BgpStatus {
                     local_as: 65001,
+                    graceful_shutdown: false,
                     router_id: "10.0.0.1".parse().unwrap(),
                     peers: 1,
                     established: 1,

@@ -100,6 +100,7 @@ impl Observer {
             bgp: view.bgp.as_ref().map(|bgp| BgpStatus {
                 local_as: bgp.local_as,
                 router_id: bgp.router_id,
+                graceful_shutdown: bgp.graceful_shutdown,
                 peers: peers.len() + bgp.waiting.len(),
                 established: peers.iter().filter(|peer| peer.state == State::Established).count(),
                 converged: bgp.converged.clone(),

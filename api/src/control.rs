@@ -133,6 +133,9 @@ pub struct BgpStatus {
     pub local_as: u32,
     /// The BGP identifier.
     pub router_id: Ipv4Addr,
+    /// This node is about to go, and tells all its peers (RFC 8326).
+    #[serde(default)]
+    pub graceful_shutdown: bool,
     /// Configured peers.
     pub peers: usize,
     /// Those in state Established.

@@ -247,6 +247,12 @@ fn networks() {
             &["VXLAN", "mode: BGP"],
         ),
         (
+            &[(OVERLAY, "{type: Overlay, netID: 4, config: {gracefulShutdown: {}}}")],
+            "Network overlay",
+            "spec.config.gracefulShutdown",
+            &["VXLAN", "leave it out"],
+        ),
+        (
             &[("{name: vlan}", "{name: rack1}"), ("network: vlan", "network: rack1"), ("  netID: 7\n", "")],
             "Network rack1",
             "metadata.name",

@@ -36,7 +36,7 @@ pub fn agent(status: &AgentStatus) -> String {
         Some(bgp) => line(
             "bgp",
             format!(
-                "AS {}, router ID {}, {} of {} peers established, {}",
+                "AS {}, router ID {}, {} of {} peers established, {}{}",
                 bgp.local_as,
                 bgp.router_id,
                 bgp.established,
@@ -44,7 +44,8 @@ pub fn agent(status: &AgentStatus) -> String {
                 match bgp.converged.as_slice() {
                     [] => "not converged yet".to_owned(),
                     families => format!("converged: {}", families.join(", ")),
-                }
+                },
+                if bgp.graceful_shutdown { ", GRACEFUL_SHUTDOWN to all peers" } else { "" }
             ),
         ),
         None => line("bgp", "none: no BGP network is on this node".to_owned()),

@@ -75,9 +75,15 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         network.mtu = mtu;
     }
     plan.kernel = plan_kernel(&plan, table, &peers, intent);
+    let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
+    let mut planned_peers = peers::plan(&peers, &sets, &mut errors);
+    if graceful_shutdown {
+        planned_peers.values_mut().for_each(|peer| peer.paths.graceful_shutdown = true);
+    }
     plan.bgp = Some(BgpPlan {
         local_as: Asn(underlay.spec.net_id.unwrap_or_default()),
         router_id: peers::router_id(intent, &peers, host),
+        graceful_shutdown,
         optional_peers: peers
             .iter()
             .filter(|peer| peer.spec.allow_not_established)
@@ -91,7 +97,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
             .map(|prefix| (*prefix, Origination::default()))
             .collect(),
         unnumbered: peers.iter().filter_map(peers::Peer::unnumbered).collect(),
-        peers: peers::plan(&peers, &sets, &mut errors),
+        peers: planned_peers,
     });
     if errors.is_empty() { Ok(plan) } else { Err(errors) }
 }

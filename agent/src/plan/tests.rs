@@ -272,6 +272,28 @@ fn a_node_passes_on_only_where_it_reflects() {
 }
 
 #[test]
+fn a_node_that_is_to_go_tells_all_its_peers() {
+    let planned = |shutdown: serde_json::Value| {
+        let mut intent = usual();
+        let config = serde_json::json!({"bgpPeers": two_tors(), "gracefulShutdown": shutdown});
+        let spec = serde_json::json!({"netID": 65100, "config": config});
+        intent.networks = vec![network("rack", "Underlay/BGP", spec)];
+        let bgp = plan(&intent, &host(Vec::new())).unwrap().bgp.unwrap();
+        let told: Vec<bool> = bgp.peers.values().map(|peer| peer.paths.graceful_shutdown).collect();
+        (bgp.graceful_shutdown, told)
+    };
+    let (stays, goes) = ((false, vec![false, false]), (true, vec![true, true]));
+    for (shutdown, expected) in [
+        (serde_json::json!(null), &stays),
+        (serde_json::json!({}), &goes),
+        (serde_json::json!({"nodeSelector": {"rack": "1"}}), &goes),
+        (serde_json::json!({"nodeSelector": {"rack": "1", "kubernetes.io/hostname": "node2"}}), &stays),
+    ] {
+        assert_eq!(planned(shutdown.clone()), *expected, "{shutdown}");
+    }
+}
+
+#[test]
 fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
     let peers = serde_json::json!([
         {"asn": 65001, "interface": "up1", "import": {}},

@@ -178,6 +178,8 @@ pub struct BgpPlan {
     pub local_as: Asn,
     /// The BGP identifier.
     pub router_id: Ipv4Addr,
+    /// This node is about to go, and tells all its peers (RFC 8326).
+    pub graceful_shutdown: bool,
     /// The peers.
     pub peers: BTreeMap<PeerKey, PeerConfig>,
     /// Peers without which a pod may be ready (`allowNotEstablished`).

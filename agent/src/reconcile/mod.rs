@@ -76,6 +76,8 @@ pub struct BgpView {
     pub local_as: u32,
     /// The BGP identifier.
     pub router_id: std::net::Ipv4Addr,
+    /// This node is about to go, and tells all its peers (RFC 8326).
+    pub graceful_shutdown: bool,
     /// Peers without which a pod may be ready.
     pub optional: BTreeSet<PeerKey>,
     /// Unnumbered peers that are not found yet.

@@ -676,6 +676,7 @@ impl Task {
                 monitors: Arc::clone(&running.monitors),
                 local_as: running.told.local_as.0,
                 router_id: running.told.router_id,
+                graceful_shutdown: plan.graceful_shutdown,
                 optional: plan.optional_peers.clone(),
                 waiting: self.search.waiting(&plan.unnumbered),
                 converged: self.converged.iter().map(|family| family.to_string()).collect(),

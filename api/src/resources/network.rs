@@ -87,6 +87,18 @@ pub struct NetworkConfig {
     /// Lists of prefixes by name, for the `prefixSets` of the peers' policies. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub prefix_sets: BTreeMap<String, Vec<PrefixMatch>>,
+    /// Nodes that are about to go (RFC 8326): `gracefulShutdown` towards every peer, whatever the peers themselves say. Trunkline's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graceful_shutdown: Option<GracefulShutdown>,
+}
+
+/// Which nodes of a [`Network`] are about to go.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GracefulShutdown {
+    /// Labels that they have; every node of the network unless said.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
 }
 
 /// A router that the nodes of a network peer with. From `port` on, the fields are Trunkline's own.
@@ -344,12 +356,23 @@ impl Network {
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         match self.network_type() {
             NetworkType::Underlay => {
-                !self.spec.node_selector.is_empty()
-                    && self.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+                !self.spec.node_selector.is_empty() && has_all(labels, &self.spec.node_selector)
             }
             NetworkType::Overlay | NetworkType::GlobalBGP => true,
         }
     }
+
+    /// Whether a node of the network with these labels is about to go (RFC 8326).
+    pub fn is_shutting_down(&self, labels: &BTreeMap<String, String>) -> bool {
+        let config = self.spec.config.as_ref();
+        config
+            .and_then(|config| config.graceful_shutdown.as_ref())
+            .is_some_and(|shutdown| has_all(labels, &shutdown.node_selector))
+    }
+}
+
+fn has_all(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 impl BgpPeer {

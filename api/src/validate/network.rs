@@ -92,6 +92,13 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
         ),
         _ => {}
     }
+    let shutdown = spec.config.as_ref().and_then(|config| config.graceful_shutdown.as_ref());
+    if mode != NetworkMode::BGP && shutdown.is_some() {
+        faults.add(
+            "spec.config.gracefulShutdown",
+            format!("the mode is {mode:?}, and only a network with peers can tell them: leave it out, or write it into the BGP network"),
+        );
+    }
 }
 
 /// A node is in one Underlay network, and so has one local AS.
