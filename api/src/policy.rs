@@ -254,6 +254,8 @@ impl PrefixMatch {
 pub fn parse_community(text: &str) -> Result<u32, ValueError> {
     let named = match text {
         "graceful-shutdown" => Some(0xFFFF_0000),   // RFC 8326
+        "llgr-stale" => Some(0xFFFF_0006),          // RFC 9494
+        "no-llgr" => Some(0xFFFF_0007),             // RFC 9494
         "blackhole" => Some(0xFFFF_029A),           // RFC 7999
         "no-export" => Some(0xFFFF_FF01),           // RFC 1997
         "no-advertise" => Some(0xFFFF_FF02),        // RFC 1997
@@ -268,7 +270,7 @@ pub fn parse_community(text: &str) -> Result<u32, ValueError> {
     named.or_else(numbers).ok_or_else(|| ValueError {
         value: text.to_owned(),
         expected: "a community, such as 65000:100 (halves up to 65535), no-export, no-advertise, \
-                   no-export-subconfed, no-peer, graceful-shutdown or blackhole",
+                   no-export-subconfed, no-peer, graceful-shutdown, llgr-stale, no-llgr or blackhole",
     })
 }
 

@@ -55,6 +55,7 @@
 //! | 1997, 8092 communities | done | NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED are obeyed |
 //! | 2385 TCP-MD5, 5082 GTSM | done | |
 //! | 2918 route refresh, 7313 enhanced route refresh | done | |
+//! | 3765 NO_PEER | done | it is advice, obeyed towards peers with role peer (RFC 9234), which say that they are bilateral |
 //! | 4456 route reflection | done | |
 //! | 4486, 9003 Cease subcodes, shutdown communication | done | |
 //! | 4724 graceful restart | done | both roles |

@@ -373,8 +373,10 @@ impl Community {
     pub const NO_ADVERTISE: Community = Community(0xffff_ff02);
     /// Not to external peers, not even of the confederation (RFC 1997).
     pub const NO_EXPORT_SUBCONFED: Community = Community(0xffff_ff03);
+    /// Not to bilateral peers (RFC 3765).
+    pub const NO_PEER: Community = Community(0xffff_ff04);
 
-    const NAMES: [(&'static str, Community); 7] = [
+    const NAMES: [(&'static str, Community); 8] = [
         ("graceful-shutdown", Community::GRACEFUL_SHUTDOWN),
         ("llgr-stale", Community::LLGR_STALE),
         ("no-llgr", Community::NO_LLGR),
@@ -382,6 +384,7 @@ impl Community {
         ("no-export", Community::NO_EXPORT),
         ("no-advertise", Community::NO_ADVERTISE),
         ("no-export-subconfed", Community::NO_EXPORT_SUBCONFED),
+        ("no-peer", Community::NO_PEER),
     ];
 }
 

@@ -109,6 +109,7 @@ fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
             ..along(&[])
         },
         14 => PathAttributes { local_pref, only_to_customer: Some(Asn(9)), ..along(&[7]) },
+        15 => PathAttributes { local_pref, communities: vec![Community::NO_PEER], ..along(&[7]) },
         13 => PathAttributes { local_pref, communities: vec![Community::NO_LLGR], ..along(&[7]) },
         _ => PathAttributes { local_pref, ..along(&[7, 8, 9]) },
     }
@@ -325,6 +326,9 @@ impl Model {
         }
         let carries = |community| !originated && path.communities.contains(&community);
         if carries(Community::NO_ADVERTISE) || external(to) && carries(Community::NO_EXPORT) {
+            return None;
+        }
+        if role == Some(Peer) && carries(Community::NO_PEER) {
             return None;
         }
         if carries(Community::LLGR_STALE) && !knows_long_lived(to) {

@@ -229,6 +229,26 @@ fn what_came_from_above_goes_only_down_and_is_marked() {
 }
 
 #[test]
+fn no_peer_stops_at_a_bilateral_peer() {
+    for local in Role::ALL {
+        let mut bench = Bench::new(1, &[(1, true), (2, true), (3, true)]);
+        bench.rib.set_rules(PeerId(2), role(local));
+        bench.announce(
+            1,
+            PREFIX,
+            &PathAttributes { communities: vec![Community::NO_PEER], ..path(&[65001]) },
+        );
+        let communities = vec![Community::NO_PEER];
+        bench.rib.originate(net("10.9.0.0/16"), &Origination { communities, ..Origination::default() });
+        let reason = bench.rib.not_advertised(PeerId(2), &net(PREFIX));
+        assert_eq!(reason, (local == Role::Peer).then_some(NotAdvertised::NoPeer), "{local}");
+        assert_eq!(bench.told_of(2, PREFIX).is_none(), local == Role::Peer, "{local}");
+        assert!(bench.told_of(3, PREFIX).is_some(), "who has no role is told");
+        assert!(bench.told_of(2, "10.9.0.0/16").is_some(), "{local}: what begins here is meant for the peer");
+    }
+}
+
+#[test]
 fn only_to_customer_is_passed_on_by_who_has_no_role() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(1, PREFIX, &marked(1, Some(9)));

@@ -72,7 +72,7 @@ pub struct PathRules {
     /// internal peers' paths to it.
     pub route_reflector_client: bool,
     /// What this side is to an external peer (RFC 9234): told to it in OPEN, and the reason why paths that came from above are
-    /// not told upwards, nor taken from below.
+    /// not told upwards, nor taken from below. A learned path with NO_PEER is not told where it is [`Role::Peer`] (RFC 3765).
     pub local_role: Option<Role>,
     /// A peer that does not say its own role is refused ("strict mode", RFC 9234 §4.2). Otherwise only one that says a wrong one.
     pub local_role_strict: bool,

@@ -45,6 +45,8 @@ pub enum NotAdvertised {
     NoAdvertise,
     /// It carries NO_EXPORT or NO_EXPORT_SUBCONFED, and the peer is external (RFC 1997).
     NoExport,
+    /// It carries NO_PEER, and this speaker and the peer are peers to each other by role (RFC 3765, RFC 9234).
+    NoPeer,
     /// It is long-lived stale, and the peer does not know what that is (RFC 9494 §4.3).
     LongLivedStale,
     /// It carries ONLY_TO_CUSTOMER, and the peer is none of this speaker's (RFC 9234 §5).
@@ -69,6 +71,7 @@ impl std::fmt::Display for NotAdvertised {
             NotAdvertised::InternalToInternal => "from an internal peer to another",
             NotAdvertised::NoAdvertise => "the path carries NO_ADVERTISE",
             NotAdvertised::NoExport => "the path carries NO_EXPORT, and the peer is external",
+            NotAdvertised::NoPeer => "the path carries NO_PEER, and the peer's role is peer",
             NotAdvertised::LongLivedStale => "long-lived stale, and the peer does not know what that is",
             NotAdvertised::OnlyToCustomer => "the path carries ONLY_TO_CUSTOMER, and the peer is no customer",
             NotAdvertised::Policy => "rejected by export policy",
@@ -285,7 +288,7 @@ fn export_path<F: AddressFamily>(
     let facts = shared.peer(peer).ok_or(NotAdvertised::NoSession)?;
     let session = facts.session.as_ref().ok_or(NotAdvertised::NoSession)?;
     let (external, export, client) = (facts.external, facts.export, facts.rules.route_reflector_client);
-    let above = facts.rules.local_role.is_some_and(Role::hears_from_above);
+    let role = facts.rules.local_role;
     let mut reflect = None;
     let (own, ext_next_hop) = (session.next_hop(F::FAMILY), session.ext_next_hop);
     let takes_long_lived = session.long_lived_stale;
@@ -304,7 +307,7 @@ fn export_path<F: AddressFamily>(
         if digest.is_long_lived_stale() && !takes_long_lived {
             return Err(NotAdvertised::LongLivedStale);
         }
-        if above && digest.is_only_to_customer() {
+        if role.is_some_and(Role::hears_from_above) && digest.is_only_to_customer() {
             return Err(NotAdvertised::OnlyToCustomer);
         }
         if digest.has_no_advertise() {
@@ -312,6 +315,9 @@ fn export_path<F: AddressFamily>(
         }
         if external && digest.has_no_export() {
             return Err(NotAdvertised::NoExport);
+        }
+        if role == Some(Role::Peer) && digest.has_no_peer() {
+            return Err(NotAdvertised::NoPeer);
         }
     }
     let Shared { transforms, attributes, .. } = shared;

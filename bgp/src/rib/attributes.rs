@@ -70,6 +70,7 @@ impl Digest {
     const NO_LLGR: u16 = 1 << 8;
     const GRACEFUL_SHUTDOWN: u16 = 1 << 9;
     const ONLY_TO_CUSTOMER: u16 = 1 << 10;
+    const NO_PEER: u16 = 1 << 11;
 
     /// LOCAL_PREF, 100 where there is none.
     pub(super) fn local_pref(&self) -> u32 {
@@ -93,6 +94,11 @@ impl Digest {
     /// NO_EXPORT or NO_EXPORT_SUBCONFED; without confederations both mean "not to external peers".
     pub(super) fn has_no_export(&self) -> bool {
         self.flags & (Self::NO_EXPORT | Self::NO_EXPORT_SUBCONFED) != 0
+    }
+
+    /// NO_PEER (RFC 3765).
+    pub(super) fn has_no_peer(&self) -> bool {
+        self.flags & Self::NO_PEER != 0
     }
 
     pub(super) fn has_no_advertise(&self) -> bool {
@@ -145,6 +151,7 @@ impl Digest {
                             Community::NO_LLGR => Self::NO_LLGR,
                             Community::GRACEFUL_SHUTDOWN => Self::GRACEFUL_SHUTDOWN,
                             Community::NO_EXPORT_SUBCONFED => Self::NO_EXPORT_SUBCONFED,
+                            Community::NO_PEER => Self::NO_PEER,
                             _ => 0,
                         };
                     }

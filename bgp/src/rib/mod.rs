@@ -21,7 +21,7 @@
 //! Done: RFC 4271 §9 without aggregation and without an IGP (all interior costs are equal, next hops are taken
 //! as reachable), ECMP over paths that are equal up to "external over internal", RFC 1997's well-known
 //! communities and GRACEFUL_SHUTDOWN (RFC 8326), RFC 4724's stale paths and deferral, route reflection (RFC 4456),
-//! ONLY_TO_CUSTOMER (RFC 9234), ADD-PATH both ways (RFC 7911), local-as (RFC 7705). Not done: confederations.
+//! ONLY_TO_CUSTOMER (RFC 9234), NO_PEER (RFC 3765), ADD-PATH both ways (RFC 7911), local-as (RFC 7705). Not done: confederations.
 //!
 //! Awkward: paths from before a restart that the peer does not announce again must go, and may not go before its
 //! End-of-RIB. They are marked, not copied; a path announced again loses the mark. If the session is lost a
