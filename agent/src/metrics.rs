@@ -183,6 +183,22 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
             converged.with_label_values(&[family]).set(1);
         }
     }
+    let range_peers = gauges(
+        "trunkline_bgp_range_peers",
+        "Dynamic neighbours from a prefix: there now, and the most.",
+        &["prefix", "kind"],
+    )?;
+    let range_refused = counters(
+        "trunkline_bgp_range_refused_total",
+        "Connections refused because the most dynamic neighbours were there.",
+        &["prefix"],
+    )?;
+    for range in agent.bgp.iter().flat_map(|bgp| &bgp.ranges) {
+        let prefix = range.prefix.to_string();
+        range_peers.with_label_values(&[&prefix, "there"]).set(i64::from(range.peers));
+        range_peers.with_label_values(&[&prefix, "limit"]).set(i64::from(range.limit));
+        range_refused.with_label_values(&[&prefix]).inc_by(range.refused);
+    }
     let station_up = gauges("trunkline_bmp_station_up", "1 while it is connected.", &["station"])?;
     let station_octets =
         counters("trunkline_bmp_station_octets_total", "Octets told to a BMP station.", &["station"])?;
@@ -313,6 +329,13 @@ mod tests {
                     peers: 1,
                     established: 1,
                     converged: vec!["ipv4-unicast".to_owned()],
+                    ranges: vec![PeerRange {
+                        prefix: "10.1.0.0/24".parse().unwrap(),
+                        remote_as: 65010,
+                        peers: 3,
+                        limit: 100,
+                        refused: 8,
+                    }],
                     stations: vec![BmpStation {
                         address: "10.0.0.5:11019".parse().unwrap(),
                         connected: true,
@@ -343,6 +366,7 @@ mod tests {
             peers: vec![Peer {
                 address: "10.0.0.1".parse().unwrap(),
                 interface: None,
+                range: None,
                 remote_as: 65000,
                 local_as: 65001,
                 rules: Vec::new(),
@@ -420,6 +444,8 @@ mod tests {
             "trunkline_bfd_session_detections_total{peer=\"10.0.0.1\"} 1",
             "trunkline_bfd_session_packets_total{direction=\"sent\",peer=\"10.0.0.1\"} 1001",
             "trunkline_bgp_refused_connections_total 4",
+            "trunkline_bgp_range_peers{kind=\"there\",prefix=\"10.1.0.0/24\"} 3",
+            "trunkline_bgp_range_refused_total{prefix=\"10.1.0.0/24\"} 8",
             "trunkline_kernel_repairs_total 2",
             "trunkline_request_duration_seconds_bucket{command=\"attach\",outcome=\"ok\",le=\"0.004\"} 1",
         ] {

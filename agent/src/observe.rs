@@ -14,11 +14,11 @@ use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::{
     AgentStatus, BfdSession, BgpStatus, BmpStation, Dated, DatedNotification, DumpDone, ExplainedPath,
     ExplainedPeer, Explanation, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer, PeerFamily,
-    PeerSession, PodStatus, Route, Ruling, StoreStatus, SubnetStatus,
+    PeerRange, PeerSession, PodStatus, Route, Ruling, StoreStatus, SubnetStatus,
 };
 use trunkline_bgp::net::{CommandError, Monitor};
 use trunkline_bgp::rib;
-use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, State};
+use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 
 use crate::attach::device::{default_mac, host_ifname};
@@ -81,6 +81,10 @@ impl Observer {
         let (view, summary) = (self.view().await?, self.summary().await?);
         let not_ready = missing(&view, &summary).await;
         let peers = statuses(&view).await;
+        let ranges = match &view.bgp {
+            Some(bgp) => bgp.speaker.ranges().await.unwrap_or_default(),
+            None => Vec::new(),
+        };
         let kernel = self.kernel.status();
         Ok(AgentStatus {
             node: self.node.clone(),
@@ -104,6 +108,7 @@ impl Observer {
                 peers: peers.len() + bgp.waiting.len(),
                 established: peers.iter().filter(|peer| peer.state == State::Established).count(),
                 converged: bgp.converged.clone(),
+                ranges: ranges.iter().map(range).collect(),
                 stations: bgp.monitors.iter().map(station).collect(),
             }),
             networks: networks(&view, &summary),
@@ -296,6 +301,16 @@ impl Observer {
     }
 }
 
+fn range(status: &RangeStatus) -> PeerRange {
+    PeerRange {
+        prefix: status.prefix,
+        remote_as: status.remote_as.0,
+        peers: status.peers,
+        limit: status.limit,
+        refused: status.refused,
+    }
+}
+
 fn station(monitor: &Monitor) -> BmpStation {
     let status = monitor.status();
     BmpStation {
@@ -393,15 +408,19 @@ async fn missing(view: &View, summary: &Summary) -> Vec<String> {
     missing.extend(view.speaker_fault.clone());
     if let Some(bgp) = &view.bgp {
         let peers = bgp.speaker.peers().await.unwrap_or_default();
-        let required = || peers.iter().filter(|peer| !bgp.optional.contains(&peer.key()));
+        let required =
+            || peers.iter().filter(|peer| peer.range.is_none() && !bgp.optional.contains(&peer.key()));
         let waiting = || bgp.waiting.iter().filter(|peer| !peer.optional);
-        let any_required = required().next().is_some() || waiting().next().is_some();
+        let any_required =
+            required().next().is_some() || waiting().next().is_some() || !bgp.required_ranges.is_empty();
         if any_required && !peers.iter().any(|peer| peer.state == State::Established) {
             let states = required().map(|peer| match &peer.last_error {
                 Some(error) => format!("{} is {} ({})", peer.key(), peer.state, error.text),
                 None => format!("{} is {}", peer.key(), peer.state),
             });
-            let states: Vec<String> = states.chain(waiting().map(|peer| peer.reason.clone())).collect();
+            let absent = bgp.required_ranges.iter().map(|prefix| format!("nobody from {prefix} has come"));
+            let states: Vec<String> =
+                states.chain(waiting().map(|peer| peer.reason.clone())).chain(absent).collect();
             missing.push(format!("no BGP peer is established: {}", states.join(", ")));
         } else if bgp.converged.is_empty() {
             missing.push("the first route selection waits for the peers' End-of-RIB".to_owned());
@@ -473,6 +492,7 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
     Peer {
         address: status.address,
         interface: status.key().interface().map(|name| name.to_string()),
+        range: status.range,
         remote_as: status.remote_as.0,
         local_as: status.local_as.0,
         rules: status.rules.clone(),
@@ -522,6 +542,7 @@ fn waiting_peer(waiting: &Waiting, bgp: &BgpView) -> Peer {
     Peer {
         address: Ipv6Addr::UNSPECIFIED.into(),
         interface: Some(waiting.interface.to_string()),
+        range: None,
         remote_as: waiting.remote_as,
         local_as: bgp.local_as,
         state: State::Idle.name().to_owned(),

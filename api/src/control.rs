@@ -142,9 +142,28 @@ pub struct BgpStatus {
     pub established: usize,
     /// Families whose first selection after the start is done.
     pub converged: Vec<String>,
+    /// Prefixes that dynamic neighbours come from.
+    #[serde(default)]
+    pub ranges: Vec<PeerRange>,
     /// BMP stations (RFC 7854).
     #[serde(default)]
     pub stations: Vec<BmpStation>,
+}
+
+/// A prefix that dynamic neighbours come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerRange {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// Their AS number.
+    pub remote_as: u32,
+    /// How many are there.
+    pub peers: u32,
+    /// How many may be.
+    pub limit: u32,
+    /// Connections refused because so many were there.
+    pub refused: u64,
 }
 
 /// A BMP station.
@@ -227,6 +246,9 @@ pub struct Peer {
     pub address: IpAddr,
     /// The interface of a link-local address, and of an unnumbered peer.
     pub interface: Option<String>,
+    /// The prefix that it came from, if it is a dynamic neighbour.
+    #[serde(default)]
+    pub range: Option<IpNet>,
     /// Its AS number as configured.
     pub remote_as: u32,
     /// This side's.

@@ -58,6 +58,10 @@ spec:
       passwordFile: /etc/trunkline/key
       ttlSecurity: 1
       holdTimeSeconds: 0
+    - asn: 64602
+      prefix: 10.9.0.0/24
+      limit: 7
+      passwordFile: /etc/trunkline/range
 ---
 apiVersion: networking.alibaba.com/v1
 kind: Subnet
@@ -294,7 +298,7 @@ fn a_bgp_network_without_config_is_refused_not_a_crash() {
     assert_eq!(found.len(), 1);
     assert_eq!(
         found[0].to_string(),
-        "Network n: spec.config.bgpPeers: missing: mode BGP needs at least one router, with asn and address (or interface)"
+        "Network n: spec.config.bgpPeers: missing: mode BGP needs at least one router, with asn and address (or interface, or prefix)"
     );
 }
 
@@ -452,7 +456,18 @@ fn peers() {
         ("ttlSecurity: 1", "ttlSecurity: 255", "ttlSecurity", &["255", "254"]),
         ("ttlSecurity: 1", "ttlSecurity: 0", "ttlSecurity", &["0"]),
     ];
-    for (index, table) in [first, second].into_iter().enumerate() {
+    let third: &[(&str, &str, &str, &[&str])] = &[
+        ("prefix: 10.9.0.0/24", "prefix: tor1", "prefix", &["`tor1`", "10.1.0.0/24"]),
+        ("prefix: 10.9.0.0/24", "prefix: 10.9.0.1/24", "prefix", &["10.9.0.1/24", "write 10.9.0.0/24"]),
+        ("prefix: 10.9.0.0/24", "prefix: fe80::/64", "prefix", &["fe80::/64", "link-local"]),
+        ("prefix: 10.9.0.0/24", "prefix: 10.9.0.0/24\n      address: 10.9.0.1", "prefix", &["leave one"]),
+        ("prefix: 10.9.0.0/24\n      limit: 7", "maxPrefixes: 1", "address", &["missing", "prefix"]),
+        ("prefix: 10.9.0.0/24", "address: 10.8.0.1", "limit", &["from a prefix"]),
+        ("limit: 7", "limit: 0", "limit", &["0 lets nobody in", "100"]),
+        ("limit: 7", "port: 179", "port", &["leave it out"]),
+        ("limit: 7", "sourceAddress: 2001:db8::1", "sourceAddress", &["2001:db8::1", "10.9.0.0/24"]),
+    ];
+    for (index, table) in [first, second, third].into_iter().enumerate() {
         for (from, to, field, parts) in table {
             let field = format!("spec.config.bgpPeers[{index}].{field}");
             check(&[(&[(from, to)], "Network rack1", &field, parts)]);
@@ -476,7 +491,7 @@ fn peers() {
         (", interface: a-name-too-long-1", "interface", &["a-name-too-long-1", "15"]),
         (", interface: eth2, sourceAddress: \"fe80::2\"", "sourceAddress", &["link-local", "leave it out"]),
         (", interface: eth2, ebgpMultihop: 2", "ebgpMultihop", &["on the link"]),
-        (", interface: eth2, address: 10.9.0.1", "interface", &["eth2", "leave one of the two"]),
+        (", interface: eth2, address: 10.8.0.1", "interface", &["eth2", "leave one of the two"]),
         ("", "address", &["missing", "`interface`"]),
     ];
     let last = |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000{more}}}\n");
@@ -489,6 +504,21 @@ fn peers() {
     let field = "spec.config.bgpPeers[3].interface";
     check(&[(&[("      holdTimeSeconds: 0\n", &twice)], "Network rack1", field, &["eth2", "twice"])]);
 
+    let unsigned = "passwordFile: /etc/trunkline/range\n    - {asn: 64602, address: 10.9.0.5}";
+    check(&[(
+        &[("passwordFile: /etc/trunkline/range", unsigned)],
+        "Network rack1",
+        "spec.config.bgpPeers[3].password",
+        &["10.9.0.0/24", "10.9.0.5"],
+    )]);
+    let twice =
+        "limit: 7\n    - {asn: 64602, prefix: 10.9.0.0/24}\n    - asn: 64603\n      address: 10.8.0.1";
+    check(&[(
+        &[("limit: 7", twice)],
+        "Network rack1",
+        "spec.config.bgpPeers[3].prefix",
+        &["10.9.0.0/24", "twice"],
+    )]);
     // The same link-local address on another interface is another router; the kernel keeps its TCP-MD5 key by address.
     let third =
         |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000, address: fe80::1%eth2{more}}}\n");

@@ -4,6 +4,7 @@
 //! protocol forces a reset ([`PeerConfig::requires_reset`]), and applies the rest to the live session.
 
 mod paths;
+mod range;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,6 +16,8 @@ pub use paths::{LocalAs, NextHopRule, PathRules, RemovePrivateAs};
 
 use crate::policy::Policy;
 use crate::types::{Asn, FamilySet, InterfaceName, PeerKey};
+
+pub use range::PeerRange;
 
 /// What holds for the whole speaker.
 #[derive(Clone, Debug, PartialEq)]
@@ -272,6 +275,19 @@ pub enum ConfigError {
     /// There is this peer already.
     #[error("peer {0} is configured already: update it, or remove it first")]
     DuplicatePeer(PeerKey),
+    /// A field of a range of peers has a value that the speaker has no place for.
+    #[error("peers of {prefix}: {field}: {fault}")]
+    Range {
+        /// The range's prefix.
+        prefix: ipnet::IpNet,
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it, and what would be right.
+        fault: String,
+    },
+    /// Two ranges have the same prefix.
+    #[error("peers of {0} are configured twice: leave one of the two")]
+    DuplicateRange(ipnet::IpNet),
     /// There is no such peer.
     #[error("no peer {0} is configured")]
     UnknownPeer(PeerKey),

@@ -53,7 +53,7 @@
 //! |---|---|---|
 //! | 4271 BGP-4 | done | but for aggregation, DelayOpen, and an IGP's costs (next hops are taken as reachable) |
 //! | 1997, 8092 communities | done | NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED are obeyed |
-//! | 2385 TCP-MD5, 5082 GTSM | done | |
+//! | 2385 TCP-MD5, 5082 GTSM | done | keys for an address, or for the prefix of dynamic neighbours ([`config::PeerRange`]) |
 //! | 2918 route refresh, 7313 enhanced route refresh | done | |
 //! | 3765 NO_PEER | done | it is advice, obeyed towards peers with role peer (RFC 9234), which say that they are bilateral |
 //! | 4456 route reflection | done | |

@@ -17,6 +17,7 @@ mod dump;
 pub mod explain;
 mod hub;
 pub mod io;
+mod ranges;
 pub mod route;
 mod stations;
 pub mod status;
@@ -27,15 +28,15 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
-pub use crate::config::{ConfigError, PeerConfig, SpeakerConfig};
+pub use crate::config::{ConfigError, PeerConfig, PeerRange, SpeakerConfig};
 pub use crate::rib::{FibPath, Origination, RouteChange};
 pub use crate::types::PeerId;
 pub use explain::{ExplainedPath, ExplainedPeer, Explanation};
-pub use io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions, Stop};
+pub use io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
 pub use route::Route;
 pub use status::{
-    BfdStatus, Dated, DatedNotification, FamilyStatus, MessageCounts, PeerStatus, SessionStatus, State,
-    Traffic,
+    BfdStatus, Dated, DatedNotification, FamilyStatus, MessageCounts, PeerStatus, RangeStatus, SessionStatus,
+    State, Traffic,
 };
 
 use crate::bfd;
@@ -45,6 +46,7 @@ use crate::session::{Fault, Local, Peer};
 use crate::types::{Family, FamilySet, InterfaceName, PeerKey};
 use deferral::Deferral;
 use hub::{Hub, next_hops, rib_peer};
+use ranges::Ranges;
 
 /// A BGP speaker. See the module for the order of calls.
 #[derive(Debug)]
@@ -53,6 +55,7 @@ pub struct Speaker {
     /// By index; a removed peer leaves a place for the next.
     peers: Vec<Option<Peer>>,
     by_key: BTreeMap<PeerKey, PeerId>,
+    ranges: Ranges,
     hub: Hub,
     deferral: Deferral,
     /// The listening sockets have to be told anew.
@@ -75,6 +78,7 @@ impl Speaker {
             config,
             peers: Vec::new(),
             by_key: BTreeMap::new(),
+            ranges: Ranges::default(),
             hub: Hub::new(rib, now),
             deferral: Deferral::new(deadline),
             listen_changed: false,
@@ -91,9 +95,24 @@ impl Speaker {
         config.validate()?;
         config.validate_for(self.config.local_as)?;
         let key = config.key();
-        if self.by_key.contains_key(&key) {
-            return Err(ConfigError::DuplicatePeer(key));
+        if let Some(id) = self.peer_id(key) {
+            // One that came from a range is configured from now on.
+            if !self.ranges.release(id) {
+                return Err(ConfigError::DuplicatePeer(key));
+            }
+            self.listen_changed = true;
+            self.update_peer(config, now)?;
+            return Ok(id);
         }
+        let id = self.insert_peer(config, now);
+        self.listen_changed = true;
+        self.after(now);
+        Ok(id)
+    }
+
+    /// Makes a peer of an address that none has.
+    fn insert_peer(&mut self, config: PeerConfig, now: Instant) -> PeerId {
+        let key = config.key();
         let place = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
         let id = PeerId(place as u32);
         self.hub.rib.add_peer(id, rib_peer(&config));
@@ -118,9 +137,7 @@ impl Speaker {
         }
         self.peers[place] = Some(peer);
         self.by_key.insert(key, id);
-        self.listen_changed = true;
-        self.after(now);
-        Ok(id)
+        id
     }
 
     /// Changes the peer with `config`'s key; its session is reset only if
@@ -172,7 +189,16 @@ impl Speaker {
     pub fn remove_peer(&mut self, peer: impl Into<PeerKey>, now: Instant) -> Result<(), ConfigError> {
         self.hub.clock = now;
         let key = peer.into();
-        let id = self.by_key.remove(&key).ok_or(ConfigError::UnknownPeer(key))?;
+        let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
+        self.take_peer(id, key, now);
+        self.listen_changed = true;
+        self.after(now);
+        Ok(())
+    }
+
+    fn take_peer(&mut self, id: PeerId, key: PeerKey, now: Instant) {
+        self.by_key.remove(&key);
+        self.ranges.release(id);
         if let Some(mut peer) = self.peers[id.0 as usize].take() {
             peer.stop(Fault::Deconfigured, now, &mut self.hub);
             if peer.config().bfd.is_some() {
@@ -180,12 +206,9 @@ impl Speaker {
             }
             self.hub.rib.remove_peer(id);
         }
-        self.listen_changed = true;
-        self.after(now);
-        Ok(())
     }
 
-    /// The index of a configured peer.
+    /// The index of a peer.
     pub fn peer_id(&self, peer: impl Into<PeerKey>) -> Option<PeerId> {
         self.by_key.get(&peer.into()).copied()
     }
@@ -273,7 +296,10 @@ impl Speaker {
             return Err(Refusal::Stopped);
         }
         let key = PeerKey::new(remote.ip(), interface);
-        let id = self.peer_id(key).ok_or(Refusal::UnknownPeer(key))?;
+        let id = match self.peer_id(key) {
+            Some(id) => id,
+            None => self.admit(key, now)?,
+        };
         let peer = self.peers[id.0 as usize].as_mut().ok_or(Refusal::UnknownPeer(key))?;
         let accepted = peer.handle_accepted(local, remote, now, &mut self.hub);
         self.after(now);
@@ -333,7 +359,11 @@ impl Speaker {
     pub fn poll_action(&mut self) -> Option<Action> {
         if std::mem::take(&mut self.listen_changed) {
             // Before anything that could make the peer come.
-            return Some(Action::Listen(self.peers.iter().flatten().map(Peer::listen_key).collect()));
+            let configured = self.peers.iter().flatten().filter(|peer| self.ranges.of(peer.id()).is_none());
+            return Some(Action::Listen(configured.map(Peer::listen_key).collect()));
+        }
+        if let Some(keys) = self.ranges.take_listen() {
+            return Some(Action::ListenRanges(keys));
         }
         self.hub.actions.pop_front()
     }
@@ -406,12 +436,13 @@ impl Speaker {
         self.hub.rib.unwatch(&prefix.trunc());
     }
 
-    /// Every configured peer, by address.
+    /// Every peer, configured or of a range, by address.
     pub fn peers(&self, now: Instant) -> Vec<PeerStatus> {
         let by_key = self.by_key.values().filter_map(|id| self.peers[id.0 as usize].as_ref());
         by_key
             .map(|peer| {
                 let mut status = peer.status(now);
+                status.range = self.ranges.of(peer.id());
                 for row in &mut status.families {
                     let counts = self.hub.rib.counts(peer.id(), row.family);
                     row.received = counts.received;
@@ -457,7 +488,8 @@ impl Speaker {
         if self.hub.frozen {
             return;
         }
-        let ready = self.deferral.take_ready(now, self.peers.iter().flatten());
+        self.drop_spent(now);
+        let ready = self.deferral.take_ready(now, self.peers.iter().flatten(), self.ranges.any());
         for family in ready.iter() {
             self.hub.rib.release(family);
             self.hub.events.push_back(Event::Converged { family });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use net_support::{Node, Options, join, join_with, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use trunkline_bgp::config::{Password, PeerConfig, SpeakerConfig};
+use trunkline_bgp::config::{Password, PeerConfig, PeerRange, SpeakerConfig};
 use trunkline_bgp::net::{self, CommandError, ShellConfig, Stopped};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::{Change, Event, State, Stop};
@@ -310,4 +310,28 @@ async fn connect_from(local: IpAddr, remote: SocketAddr) -> std::io::Result<TcpS
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::new(local, 0))?;
     socket.connect(remote).await
+}
+
+#[tokio::test]
+async fn neighbours_come_from_a_prefix_signed_by_its_key_and_not_from_elsewhere() {
+    let waiting = Node::new("127.7.40.1", 1).await;
+    let (inside, outside) = (Node::new("127.7.41.2", 2).await, Node::new("127.7.42.2", 2).await);
+    let mut template = PeerConfig::new(waiting.address, Asn(2));
+    template.password = password("everybody's");
+    template.next_hop_v4 = Some([192, 0, 2, 1].into());
+    let range = PeerRange::new("127.7.41.0/24".parse().unwrap(), 1, template);
+    waiting.handle.set_ranges(vec![range.clone()]).await.unwrap();
+    let mut to_waiting = inside.peer(&waiting);
+    to_waiting.password = password("everybody's");
+    inside.handle.add_peer(to_waiting).await.unwrap();
+    outside.handle.add_peer(outside.peer(&waiting)).await.unwrap();
+    inside.established(&waiting).await;
+    let status = waiting.established(&inside).await;
+    assert_eq!((status.range, status.state), (Some(range.prefix), State::Established));
+    outside.until(waiting.address, "refused", |peer| peer.last_error.is_some()).await;
+    assert_eq!(waiting.handle.peers().await.unwrap().len(), 1);
+    assert!(waiting.handle.refused() > 0);
+    assert_eq!(waiting.handle.ranges().await.unwrap()[0].peers, 1);
+    waiting.handle.set_ranges(Vec::new()).await.unwrap();
+    assert!(waiting.handle.peers().await.unwrap().is_empty());
 }

@@ -297,7 +297,9 @@ impl World {
                     assert!(self.pipes.contains_key(&conn), "{conn} is not there")
                 }
                 // No peer of this target has BFD.
-                Action::SetBfd { .. } | Action::RemoveBfd { .. } => panic!("{action:?} for nobody"),
+                Action::SetBfd { .. } | Action::RemoveBfd { .. } | Action::ListenRanges(_) => {
+                    panic!("{action:?} for nobody")
+                }
                 Action::Listen(keys) => assert!(keys.len() <= PEERS.len()),
             }
         }

@@ -50,6 +50,17 @@ pub fn agent(status: &AgentStatus) -> String {
         ),
         None => line("bgp", "none: no BGP network is on this node".to_owned()),
     }
+    for range in status.bgp.iter().flat_map(|bgp| &bgp.ranges) {
+        let refused = match range.refused {
+            0 => String::new(),
+            refused => format!(", {refused} connections REFUSED over the limit"),
+        };
+        let (there, limit) = (range.peers, range.limit);
+        line(
+            "neighbours",
+            format!("{there} of {limit} from {}, AS {}{refused}", range.prefix, range.remote_as),
+        );
+    }
     for station in status.bgp.iter().flat_map(|bgp| &bgp.stations) {
         let state = if station.connected { "connected" } else { "NOT CONNECTED" };
         let error = station.last_error.as_ref().filter(|_| !station.connected);
@@ -124,7 +135,7 @@ pub fn peers(peers: &[Peer]) -> String {
         let sum =
             |count: fn(&PeerFamily) -> usize| peer.families.iter().map(count).sum::<usize>().to_string();
         columns.row([
-            peer.name(),
+            if peer.range.is_some() { format!("{} (dynamic)", peer.name()) } else { peer.name() },
             peer.remote_as.to_string(),
             if peer.shutdown { "Shutdown".to_owned() } else { peer.state.clone() },
             duration(peer.state_seconds),
@@ -146,6 +157,7 @@ pub fn peer(peer: &Peer) -> String {
         let _ = writeln!(text, "{name:<22} {value}");
     };
     line("peer", peer.name());
+    peer.range.iter().for_each(|prefix| line("", format!("dynamic: it came from {prefix}")));
     line("AS", format!("{}, this side {}", peer.remote_as, peer.local_as));
     line("state", format!("{} for {}", peer.state, duration(peer.state_seconds)));
     if !peer.rules.is_empty() {

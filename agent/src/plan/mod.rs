@@ -77,8 +77,10 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     plan.kernel = plan_kernel(&plan, table, &peers, intent);
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
     let mut planned_peers = peers::plan(&peers, &sets, &mut errors);
+    let mut planned_ranges = peers::plan_ranges(&peers, &sets, &mut errors);
     if graceful_shutdown {
-        planned_peers.values_mut().for_each(|peer| peer.paths.graceful_shutdown = true);
+        let templates = planned_ranges.values_mut().map(|range| &mut range.template);
+        planned_peers.values_mut().chain(templates).for_each(|peer| peer.paths.graceful_shutdown = true);
     }
     plan.bgp = Some(BgpPlan {
         local_as: Asn(underlay.spec.net_id.unwrap_or_default()),
@@ -86,7 +88,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         graceful_shutdown,
         optional_peers: peers
             .iter()
-            .filter(|peer| peer.spec.allow_not_established)
+            .filter(|peer| peer.spec.allow_not_established && peer.is_configured())
             .filter_map(peers::Peer::key)
             .collect(),
         originate: plan
@@ -97,6 +99,11 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
             .map(|prefix| (*prefix, Origination::default()))
             .collect(),
         unnumbered: peers.iter().filter_map(peers::Peer::unnumbered).collect(),
+        optional_ranges: peers::ranges(&peers)
+            .filter(|(peer, _)| peer.spec.allow_not_established)
+            .map(|(_, prefix)| prefix)
+            .collect(),
+        ranges: planned_ranges,
         peers: planned_peers,
     });
     if errors.is_empty() { Ok(plan) } else { Err(errors) }

@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use trunkline_api::resources::{self, Bfd, BgpPeer, Endpoint, Network};
 use trunkline_bgp::bfd::BfdConfig;
 use trunkline_bgp::config::{
-    AddPath, LocalAs, NextHopRule, Password, PathRules, PeerConfig, RemovePrivateAs,
+    AddPath, LocalAs, NextHopRule, Password, PathRules, PeerConfig, PeerRange, RemovePrivateAs,
 };
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
@@ -23,8 +24,6 @@ pub(super) struct Peer<'a> {
     pub(super) spec: &'a BgpPeer,
     /// None while an unnumbered peer is not found.
     pub(super) address: Option<IpAddr>,
-    /// The address is found by router advertisements.
-    is_unnumbered: bool,
     interface: Option<InterfaceName>,
     source: Option<IpAddr>,
     /// The link that the session runs over.
@@ -34,12 +33,32 @@ pub(super) struct Peer<'a> {
     internal: bool,
     /// On a network that the host is connected to.
     connected: bool,
+    origin: Origin,
+}
+
+/// How a peer came into the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// Configured by its address.
+    Numbered,
+    /// Configured by its interface; the address is found by router advertisements.
+    Unnumbered,
+    /// It stands for all that may come from a prefix; its address is only some address of it.
+    Range(IpNet),
+    /// It came from a prefix, and has a session.
+    Came,
 }
 
 impl Peer<'_> {
-    /// What the speaker knows it by.
+    /// It stands in the manifest by itself.
+    pub(super) fn is_configured(&self) -> bool {
+        matches!(self.origin, Origin::Numbered | Origin::Unnumbered)
+    }
+
+    /// What the speaker knows it by; none while it is not found, and of a prefix.
     pub(super) fn key(&self) -> Option<PeerKey> {
-        Some(PeerKey::new(self.address?, self.interface))
+        let address = self.address.filter(|_| !matches!(self.origin, Origin::Range(_)))?;
+        Some(PeerKey::new(address, self.interface))
     }
 
     /// How far the search for it is, if it has to be searched for.
@@ -50,7 +69,7 @@ impl Peer<'_> {
             link: self.link.filter(|link| link.up).map(|link| link.index),
             found: self.address.is_some(),
         };
-        self.interface.filter(|_| self.is_unnumbered).map(|interface| (interface, unnumbered))
+        self.interface.filter(|_| self.origin == Origin::Unnumbered).map(|interface| (interface, unnumbered))
     }
 
     /// What this peer advertises is routed, instead of a default route to it.
@@ -90,15 +109,60 @@ impl Peer<'_> {
     }
 }
 
+impl<'a> Peer<'a> {
+    /// The peer of the manifest with this index, with what the host knows of it.
+    fn read(
+        network: &'a Network,
+        host: &'a Host,
+        (index, spec): (usize, &'a BgpPeer),
+        origin: Origin,
+        (address, interface): (Option<IpAddr>, Option<InterfaceName>),
+        errors: &mut Vec<PlanError>,
+    ) -> Peer<'a> {
+        let source = spec.source().unwrap_or_else(|error| {
+            errors.push(peer_field(network.name(), index, "sourceAddress", error));
+            None
+        });
+        let mut peer = Peer {
+            network: network.name(),
+            index,
+            spec,
+            address,
+            interface,
+            source,
+            link: None,
+            session: None,
+            internal: network.spec.net_id == Some(spec.asn),
+            connected: interface.is_some()
+                || address.is_some_and(|address| connected_link(host, address).is_some()),
+            origin,
+        };
+        let key = peer.key();
+        peer.session = host.sessions.iter().find(|session| Some(session.peer) == key);
+        let local = source.or_else(|| peer.session.and_then(|session| session.local));
+        peer.link = link_of(host, address, interface, local);
+        peer
+    }
+}
+
 /// The network's peers; errors are about addresses that are none.
 pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<PlanError>) -> Vec<Peer<'a>> {
     let mut peers = Vec::new();
+    let mut ranges = Vec::new();
     for (index, spec) in network.peers().iter().enumerate() {
-        let (field, address, interface) = match spec.endpoint() {
-            Ok(Endpoint::Address(address, interface)) => ("address", Some(address), interface),
-            Ok(Endpoint::Interface(interface)) => ("interface", None, Some(interface)),
+        let (field, origin, address, interface) = match spec.endpoint() {
+            Ok(Endpoint::Address(address, interface)) => {
+                ("address", Origin::Numbered, Some(address), interface)
+            }
+            Ok(Endpoint::Interface(interface)) => ("interface", Origin::Unnumbered, None, Some(interface)),
+            Ok(Endpoint::Prefix(prefix)) => {
+                ranges.push((index, spec, prefix));
+                let some = prefix.hosts().next().unwrap_or(prefix.addr());
+                ("prefix", Origin::Range(prefix), Some(some), None)
+            }
             Err(error) => {
-                errors.push(peer_field(network.name(), index, "address", error));
+                let field = if spec.prefix.is_some() { "prefix" } else { "address" };
+                errors.push(peer_field(network.name(), index, field, error));
                 continue;
             }
         };
@@ -109,32 +173,18 @@ pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<Pl
                 continue;
             }
         };
-        let is_unnumbered = address.is_none();
         let address = address.or_else(|| found(host, interface?));
-        let key = address.map(|address| PeerKey::new(address, interface));
-        let source = spec.source().unwrap_or_else(|error| {
-            errors.push(peer_field(network.name(), index, "sourceAddress", error));
-            None
-        });
-        let session = host.sessions.iter().find(|session| Some(session.peer) == key);
-        let local = source.or_else(|| session.and_then(|session| session.local));
-        let link = link_of(host, address, interface, local);
-        let internal = network.spec.net_id == Some(spec.asn);
-        let connected =
-            interface.is_some() || address.is_some_and(|address| connected_link(host, address).is_some());
-        peers.push(Peer {
-            network: network.name(),
-            index,
-            spec,
-            address,
-            is_unnumbered,
-            interface,
-            source,
-            link,
-            session,
-            internal,
-            connected,
-        });
+        peers.push(Peer::read(network, host, (index, spec), origin, (address, interface), errors));
+    }
+    let configured: Vec<PeerKey> = peers.iter().filter_map(Peer::key).collect();
+    for session in host.sessions.iter().filter(|session| !configured.contains(&session.peer)) {
+        let (address, interface) = (session.peer.address(), session.peer.interface());
+        let holding = ranges.iter().filter(|(_, _, prefix)| prefix.contains(&address));
+        // As the speaker chooses.
+        if let Some(&(index, spec, _)) = holding.max_by_key(|(_, _, prefix)| prefix.prefix_len()) {
+            let endpoint = (Some(address), interface);
+            peers.push(Peer::read(network, host, (index, spec), Origin::Came, endpoint, errors));
+        }
     }
     peers
 }
@@ -192,7 +242,7 @@ pub(super) fn plan(
     let some_import = peers.iter().any(Peer::imports);
     let reflects = peers.iter().any(|peer| peer.spec.route_reflector_client);
     let mut planned = BTreeMap::new();
-    for peer in peers {
+    for peer in peers.iter().filter(|peer| peer.is_configured()) {
         // Fields are checked of those too that are not found yet.
         let config = config(peer, some_import, reflects, sets, errors);
         if peer.address.is_some() {
@@ -200,6 +250,31 @@ pub(super) fn plan(
         }
     }
     planned
+}
+
+/// Those that stand for a prefix, with it.
+pub(super) fn ranges<'a>(peers: &'a [Peer<'a>]) -> impl Iterator<Item = (&'a Peer<'a>, IpNet)> {
+    peers.iter().filter_map(|peer| match peer.origin {
+        Origin::Range(prefix) => Some((peer, prefix)),
+        _ => None,
+    })
+}
+
+/// The speaker's ranges.
+pub(super) fn plan_ranges(
+    peers: &[Peer<'_>],
+    sets: &Sets<'_>,
+    errors: &mut Vec<PlanError>,
+) -> BTreeMap<IpNet, PeerRange> {
+    let some_import = peers.iter().any(Peer::imports);
+    let reflects = peers.iter().any(|peer| peer.spec.route_reflector_client);
+    ranges(peers)
+        .map(|(peer, prefix)| {
+            let limit = peer.spec.limit.unwrap_or(BgpPeer::DEFAULT_LIMIT);
+            let template = config(peer, some_import, reflects, sets, errors);
+            (prefix, PeerRange::new(prefix, limit, template))
+        })
+        .collect()
 }
 
 fn config(
@@ -297,7 +372,7 @@ fn config(
     // What this node calls its next hop in the family that the session does not run over: its address on the same link.
     match address {
         // An unnumbered link's is link-local in both families (RFC 8950).
-        _ if peer.is_unnumbered => {}
+        _ if peer.origin == Origin::Unnumbered => {}
         IpAddr::V4(_) => config.next_hop_v6 = peer.link.and_then(address_v6),
         IpAddr::V6(_) => config.next_hop_v4 = peer.link.and_then(address_v4),
     }

@@ -357,6 +357,48 @@ fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
 }
 
 #[test]
+fn neighbours_from_a_prefix_are_peers_once_they_have_come() {
+    let peers = |import: serde_json::Value| {
+        serde_json::json!([
+            {"asn": 65001, "address": "192.0.2.1"},
+            {"asn": 65010, "prefix": "192.0.2.0/24", "limit": 7, "import": import, "password": "s3cret"},
+            {"asn": 65011, "prefix": "2001:db8:0:2::/64", "allowNotEstablished": true},
+        ])
+    };
+    let came = ["192.0.2.1", "192.0.2.3", "198.51.100.1"].map(|peer| session(peer, true, None));
+    let plan_of = |import, sessions: Vec<Session>| {
+        let mut intent = usual();
+        intent.networks = vec![bgp("rack", 65100, peers(import))];
+        plan(&intent, &host(sessions)).unwrap()
+    };
+    let none = plan_of(serde_json::Value::Null, Vec::new());
+    let bgp = none.bgp.as_ref().unwrap();
+    assert_eq!(bgp.peers.keys().map(ToString::to_string).collect::<Vec<_>>(), ["192.0.2.1"]);
+    let prefixes = ["192.0.2.0/24", "2001:db8:0:2::/64"].map(|prefix| prefix.parse::<IpNet>().unwrap());
+    assert!(bgp.ranges.keys().eq(&prefixes));
+    let range = &bgp.ranges[&prefixes[0]];
+    assert_eq!((range.limit, range.template.remote_as), (7, Asn(65010)));
+    assert_eq!(range.template.password.as_ref().unwrap().expose(), b"s3cret");
+    assert_eq!(bgp.ranges[&prefixes[1]].limit, 100);
+    assert_eq!(
+        bgp.ranges[&prefixes[1]].template.next_hop_v4,
+        Some("192.0.2.2".parse().unwrap()),
+        "by the link"
+    );
+    assert_eq!(bgp.optional_ranges, [prefixes[1]].into());
+    assert!(gateways(&none, "0.0.0.0/0").is_empty(), "nobody is there");
+
+    // Who has come is a next hop; a stranger's session is not.
+    let some = plan_of(serde_json::Value::Null, came.to_vec());
+    assert_eq!(gateways(&some, "0.0.0.0/0"), ["192.0.2.1", "192.0.2.3"]);
+    assert_eq!(some.bgp, none.bgp, "the speaker is told nothing new");
+    // Or has its routes imported.
+    let importing = plan_of(serde_json::json!({"default": "accept"}), came.to_vec());
+    assert_eq!(gateways(&importing, "0.0.0.0/0"), ["192.0.2.1"]);
+    assert_eq!(importing.kernel.learned.unwrap().peers, [("192.0.2.3".parse().unwrap(), Some(3))].into());
+}
+
+#[test]
 fn bfd_is_multihop_where_the_peer_may_be_behind_a_router() {
     let peers = serde_json::json!([
         {"asn": 65001, "address": "192.0.2.1", "bfd": {}},

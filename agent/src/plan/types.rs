@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
-use trunkline_bgp::config::PeerConfig;
+use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
@@ -186,6 +186,10 @@ pub struct BgpPlan {
     pub optional_peers: BTreeSet<PeerKey>,
     /// Peers that are found by router advertisements, by interface; in `peers` once they are.
     pub unnumbered: BTreeMap<InterfaceName, Unnumbered>,
+    /// Prefixes that dynamic neighbours come from.
+    pub ranges: BTreeMap<IpNet, PeerRange>,
+    /// Of these, the ones without whose neighbours a pod may be ready.
+    pub optional_ranges: BTreeSet<IpNet>,
     /// What is advertised besides the pods.
     pub originate: BTreeMap<IpNet, Origination>,
 }

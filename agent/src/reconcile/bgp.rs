@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
-use trunkline_bgp::config::PeerConfig;
+use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::{CommandError, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::Change;
@@ -21,6 +21,7 @@ pub(super) struct Told {
     pub(super) local_as: Asn,
     pub(super) router_id: Ipv4Addr,
     peers: BTreeMap<PeerKey, PeerConfig>,
+    ranges: BTreeMap<IpNet, PeerRange>,
     prefixes: Prefixes,
     complete: bool,
 }
@@ -77,6 +78,7 @@ impl Told {
             local_as: plan.local_as,
             router_id: plan.router_id,
             peers: BTreeMap::new(),
+            ranges: BTreeMap::new(),
             prefixes: Prefixes::new(),
             complete: false,
         }
@@ -126,6 +128,18 @@ impl Told {
                 }
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),
                 Err(error) => faults.push(format!("peer {}: {error}", peer.key())),
+            }
+        }
+        // After the peers: one that is configured by itself from now on keeps its session.
+        if self.ranges != plan.ranges {
+            match self.handle.set_ranges(plan.ranges.values().cloned().collect()).await {
+                Ok(()) => {
+                    let prefixes: Vec<String> = plan.ranges.keys().map(IpNet::to_string).collect();
+                    tracing::info!(prefixes = prefixes.join(","), "dynamic neighbours may come");
+                    self.ranges.clone_from(&plan.ranges);
+                }
+                Err(CommandError::Stopped(stopped)) => return Err(stopped),
+                Err(error) => faults.push(error.to_string()),
             }
         }
         let changes = prefix_changes(&self.prefixes, &prefixes);

@@ -82,6 +82,8 @@ pub struct BgpView {
     pub optional: BTreeSet<PeerKey>,
     /// Unnumbered peers that are not found yet.
     pub waiting: Vec<Waiting>,
+    /// Prefixes of whose dynamic neighbours, or of the other peers, one has to be there before a pod is ready.
+    pub required_ranges: Vec<IpNet>,
     /// Families whose first selection is done.
     pub converged: Vec<String>,
 }

@@ -447,6 +447,7 @@ impl Task {
         let gated = bgp.is_some_and(|bgp| {
             bgp.peers.keys().any(|peer| !bgp.optional_peers.contains(peer))
                 || bgp.unnumbered.values().any(|peer| !peer.optional)
+                || bgp.ranges.keys().any(|prefix| !bgp.optional_ranges.contains(prefix))
         });
         let prefixes: Vec<_> = pod_plan.originate.keys().copied().collect();
         if let Some(running) = &mut self.running
@@ -625,6 +626,11 @@ impl Task {
                 self.sessions.entry(address).or_default().complete.insert(family);
                 self.drain();
             }
+            // Its entry stays: where its routes led is told once, and it may come again.
+            Event::PeerGone { address, .. } => tracing::info!(peer = %address, "dynamic neighbour gone"),
+            Event::RangeFull { prefix, limit, refused } => {
+                tracing::warn!(%prefix, limit, %refused, "no more dynamic neighbours: the limit is reached");
+            }
             Event::Advertised { .. } => {}
             Event::Converged { family } => {
                 tracing::info!(%family, "converged");
@@ -679,6 +685,10 @@ impl Task {
                 graceful_shutdown: plan.graceful_shutdown,
                 optional: plan.optional_peers.clone(),
                 waiting: self.search.waiting(&plan.unnumbered),
+                required_ranges: {
+                    let required = |prefix: &&_| !plan.optional_ranges.contains(*prefix);
+                    plan.ranges.keys().filter(required).copied().collect()
+                },
                 converged: self.converged.iter().map(|family| family.to_string()).collect(),
             }),
             networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),

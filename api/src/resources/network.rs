@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::meta::{Count, ObjectMeta, is_default, null_default};
@@ -107,7 +108,7 @@ pub struct GracefulShutdown {
 pub struct BgpPeer {
     /// Its AS number, 1 to 4294967295.
     pub asn: u32,
-    /// Its address; a link-local one with its interface, `fe80::1%eth1`. Not given: `interface` is. See
+    /// Its address; a link-local one with its interface, `fe80::1%eth1`. Not given: `interface` or `prefix` is. See
     /// [`BgpPeer::endpoint`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub address: String,
@@ -128,6 +129,12 @@ pub struct BgpPeer {
     /// and IPv4 is routed by it too (RFC 8950).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    /// Dynamic neighbours: whoever connects from this prefix is a peer like this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// With `prefix`: the most peers that may be there at a time, at least 1; 100 unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
     /// Its TCP port; 179 unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
@@ -262,6 +269,8 @@ pub enum Endpoint<'a> {
     Address(IpAddr, Option<&'a str>),
     /// On an interface, at the address that is found there.
     Interface(&'a str),
+    /// Somewhere in a prefix: whoever comes from there (a dynamic neighbour).
+    Prefix(IpNet),
 }
 
 /// Several paths of a prefix, in both families (RFC 7911); either way only if the peer wants it too.
@@ -385,10 +394,22 @@ impl BgpPeer {
     /// The longest TCP-MD5 key that the kernel takes, in octets.
     pub const MAX_PASSWORD: usize = 80;
 
-    /// Where it is: `interface` where there is no `address`.
+    /// The most peers of a `prefix` where `limit` does not say.
+    pub const DEFAULT_LIMIT: u32 = 100;
+
+    /// Where it is: `interface` or `prefix` where there is no `address`.
     pub fn endpoint(&self) -> Result<Endpoint<'_>, ValueError> {
-        if let (true, Some(interface)) = (self.address.is_empty(), &self.interface) {
-            return Ok(Endpoint::Interface(interface));
+        match (&self.interface, &self.prefix) {
+            _ if !self.address.is_empty() => {}
+            (Some(interface), _) => return Ok(Endpoint::Interface(interface)),
+            (None, Some(prefix)) => {
+                let prefix = prefix.parse::<IpNet>().map_err(|_| ValueError {
+                    value: prefix.clone(),
+                    expected: "a prefix, such as 10.1.0.0/24 or 2001:db8:1::/64",
+                })?;
+                return Ok(Endpoint::Prefix(prefix.trunc()));
+            }
+            (None, None) => {}
         }
         let (address, interface) = match self.address.split_once('%') {
             Some((address, interface)) => (address, Some(interface)),

@@ -1,5 +1,6 @@
 //! Rules of a BGP peer and its policy: everything that would otherwise fail at the socket, in OPEN, or silently.
 
+use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -22,10 +23,11 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
     if network.peers().is_empty() {
         faults.add(
             "spec.config.bgpPeers",
-            "missing: mode BGP needs at least one router, with asn and address (or interface)",
+            "missing: mode BGP needs at least one router, with asn and address (or interface, or prefix)",
         );
     }
-    let (mut seen, mut keys, mut unnumbered) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+    let (mut seen, mut keys) = (BTreeSet::new(), BTreeMap::new());
+    let (mut unnumbered, mut ranges) = (BTreeSet::new(), BTreeSet::new());
     let none = BTreeMap::new();
     let sets = network.spec.config.as_ref().map_or(&none, |config| &config.prefix_sets);
     policy::check_sets(sets, faults);
@@ -41,8 +43,26 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
                 }
                 continue;
             }
+            Ok(Endpoint::Prefix(prefix)) => {
+                if !ranges.insert(prefix) {
+                    check.fault("prefix", format!("{prefix} is there twice: leave one of them"));
+                }
+                continue;
+            }
             Err(_) => continue,
         };
+        let holding = network.peers().iter().find_map(|other| match other.endpoint() {
+            Ok(Endpoint::Prefix(prefix)) if prefix.contains(&address) && is_signed(other) => Some(prefix),
+            _ => None,
+        });
+        if let Some(prefix) = holding.filter(|_| !is_signed(peer)) {
+            check.fault(
+                "password",
+                format!(
+                    "missing: everybody from {prefix} has to sign (TCP-MD5), and {address} is in it: write its password"
+                ),
+            );
+        }
         let key = (peer.password(), &peer.password_file);
         if !seen.insert((address, interface)) {
             check.fault("address", format!("{} is there twice: leave one of them", peer.address));
@@ -71,7 +91,7 @@ impl PeerCheck<'_, '_> {
 
     fn all(&mut self, local_as: Option<u32>, sets: &BTreeMap<String, Vec<PrefixMatch>>) {
         check_asn(format!("{}.asn", self.path), self.peer.asn, self.faults);
-        self.addresses();
+        self.endpoint();
         self.password();
         self.timers();
         self.hops(local_as);
@@ -91,21 +111,74 @@ impl PeerCheck<'_, '_> {
         }
     }
 
-    fn addresses(&mut self) {
-        let (address, interface) = match self.peer.endpoint() {
-            Ok(Endpoint::Address(address, interface)) => (address, interface),
-            Ok(Endpoint::Interface(interface)) => return self.unnumbered(interface),
-            Err(_) if self.peer.address.is_empty() => {
-                return self.fault("address", "missing: write the router's address, or instead `interface`, where it is alone on a link");
-            }
-            Err(error) => return self.fault("address", error.to_string()),
-        };
-        if let Some(interface) = &self.peer.interface {
+    /// Exactly one of address, interface and prefix, and that a good one.
+    fn endpoint(&mut self) {
+        let peer = self.peer;
+        let interface = peer.interface.as_deref().unwrap_or_default();
+        let prefix = peer.prefix.as_deref().unwrap_or_default();
+        let ways = [("address", peer.address.as_str()), ("interface", interface), ("prefix", prefix)];
+        let mut given = ways.into_iter().filter(|(_, value)| !value.is_empty());
+        let first = given.next();
+        if let (Some((first, _)), Some((second, value))) = (first, given.next()) {
+            let hint = match (first, second) {
+                ("address", "interface") => {
+                    format!(" (a link-local address has its interface behind it, `fe80::1%{interface}`)")
+                }
+                _ => String::new(),
+            };
+            self.fault(second, format!("{value}: `{first}` is there too: leave one of the two{hint}"));
+        }
+        if peer.limit.is_some() && prefix.is_empty() {
             self.fault(
-                "interface",
-                format!("{interface}: there is an address too: leave one of the two (a link-local address has its interface behind it, `fe80::1%{interface}`)"),
+                "limit",
+                "it is how many may come from a prefix: leave it out, or write prefix in place of address",
             );
         }
+        match peer.endpoint() {
+            _ if first.is_none() => self.fault(
+                "address",
+                "missing: write the router's address, `interface` where it is alone on a link, or `prefix` for neighbours that come by themselves",
+            ),
+            Ok(Endpoint::Address(address, interface)) => self.address(address, interface),
+            Ok(Endpoint::Interface(interface)) => self.unnumbered(interface),
+            Ok(Endpoint::Prefix(prefix)) => self.range(prefix),
+            Err(error) if peer.address.is_empty() => self.fault("prefix", error.to_string()),
+            Err(error) => self.fault("address", error.to_string()),
+        }
+    }
+
+    /// Neighbours that are known by where they come from.
+    fn range(&mut self, prefix: IpNet) {
+        let (shown, peer) = (self.peer.prefix.as_deref().unwrap_or_default(), self.peer);
+        if !super::subnet::is_canonical(shown) {
+            self.fault("prefix", format!("{shown} has host bits: write {prefix}"));
+        }
+        if prefix.addr().is_multicast() || is_link_local_v6(prefix.addr()) {
+            self.fault(
+                "prefix",
+                format!("no neighbour comes from {shown}: write a prefix of unicast addresses that are not link-local"),
+            );
+        }
+        if peer.limit == Some(0) {
+            self.fault("limit", "0 lets nobody in: write 1 or more, or leave it out for 100");
+        }
+        if peer.port.is_some() {
+            self.fault(
+                "port",
+                "nobody is connected to, neighbours from a prefix come by themselves: leave it out",
+            );
+        }
+        if let Ok(Some(source)) = peer.source()
+            && source.is_ipv4() != prefix.addr().is_ipv4()
+        {
+            self.fault(
+                "sourceAddress",
+                format!("{source} and {prefix} are of different families: write one of the prefix's family"),
+            );
+        }
+    }
+
+    fn address(&mut self, address: IpAddr, interface: Option<&str>) {
         let shown = &self.peer.address;
         if let Some(wrong) = not_a_host(address) {
             self.fault("address", format!("{shown} is {wrong}: write the address of the router"));
@@ -383,6 +456,11 @@ pub(super) fn not_a_host(address: IpAddr) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// Whether there is a TCP-MD5 key.
+fn is_signed(peer: &BgpPeer) -> bool {
+    peer.password().is_some() || peer.password_file.is_some()
 }
 
 fn is_link_local_v6(address: IpAddr) -> bool {

@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indexmap::IndexMap;
+use ipnet::IpNet;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::error::Stopped;
@@ -27,6 +28,7 @@ enum Subject {
     LongLivedStale(PeerKey, Family),
     StaleSwept(PeerKey, Family),
     Converged(Family),
+    RangeFull(IpNet),
 }
 
 #[derive(Debug, Default)]
@@ -63,7 +65,9 @@ impl EventSender {
     /// Never waits.
     pub(super) fn send(&self, event: Event) {
         let subject = match &event {
-            Event::PeerUp { address, .. } | Event::PeerDown { address, .. } => Subject::Session(*address),
+            Event::PeerUp { address, .. }
+            | Event::PeerDown { address, .. }
+            | Event::PeerGone { address, .. } => Subject::Session(*address),
             Event::PeerError { address, .. } => Subject::Error(*address),
             Event::Bfd { address, .. } => Subject::Bfd(*address),
             Event::MalformedUpdate { address, .. } => Subject::Malformed(*address),
@@ -71,6 +75,7 @@ impl EventSender {
             Event::LongLivedStale { address, family, .. } => Subject::LongLivedStale(*address, *family),
             Event::StaleSwept { address, family, .. } => Subject::StaleSwept(*address, *family),
             Event::Converged { family } => Subject::Converged(*family),
+            Event::RangeFull { prefix, .. } => Subject::RangeFull(*prefix),
             // Resolves a watch and is nobody else's.
             Event::Advertised { .. } => return,
         };

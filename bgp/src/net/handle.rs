@@ -17,9 +17,9 @@ use super::dump::Dump;
 use super::error::{CommandError, Stopped};
 use super::owner::Owner;
 use crate::bmp::StationConfig;
-use crate::config::PeerConfig;
+use crate::config::{PeerConfig, PeerRange};
 use crate::rib::Origination;
-use crate::speaker::{Change, Explanation, PeerStatus, Route, Stop};
+use crate::speaker::{Change, Explanation, PeerStatus, RangeStatus, Route, Stop};
 use crate::types::{PeerId, PeerKey};
 
 /// A command to the owner.
@@ -46,7 +46,7 @@ impl SpeakerHandle {
 
     /// Adds a peer and starts its session. Fails if it is there already or a field is out of range.
     pub async fn add_peer(&self, config: PeerConfig) -> Result<PeerId, CommandError> {
-        self.call(move |owner, now| owner.add_peer(config, now)).await?.map_err(CommandError::from)
+        self.call(move |owner, now| owner.speaker.add_peer(config, now)).await?.map_err(CommandError::from)
     }
 
     /// Changes the peer with `config`'s key; resets its session only where the protocol has to.
@@ -57,7 +57,19 @@ impl SpeakerHandle {
     /// Removes a peer, with a Cease that says so, and everything learned from it.
     pub async fn remove_peer(&self, peer: impl Into<PeerKey>) -> Result<(), CommandError> {
         let key = peer.into();
-        self.call(move |owner, now| owner.remove_peer(key, now)).await?.map_err(CommandError::from)
+        self.call(move |owner, now| owner.speaker.remove_peer(key, now)).await?.map_err(CommandError::from)
+    }
+
+    /// Makes the prefixes that peers may come from unconfigured be these. See [`Speaker::set_ranges`].
+    ///
+    /// [`Speaker::set_ranges`]: crate::speaker::Speaker::set_ranges
+    pub async fn set_ranges(&self, ranges: Vec<PeerRange>) -> Result<(), CommandError> {
+        self.call(move |owner, now| owner.speaker.set_ranges(ranges, now)).await?.map_err(CommandError::from)
+    }
+
+    /// The prefixes that peers may come from unconfigured, and how many are there.
+    pub async fn ranges(&self) -> Result<Vec<RangeStatus>, Stopped> {
+        self.call(|owner, _| owner.speaker.ranges()).await
     }
 
     /// Originates a prefix, or changes what it carries.

@@ -9,11 +9,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -36,12 +37,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Who may connect: the configured peers.
 pub(super) type Allowed = Arc<HashSet<PeerKey>>;
 
+/// Prefixes whose addresses may connect though no peer is configured for them.
+pub(super) type Ranges = Arc<[IpNet]>;
+
+/// What the listeners are told of who may connect.
+#[derive(Debug)]
+pub(super) struct Admission {
+    pub(super) peers: watch::Sender<Allowed>,
+    pub(super) ranges: watch::Sender<Ranges>,
+}
+
 /// A listening socket, the keys on it, and its task.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: Arc<TcpListener>,
     address: SocketAddr,
-    keys: HashMap<IpAddr, Password>,
+    keys: HashMap<IpNet, Password>,
     task: JoinHandle<()>,
 }
 
@@ -70,11 +81,12 @@ impl Listener {
         socket: TcpListener,
         address: SocketAddr,
         allowed: watch::Receiver<Allowed>,
+        ranges: watch::Receiver<Ranges>,
         inputs: mpsc::Sender<Input>,
         refused: Arc<AtomicU64>,
     ) -> Listener {
         let socket = Arc::new(socket);
-        let task = tokio::spawn(accept(Arc::clone(&socket), address, allowed, inputs, refused));
+        let task = tokio::spawn(accept(Arc::clone(&socket), address, allowed, ranges, inputs, refused));
         Listener { socket, address, keys: HashMap::new(), task }
     }
 
@@ -85,14 +97,15 @@ impl Listener {
         let _ = self.task.await;
     }
 
-    /// Makes the TCP-MD5 keys be these, of the addresses of this socket's family. Keys that stay are not touched.
-    pub(super) fn set_keys<'a>(&mut self, wanted: impl Iterator<Item = (IpAddr, &'a Password)>) {
-        let wanted: HashMap<IpAddr, &Password> =
-            wanted.filter(|(remote, _)| remote.is_ipv4() == self.address.is_ipv4()).collect();
-        let stale: Vec<IpAddr> =
+    /// Makes the TCP-MD5 keys be these, of the prefixes of this socket's family; of two for the same the last counts. Keys
+    /// that stay are not touched.
+    pub(super) fn set_keys<'a>(&mut self, wanted: impl Iterator<Item = (IpNet, &'a Password)>) {
+        let wanted: HashMap<IpNet, &Password> =
+            wanted.filter(|(remote, _)| remote.addr().is_ipv4() == self.address.is_ipv4()).collect();
+        let stale: Vec<IpNet> =
             self.keys.keys().filter(|remote| !wanted.contains_key(remote)).copied().collect();
         for remote in stale {
-            match sockopt::set_md5_key(&*self.socket, remote, None) {
+            match sockopt::set_md5_prefix_key(&*self.socket, remote, None) {
                 Ok(()) => {
                     self.keys.remove(&remote);
                 }
@@ -105,7 +118,7 @@ impl Listener {
             if self.keys.get(&remote) == Some(password) {
                 continue;
             }
-            match sockopt::set_md5_key(&*self.socket, remote, Some(password)) {
+            match sockopt::set_md5_prefix_key(&*self.socket, remote, Some(password)) {
                 Ok(()) => {
                     self.keys.insert(remote, password.clone());
                 }
@@ -124,6 +137,7 @@ async fn accept(
     socket: Arc<TcpListener>,
     local: SocketAddr,
     allowed: watch::Receiver<Allowed>,
+    ranges: watch::Receiver<Ranges>,
     inputs: mpsc::Sender<Input>,
     refused: Arc<AtomicU64>,
 ) {
@@ -137,7 +151,9 @@ async fn accept(
             }
         };
         let interface = interface_of(remote);
-        if !allowed.borrow().contains(&PeerKey::new(remote.ip(), interface)) {
+        let expected = allowed.borrow().contains(&PeerKey::new(remote.ip(), interface))
+            || ranges.borrow().iter().any(|prefix| prefix.contains(&remote.ip()));
+        if !expected {
             refused.fetch_add(1, Ordering::Relaxed);
             continue;
         }

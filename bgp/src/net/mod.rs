@@ -53,7 +53,7 @@ pub use self::events::{Events, RouteChanges};
 pub use self::handle::SpeakerHandle;
 pub use self::heap::compact_heap;
 
-use self::listener::Listener;
+use self::listener::{Admission, Listener};
 use self::owner::Owner;
 use crate::config::{ConfigError, SpeakerConfig};
 use crate::speaker::Speaker;
@@ -125,6 +125,7 @@ pub fn spawn(
     let (commands, command_receiver) = mpsc::channel(COMMANDS);
     let (inputs, input_receiver) = mpsc::channel(INPUTS);
     let (allowed, allowed_receiver) = watch::channel(Arc::new(HashSet::new()));
+    let (ranges, ranges_receiver) = watch::channel(Arc::default());
     let refused = Arc::new(AtomicU64::new(0));
     let mut listeners = Vec::new();
     let mut listening = Vec::new();
@@ -135,12 +136,21 @@ pub fn spawn(
             socket,
             address,
             allowed_receiver.clone(),
+            ranges_receiver.clone(),
             inputs.clone(),
             Arc::clone(&refused),
         ));
     }
     let (event_sender, events) = events::channel();
-    let owner = Owner::new(speaker, listeners, allowed, inputs, event_sender, Arc::clone(&refused), shell);
+    let owner = Owner::new(
+        speaker,
+        listeners,
+        Admission { peers: allowed, ranges },
+        inputs,
+        event_sender,
+        Arc::clone(&refused),
+        shell,
+    );
     tokio::spawn(owner.run(command_receiver, input_receiver));
     let handle = SpeakerHandle::new(commands, listening, refused);
     let changes = RouteChanges::new(handle.downgrade());

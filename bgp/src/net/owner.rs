@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -24,12 +24,13 @@ use super::connection::{CHUNK, Connection, Input};
 use super::events::EventSender;
 use super::handle::Command;
 use super::heap::Trim;
-use super::listener::{Allowed, Listener};
+use super::listener::{Admission, Listener};
 use super::{ShellConfig, now, sockopt};
 use crate::bmp::{StationId, StationRead};
-use crate::config::{ConfigError, PeerConfig};
 use crate::rib::RouteChange;
-use crate::speaker::{Action, ConnId, Event, ListenKey, PeerStatus, SocketOptions, Speaker, Stop};
+use crate::speaker::{
+    Action, ConnId, Event, ListenKey, ListenRange, PeerStatus, SocketOptions, Speaker, Stop,
+};
 use crate::types::{InterfaceName, PeerId, PeerKey};
 
 /// Commands or inputs that are taken in one turn, before anything is written.
@@ -50,7 +51,10 @@ type Watchers = Vec<oneshot::Sender<PeerKey>>;
 pub(super) struct Owner {
     pub(super) speaker: Speaker,
     listeners: Vec<Listener>,
-    allowed: watch::Sender<Allowed>,
+    admission: Admission,
+    /// The listeners' key tables, as the engine gave them last.
+    listen_keys: Vec<ListenKey>,
+    listen_ranges: Vec<ListenRange>,
     inputs: mpsc::Sender<Input>,
     events: EventSender,
     refused: Arc<AtomicU64>,
@@ -62,7 +66,6 @@ pub(super) struct Owner {
     /// Connections with something to send once their socket has taken what it was given.
     unsent: FxHashSet<ConnId>,
     closing: TaskTracker,
-    keys: FxHashMap<PeerId, PeerKey>,
     watches: FxHashMap<IpNet, Watchers>,
     /// How many watches make it worth looking for abandoned ones.
     watches_swept_at: usize,
@@ -80,7 +83,7 @@ impl Owner {
     pub(super) fn new(
         speaker: Speaker,
         listeners: Vec<Listener>,
-        allowed: watch::Sender<Allowed>,
+        admission: Admission,
         inputs: mpsc::Sender<Input>,
         events: EventSender,
         refused: Arc<AtomicU64>,
@@ -90,7 +93,9 @@ impl Owner {
         Owner {
             speaker,
             listeners,
-            allowed,
+            admission,
+            listen_keys: Vec::new(),
+            listen_ranges: Vec::new(),
             inputs,
             events,
             refused,
@@ -100,7 +105,6 @@ impl Owner {
             writable: VecDeque::new(),
             unsent: FxHashSet::default(),
             closing: TaskTracker::new(),
-            keys: FxHashMap::default(),
             watches: FxHashMap::default(),
             watches_swept_at: WATCHES_KEPT,
             route_changes: VecDeque::new(),
@@ -228,7 +232,14 @@ impl Owner {
                 Action::Close { conn, last_words } => self.close(conn, last_words),
                 Action::SetBfd { peer, target } => self.bfd.set(peer, target),
                 Action::RemoveBfd { peer } => self.bfd.remove(peer),
-                Action::Listen(keys) => self.set_listen_keys(keys),
+                Action::Listen(keys) => {
+                    self.listen_keys = keys;
+                    self.set_listen_keys();
+                }
+                Action::ListenRanges(ranges) => {
+                    self.listen_ranges = ranges;
+                    self.set_listen_keys();
+                }
             }
         }
         while let Some(event) = self.speaker.poll_event() {
@@ -366,13 +377,20 @@ impl Owner {
         }
     }
 
-    fn set_listen_keys(&mut self, keys: Vec<ListenKey>) {
+    fn set_listen_keys(&mut self) {
+        let ranges = self.listen_ranges.iter();
+        let ranges = ranges.filter_map(|range| Some((range.prefix, range.password.as_ref()?)));
+        let peers = self.listen_keys.iter();
+        let peers = peers.filter_map(|key| Some((IpNet::from(key.remote), key.password.as_ref()?)));
+        // A peer's own key comes after, and before, that of a range of one address.
+        let keys = ranges.chain(peers);
         for listener in &mut self.listeners {
-            listener.set_keys(keys.iter().filter_map(|key| Some((key.remote, key.password.as_ref()?))));
+            listener.set_keys(keys.clone());
         }
         let allowed: HashSet<_> =
-            keys.into_iter().map(|key| PeerKey::new(key.remote, key.interface)).collect();
-        self.allowed.send_replace(Arc::new(allowed));
+            self.listen_keys.iter().map(|key| PeerKey::new(key.remote, key.interface)).collect();
+        self.admission.peers.send_replace(Arc::new(allowed));
+        self.admission.ranges.send_replace(self.listen_ranges.iter().map(|range| range.prefix).collect());
     }
 
     fn transmit(&mut self, conn: ConnId, now: Instant) {
@@ -394,21 +412,8 @@ impl Owner {
         self.writable.push_back(conn);
     }
 
-    pub(super) fn add_peer(&mut self, config: PeerConfig, now: Instant) -> Result<PeerId, ConfigError> {
-        let key = config.key();
-        let peer = self.speaker.add_peer(config, now)?;
-        self.keys.insert(peer, key);
-        Ok(peer)
-    }
-
-    pub(super) fn remove_peer(&mut self, key: PeerKey, now: Instant) -> Result<(), ConfigError> {
-        self.speaker.remove_peer(key, now)?;
-        self.keys.retain(|_, peer| *peer != key);
-        Ok(())
-    }
-
     fn advertised(&mut self, prefix: IpNet, peer: PeerId) {
-        let Some(&key) = self.keys.get(&peer) else { return };
+        let Some(key) = self.speaker.peer_key(peer) else { return };
         for watcher in self.watches.remove(&prefix).into_iter().flatten() {
             // Who watched may have given up.
             let _ = watcher.send(key);
@@ -468,7 +473,8 @@ impl Owner {
     }
 
     async fn finish(mut self) {
-        self.allowed.send_replace(Arc::default());
+        self.admission.peers.send_replace(Arc::default());
+        self.admission.ranges.send_replace(Arc::default());
         for listener in self.listeners.drain(..) {
             listener.close().await;
         }

@@ -6,6 +6,7 @@
 //! - A TCP-MD5 key belongs to a remote *address*, not to a connection. It has to be on the listening socket
 //!   before the peer's SYN comes, since the kernel drops a signed SYN that it has no key for and an unsigned one
 //!   that it has a key for, both without a word. The accepted socket inherits it. An empty key deletes.
+//! - Peers that are known by a prefix alone have a key for the prefix (`TCP_MD5SIG_EXT`); the longest prefix wins.
 //! - A link-local address is matched without its scope: two links with the same link-local peer share a key.
 //! - The minimum TTL is checked by the kernel for every packet of the socket, so it is not set on the listener
 //!   that all peers share, only on connections. The TTL *sent* is 255 on the listener, so that a SYN-ACK
@@ -23,6 +24,7 @@ use std::mem::{size_of, size_of_val};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use ipnet::IpNet;
 use socket2::{SockAddr, SockRef};
 
 use crate::config::Password;
@@ -40,6 +42,8 @@ struct TcpMd5Sig {
 
 /// `ICMPV6_FILTER` of linux/icmpv6.h.
 const ICMP6_FILTER: libc::c_int = 1;
+/// `TCP_MD5SIG_FLAG_PREFIX` of linux/tcp.h: the key is for the prefix of `prefix_length`.
+const MD5_PREFIX: u8 = 1;
 
 /// The precedence of routing protocols: DSCP CS6 (RFC 4594 §3.1), as the type-of-service octet.
 const INTERNETWORK_CONTROL: u32 = 0xc0;
@@ -50,14 +54,30 @@ const UNSENT_LIMIT: u32 = 256 * 1024;
 
 /// Sets the TCP-MD5 key for `remote`, or deletes it. Deleting a key that isn't there is no error.
 pub(super) fn set_md5_key(socket: impl AsFd, remote: IpAddr, password: Option<&Password>) -> io::Result<()> {
-    let address = SockAddr::from(SocketAddr::new(remote, 0));
+    set_md5_prefix_key(socket, remote.into(), password)
+}
+
+/// Sets the TCP-MD5 key for every address of `remotes`, or deletes it. The key of a longer prefix in it, or of an address,
+/// comes before it. Deleting a key that isn't there is no error.
+pub(super) fn set_md5_prefix_key(
+    socket: impl AsFd,
+    remotes: IpNet,
+    password: Option<&Password>,
+) -> io::Result<()> {
+    let address = SockAddr::from(SocketAddr::new(remotes.addr(), 0));
+    // A single address goes the way that every kernel with TCP-MD5 has.
+    let (option, flags, prefix_length) = if remotes.prefix_len() == remotes.max_prefix_len() {
+        (libc::TCP_MD5SIG, 0, 0)
+    } else {
+        (libc::TCP_MD5SIG_EXT, MD5_PREFIX, remotes.prefix_len())
+    };
     let key = password.map_or(&[][..], Password::expose);
     let mut request = TcpMd5Sig {
         // A sockaddr_storage of all zeros is valid: it is what AF_UNSPEC looks like.
         // SAFETY: every field of sockaddr_storage is an integer or an array of integers.
         address: unsafe { std::mem::zeroed() },
-        flags: 0,
-        prefix_length: 0,
+        flags,
+        prefix_length,
         key_length: key.len() as u16,
         interface: 0,
         key: [0; Password::MAX_OCTETS],
@@ -66,7 +86,7 @@ pub(super) fn set_md5_key(socket: impl AsFd, remote: IpAddr, password: Option<&P
     // are the same one, as libc declares it.
     request.address = unsafe { std::ptr::read(address.as_ptr().cast::<libc::sockaddr_storage>()) };
     request.key[..key.len()].copy_from_slice(key);
-    let result = set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_MD5SIG, &request);
+    let result = set_option(socket.as_fd(), libc::IPPROTO_TCP, option, &request);
     for octet in &mut request.key {
         // SAFETY: the pointer comes from a reference to an octet of this array. Volatile, so that clearing a
         // value that is never read again isn't optimised away.
@@ -203,6 +223,28 @@ mod tests {
             client(at, peer, None).unwrap();
             set_md5_key(&listener, peer, None).unwrap();
         }
+    }
+
+    #[test]
+    fn a_key_for_a_prefix_is_everybodys_in_it_who_has_none_of_his_own() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let [inside, own, outside]: [IpAddr; 3] =
+            ["127.9.0.7", "127.9.0.8", "127.8.0.7"].map(|text| text.parse().unwrap());
+        let prefix: IpNet = "127.9.0.0/16".parse().unwrap();
+        let (everybodys, his) = (password("everybody's"), password("his"));
+        set_md5_prefix_key(&listener, prefix, Some(&everybodys)).unwrap();
+        set_md5_key(&listener, own, Some(&his)).unwrap();
+        client(at, inside, Some(&everybodys)).unwrap();
+        assert_eq!(client(at, inside, None).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        client(at, own, Some(&his)).unwrap();
+        assert_eq!(client(at, own, Some(&everybodys)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        client(at, outside, None).unwrap();
+        set_md5_key(&listener, own, None).unwrap();
+        client(at, own, Some(&everybodys)).unwrap();
+        set_md5_prefix_key(&listener, prefix, None).unwrap();
+        client(at, inside, None).unwrap();
+        set_md5_prefix_key(&listener, prefix, None).unwrap();
     }
 
     #[test]

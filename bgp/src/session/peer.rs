@@ -184,6 +184,12 @@ impl Peer {
         ListenKey { remote: self.config.address, interface, password, min_ttl }
     }
 
+    /// No connection, no stale path, and no error that it is held for: nothing would be lost with it. A peer that waits to be
+    /// connected to looks like this too.
+    pub fn is_spent(&self) -> bool {
+        self.mode != Mode::Held && self.stale.is_empty() && self.connections.iter().all(Option::is_none)
+    }
+
     /// Families of which the peer sent End-of-RIB in this session.
     pub fn end_of_rib(&self) -> FamilySet {
         self.end_of_rib

@@ -5,6 +5,8 @@
 //! peer that has no graceful restart, was restarted itself or does not carry the family is not waited for; one that is
 //! not back yet is, because it is still forwarding by what this speaker said before.
 //!
+//! Peers of a range are not known before they come, so a speaker that has ranges waits for the whole timer.
+//!
 //! What this speaker originates waits for the owner's word alone: no peer's path is preferred to it, so there is no
 //! selection to defer. It matters twice. A peer removes what is still stale when the session is lost a second time (RFC
 //! 4724 §4.2), so the time from Established to the UPDATEs is the time in which a second crash loses routes; and
@@ -44,11 +46,12 @@ impl Deferral {
         self.waiting.is_empty()
     }
 
-    /// The families whose first decision is due now; each is told once.
+    /// The families whose first decision is due now; each is told once. `ranges`: there may be peers that did not come yet.
     pub(super) fn take_ready<'a>(
         &mut self,
         now: Instant,
         peers: impl Iterator<Item = &'a Peer> + Clone,
+        ranges: bool,
     ) -> FamilySet {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
@@ -56,7 +59,9 @@ impl Deferral {
         if !self.complete || self.waiting.is_empty() {
             return FamilySet::EMPTY;
         }
-        let waits = |family| self.deadline.is_some() && peers.clone().any(|peer| is_waited_for(peer, family));
+        let waits = |family| {
+            self.deadline.is_some() && (ranges || peers.clone().any(|peer| is_waited_for(peer, family)))
+        };
         let ready: FamilySet = self.waiting.iter().filter(|family| !waits(*family)).collect();
         self.waiting = self.waiting.difference(ready);
         ready

@@ -71,6 +71,8 @@ pub enum Action {
     },
     /// The complete key table of the listening sockets, in place of the one before.
     Listen(Vec<ListenKey>),
+    /// The complete list of prefixes that peers may come from unconfigured, in place of the one before.
+    ListenRanges(Vec<ListenRange>),
 }
 
 /// Options of a peer's socket.
@@ -99,6 +101,15 @@ pub struct ListenKey {
     pub min_ttl: Option<u8>,
 }
 
+/// What a listening socket has to know of a range of peers before it accepts from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenRange {
+    /// Where the peers come from.
+    pub prefix: IpNet,
+    /// TCP-MD5 key: unsigned segments from the prefix are dropped by the kernel.
+    pub password: Option<Password>,
+}
+
 /// Why a connection is not accepted. The shell closes it at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -125,6 +136,16 @@ pub enum Refusal {
         peer: PeerKey,
         /// Until it may try again.
         left: Duration,
+    },
+    /// As many peers of the range are there as may be.
+    #[error("{limit} peers of {prefix} are there, and {peer} would be one more")]
+    RangeFull {
+        /// Who came.
+        peer: PeerKey,
+        /// The range.
+        prefix: IpNet,
+        /// Its limit.
+        limit: u32,
     },
     /// The speaker is stopping.
     #[error("the speaker has stopped")]
@@ -246,6 +267,22 @@ pub enum Event {
         family: Family,
         /// How many paths; 0 if all had come again.
         paths: usize,
+    },
+    /// A peer of a range was dropped: its session has ended, and nothing of it is kept.
+    PeerGone {
+        /// The peer. Another may get the index.
+        peer: PeerId,
+        /// Its address.
+        address: PeerKey,
+    },
+    /// A peer of a range was refused because its limit is reached. Once, until there was room again.
+    RangeFull {
+        /// The range.
+        prefix: IpNet,
+        /// Its limit.
+        limit: u32,
+        /// Who was refused first.
+        refused: PeerKey,
     },
     /// A watched prefix has been written to an Established peer.
     Advertised {

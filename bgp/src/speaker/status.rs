@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::bfd;
 use crate::types::{Asn, Family, InterfaceName, PeerId, PeerKey};
 
@@ -53,6 +55,8 @@ pub struct PeerStatus {
     pub address: IpAddr,
     /// The interface of a link-local address.
     pub interface: Option<InterfaceName>,
+    /// The range that it came from, if it is not configured itself.
+    pub range: Option<IpNet>,
     /// Configured AS number.
     pub remote_as: Asn,
     /// The AS number of this side.
@@ -109,6 +113,21 @@ pub struct BfdStatus {
     pub packets_received: u64,
     /// Packets sent, likewise.
     pub packets_sent: u64,
+}
+
+/// Everything that is to be said of one range of peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeStatus {
+    /// Where its peers come from.
+    pub prefix: IpNet,
+    /// Their AS number.
+    pub remote_as: Asn,
+    /// How many are there.
+    pub peers: u32,
+    /// How many may be.
+    pub limit: u32,
+    /// Connections refused because the limit was reached, since the range was configured.
+    pub refused: u64,
 }
 
 /// What an Established session agreed on.

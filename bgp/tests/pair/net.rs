@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use trunkline_bgp::bfd::Target;
 use trunkline_bgp::speaker::{
-    Action, ConnId, Event, FibPath, Origination, PeerConfig, PeerStatus, SocketOptions, Speaker,
+    Action, ConnId, Event, FibPath, Origination, PeerConfig, PeerRange, PeerStatus, SocketOptions, Speaker,
     SpeakerConfig, State, Stop,
 };
 use trunkline_bgp::types::{Asn, Family, PeerId};
@@ -71,6 +71,7 @@ enum Delivery {
 pub(crate) struct Node {
     pub(crate) config: SpeakerConfig,
     pub(crate) peers: BTreeMap<IpAddr, PeerConfig>,
+    pub(crate) ranges: Vec<PeerRange>,
     pub(crate) originated: BTreeMap<IpNet, Origination>,
     pub(crate) speaker: Option<Speaker>,
     life: u32,
@@ -133,6 +134,7 @@ impl Net {
         let node = Node {
             config,
             peers: BTreeMap::new(),
+            ranges: Vec::new(),
             originated: BTreeMap::new(),
             speaker: None,
             life: 0,
@@ -178,6 +180,7 @@ impl Net {
         for peer in node.peers.values() {
             speaker.add_peer(peer.clone(), now).unwrap();
         }
+        speaker.set_ranges(node.ranges.clone(), now).unwrap();
         for (prefix, origination) in &node.originated {
             speaker.originate(*prefix, origination.clone(), now);
         }
@@ -487,7 +490,7 @@ impl Net {
             Action::RemoveBfd { peer } => {
                 self.nodes.get_mut(&host).unwrap().bfd.remove(&peer);
             }
-            Action::Listen(_) => {}
+            Action::Listen(_) | Action::ListenRanges(_) => {}
         }
     }
 

@@ -26,6 +26,11 @@ pub(super) const TESTS: &[Test] = &[
         run: policy,
     },
     Test {
+        name: "manifests/dynamic",
+        about: "FRR routers come from a prefix, signed, up to the limit, and pods are reached through them",
+        run: dynamic,
+    },
+    Test {
         name: "manifests/subnet-edit",
         about: "a subnet is added and taken away while pods run",
         run: subnet_edit,
@@ -130,6 +135,49 @@ fn refusals(bed: &Bed<'_>) -> Result<Vec<String>> {
 fn sessions(bed: &Bed<'_>) -> Result<Vec<(String, u64, u64)>> {
     let peers = client::peers(bed.node()?)?;
     Ok(peers.into_iter().map(|p| (p.address.to_string(), p.flaps, p.sent.open)).collect())
+}
+
+/// Nobody is configured: the ToRs come from prefixes, and sign. An edit of a range keeps who came from it.
+fn dynamic(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let manifest = bed.manifest("networks.yaml");
+        manifest.edit("address: 10.1.0.1", "prefix: 10.1.0.0/24")?;
+        manifest.edit("address: 10.2.0.1", "prefix: 10.2.0.0/24\n        limit: 1")?;
+        let dynamic = |number: usize| {
+            wait_for("the ToRs to come from their prefixes", PATIENCE, || {
+                let peers = client::peers(bed.node()?)?;
+                let up = |peer: &&trunkline_api::control::Peer| {
+                    peer.state == "Established" && peer.range.is_some()
+                };
+                let count = peers.iter().filter(up).count();
+                Ok(Seen::when(count == number && peers.len() == number, || format!("{peers:?}")))
+            })
+        };
+        dynamic(2)?;
+        let (_pod, attached) = bed.attached("witness", "rack1")?;
+        lost_nothing(bed.pings("outside", &attached.addresses)?)?;
+        let text = bed.node()?.run("trunkline", ["peers"])?;
+        ensure!(text.contains("10.1.0.1 (dynamic)"), "{text}");
+
+        // Another prefix that holds the same ToR: its session goes on.
+        let before = sessions(bed)?;
+        manifest.edit("prefix: 10.1.0.0/24", "prefix: 10.1.0.0/16\n        limit: 1")?;
+        wait_for("the wider prefix to be in force", PATIENCE, || {
+            let ranges = client::status(bed.node()?)?.bgp.context("a speaker")?.ranges;
+            Ok(Seen::when(ranges.iter().any(|range| range.prefix.prefix_len() == 16), || {
+                format!("{ranges:?}")
+            }))
+        })?;
+        dynamic(2)?;
+        ensure!(sessions(bed)? == before, "a session was reset: {:?}, before {before:?}", sessions(bed)?);
+        let ranges = client::status(bed.node()?)?.bgp.context("a speaker")?.ranges;
+        ensure!(
+            ranges.len() == 2 && ranges.iter().all(|range| (range.peers, range.limit) == (1, 1)),
+            "{ranges:?}"
+        );
+        passed("two FRR routers, TCP-MD5 by prefix".to_owned())
+    })
 }
 
 fn refused(context: &Context) -> Result<Verdict> {

@@ -38,6 +38,7 @@ impl Peer {
             peer: self.id,
             address: self.config.address,
             interface: self.config.interface,
+            range: None,
             remote_as: self.config.remote_as,
             local_as: self.config.paths.as_to_peer(self.local.asn),
             rules: self.config.paths.words(),
