@@ -68,6 +68,10 @@ fn config(session: &Session) -> String {
         if internal {
             channel += " gateway recursive;";
         }
+        session
+            .max_prefixes
+            .iter()
+            .for_each(|most| channel += &format!(" receive limit {most} action disable;"));
         if session.extended_next_hop {
             channel += " extended next hop on;";
         } else if session.way == next_hops[place].1 {

@@ -63,10 +63,15 @@ impl Cell<'_> {
     pub(super) fn speaker(&self, session: &Session, restarting: bool) -> Result<Us> {
         let us = Us::start(self.us, speaker(session.our_as, Ipv4Addr::new(10, 0, 0, 2), restarting))?;
         us.add(self.peer(session))?;
+        self.originate(&us, session)?;
+        Ok(us)
+    }
+
+    /// This side's prefixes, and that these are all.
+    pub(super) fn originate(&self, us: &Us, session: &Session) -> Result<()> {
         let ours = session.families().map(|place| (prefix(place, true), Origination::default()));
         us.originate(ours.collect())?;
-        us.complete()?;
-        Ok(us)
+        us.complete()
     }
 
     /// Both sides, with an Established session.

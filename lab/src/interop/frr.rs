@@ -78,6 +78,7 @@ fn config(session: &Session) -> String {
         line(format!("address-family {family} unicast"));
         line(format!(" network {}", TOLD[place]));
         line(format!(" neighbor {us} activate"));
+        session.max_prefixes.iter().for_each(|most| line(format!(" neighbor {us} maximum-prefix {most}")));
         if session.add_path {
             line(format!(" neighbor {us} addpath-tx-all-paths"));
         }

@@ -54,6 +54,9 @@ fn neighbour(session: &Session, address: &str, asn: u32, ours: bool) -> String {
                 "[neighbors.afi-safis.long-lived-graceful-restart.config]\nenabled = true\nrestart-time = {time}"
             ));
         }
+        if let Some(most) = session.max_prefixes.filter(|_| ours) {
+            line(format!("[neighbors.afi-safis.prefix-limit.config]\nmax-prefixes = {most}"));
+        }
         if ours && session.add_path {
             line("[neighbors.afi-safis.add-paths.config]\nreceive = true\nsend-max = 8".to_owned());
         }

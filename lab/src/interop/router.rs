@@ -56,6 +56,8 @@ pub(super) struct Session {
     pub router_as: u32,
     pub our_as: u32,
     pub hold_time: u16,
+    /// More of this side's prefixes end the session (RFC 4486).
+    pub max_prefixes: Option<u32>,
     pub password: Option<&'static str>,
     pub ttl_security: bool,
     /// The router only listens.
@@ -85,6 +87,7 @@ impl Session {
             router_as: 65001,
             our_as: 65002,
             hold_time: 90,
+            max_prefixes: None,
             password: None,
             ttl_security: false,
             passive: false,

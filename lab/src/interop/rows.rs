@@ -70,6 +70,7 @@ pub(super) const ROWS: &[Row] = &[
         lacks: &[lack("gobgp", "it sends no router advertisements to be found by")],
         run: sessions::unnumbered,
     },
+    Row { name: "dynamic neighbours, with TCP-MD5", rfc: "4271", lacks: &[], run: sessions::dynamic },
     Row {
         name: "IPv6 routes, IPv6 session",
         rfc: "4760",
@@ -116,7 +117,8 @@ pub(super) const ROWS: &[Row] = &[
         run: |cell| sessions::long_messages(cell, true),
     },
     Row { name: "shutdown communication", rfc: "9003", lacks: &[], run: sessions::shutdown },
-    Row { name: "prefix limit", rfc: "4486", lacks: &[], run: sessions::prefix_limit },
+    Row { name: "prefix limit of this side", rfc: "4486", lacks: &[], run: sessions::prefix_limit },
+    Row { name: "prefix limit of the router", rfc: "4486", lacks: &[], run: sessions::routers_prefix_limit },
     Row {
         name: "connection collision",
         rfc: "4271 §6.8",

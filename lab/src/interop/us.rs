@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
-use trunkline_bgp::config::{PeerConfig, SpeakerConfig};
+use trunkline_bgp::config::{PeerConfig, PeerRange, SpeakerConfig};
 use trunkline_bgp::net::discovery::{Discovery, Neighbours};
 use trunkline_bgp::net::{ShellConfig, SpeakerHandle, spawn};
 use trunkline_bgp::rib::{FibPath, Origination};
@@ -62,6 +62,11 @@ impl Us {
         Ok(self.runtime.block_on(self.handle.add_peer(peer)).map(drop)?)
     }
 
+    /// Takes whoever comes from there.
+    pub(super) fn take(&self, range: PeerRange) -> Result<()> {
+        Ok(self.runtime.block_on(self.handle.set_ranges(vec![range]))?)
+    }
+
     pub(super) fn update(&self, peer: PeerConfig) -> Result<Change> {
         Ok(self.runtime.block_on(self.handle.update_peer(peer))?)
     }
@@ -102,8 +107,13 @@ impl Us {
     }
 
     pub(super) fn peer(&self, key: impl Into<PeerKey>) -> Result<PeerStatus> {
-        let (key, peers) = (key.into(), self.runtime.block_on(self.handle.peers())?);
-        peers.into_iter().find(|peer| peer.key() == key).context("no such peer")
+        self.find(key.into())?.context("no such peer")
+    }
+
+    /// A peer, if there is one: one that is known by where it comes from is none before and after.
+    pub(super) fn find(&self, key: PeerKey) -> Result<Option<PeerStatus>> {
+        let peers = self.runtime.block_on(self.handle.peers())?;
+        Ok(peers.into_iter().find(|peer| peer.key() == key))
     }
 
     pub(super) fn received(&self, key: impl Into<PeerKey>) -> Result<Vec<Route>> {
@@ -124,7 +134,7 @@ impl Us {
     ) -> Result<PeerStatus> {
         let key = key.into();
         wait_for(&format!("{what} (this side)"), PATIENCE, || {
-            let peer = self.peer(key)?;
+            let Some(peer) = self.find(key)? else { return Ok(Seen::NotYet("no such peer".to_owned())) };
             let seen = format!(
                 "{}, last error {:?}, sent {:?}, received {:?}",
                 peer.state, peer.last_error, peer.notification_sent, peer.notification_received

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ipnet::{IpNet, Ipv4Net};
-use trunkline_bgp::config::Password;
+use trunkline_bgp::config::{Password, PeerRange};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::{State, Stop};
 use trunkline_bgp::types::{Community, InterfaceName};
@@ -51,8 +51,7 @@ pub(super) fn unnumbered(cell: &Cell<'_>) -> Result<()> {
     (peer.address, peer.interface, peer.local_address) = (address.into(), Some(interface), None);
     let key = peer.key();
     us.add(peer)?;
-    us.originate(session.families().map(|place| (prefix(place, true), Origination::default())).collect())?;
-    us.complete()?;
+    cell.originate(&us, &session)?;
     us.wait_established(key)?;
     for place in session.families() {
         us.wait_route(key, &prefix(place, false), "told", |route| route.as_path == "65001")?;
@@ -229,6 +228,39 @@ pub(super) fn prefix_limit(cell: &Cell<'_>) -> Result<()> {
                 .is_some_and(|it| it.text.contains("Maximum Number of Prefixes"))
     })?;
     cell.lost(&session)?;
+    us.stop(goodbye());
+    Ok(())
+}
+
+pub(super) fn routers_prefix_limit(cell: &Cell<'_>) -> Result<()> {
+    let session = Session { max_prefixes: Some(2), ..Session::new(Way::V4) };
+    let us = cell.both(&session)?;
+    cell.exchanged(&us, &session)?;
+    let more = (0..3).map(|number| (parse(&format!("10.67.{number}.0/24")), Origination::default()));
+    us.originate(more.collect())?;
+    us.wait_peer(session.way.router(), "the router's limit to end the session", |peer| {
+        let said = peer.notification_received.as_ref();
+        said.is_some_and(|it| it.text.contains("Maximum Number of Prefixes"))
+    })?;
+    cell.lost(&session)?;
+    us.stop(goodbye());
+    Ok(())
+}
+
+/// This side knows where the router may come from and what it signs with, and nothing else.
+pub(super) fn dynamic(cell: &Cell<'_>) -> Result<()> {
+    let session = Session { password: Some("everybody-of-the-prefix"), ..Session::new(Way::V4) };
+    let us = Us::start(cell.us, speaker(session.our_as, Ipv4Addr::new(10, 0, 0, 2), false))?;
+    us.take(PeerRange::new(parse("10.1.0.0/24"), 1, cell.peer(&session)))?;
+    cell.originate(&us, &session)?;
+    cell.router.start(cell.host, &session, false)?;
+    cell.established(&us, &session)?;
+    cell.exchanged(&us, &session)?;
+    cell.router.shut_down(cell.host, session.way.us(), "moves")?;
+    wait_for("the router to be forgotten", PATIENCE, || {
+        let there = us.find(session.way.router().into())?;
+        Ok(Seen::when(there.is_none(), || format!("{there:?}")))
+    })?;
     us.stop(goodbye());
     Ok(())
 }
