@@ -34,7 +34,8 @@ use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::ShellConfig;
 use trunkline_bgp::types::{Asn, FamilySet};
 
-use crate::attach::device::{DeviceWorkers, host_ifname};
+use crate::attach::device::host_ifname;
+use crate::attach::workers::DeviceWorkers;
 use crate::config::Config;
 use crate::ipam::Ipam;
 use crate::kernel::{KernelConfig, KernelHandle};

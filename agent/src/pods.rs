@@ -32,9 +32,8 @@ use trunkline_api::attach::{
 };
 use trunkline_bgp::net::SpeakerHandle;
 
-use crate::attach::device::{
-    self, Device, DeviceError, DeviceSpec, DeviceWorkers, GATEWAY_V4, GATEWAY_V6, default_mac,
-};
+use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6, default_mac};
+use crate::attach::workers::DeviceWorkers;
 use crate::ipam::{
     AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation, Wish,
 };

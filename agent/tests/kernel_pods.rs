@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
 use tokio::runtime::Runtime;
-use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, DeviceWorkers, host_ifname};
+use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, host_ifname};
+use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
 use trunkline_agent::plan::{KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod};
 use trunkline_bgp::types::{Family, FamilySet};

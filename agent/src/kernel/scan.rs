@@ -30,29 +30,26 @@ pub(super) struct Scan {
 /// Lists everything; others' routes too (their tables only) if `foreign` says so.
 pub(super) fn scan(connection: &mut Connection, foreign: bool) -> Result<Scan, NetlinkError> {
     let mut scan = Scan::default();
-    let links = dump(connection, Batch::dump_links, objects::read_link)?;
+    let links = connection.list(Batch::dump_links, objects::read_link)?;
     scan.used_tables.extend(links.iter().filter_map(|link: &LinkInfo| link.vrf_table));
     scan.topology.links =
         links.into_iter().map(|info| (info.index, LinkState { info, addresses: Vec::new() })).collect();
     for family in Family::ALL {
-        let addresses = dump(connection, |batch| batch.dump_addresses(family, 0), objects::read_address)?;
+        let addresses = connection.list(|batch| batch.dump_addresses(family), objects::read_address)?;
         for (index, address) in addresses {
             if let Some(link) = scan.topology.links.get_mut(&index) {
                 link.addresses.push(address);
             }
         }
-        for rule in dump(connection, |batch| batch.dump_rules(family), objects::read_rule)? {
+        for rule in connection.list(|batch| batch.dump_rules(family), objects::read_rule)? {
             if rule.protocol == PROTOCOL {
                 scan.rules.insert(rule.rule);
             } else {
                 scan.used_tables.insert(rule.rule.table);
             }
         }
-        scan.neighbours.extend(dump(
-            connection,
-            |batch| batch.dump_neighbours(family),
-            objects::read_neighbour,
-        )?);
+        scan.neighbours
+            .extend(connection.list(|batch| batch.dump_neighbours(family), objects::read_neighbour)?);
         routes(connection, family, foreign, &mut scan)?;
     }
     Ok(scan)
@@ -89,20 +86,4 @@ fn routes(
     scan.routes.extend(own);
     scan.used_tables.extend(others.into_keys());
     Ok(())
-}
-
-fn dump<T>(
-    connection: &mut Connection,
-    request: impl FnOnce(&mut Batch),
-    read: impl Fn(&[u8]) -> Option<T>,
-) -> Result<Vec<T>, NetlinkError> {
-    let mut batch = Batch::new();
-    request(&mut batch);
-    let found = std::cell::RefCell::new(Vec::new());
-    connection.dump(
-        &mut batch,
-        || found.borrow_mut().clear(),
-        |_, body| found.borrow_mut().extend(read(body)),
-    )?;
-    Ok(found.into_inner())
 }

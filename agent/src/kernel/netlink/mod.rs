@@ -181,6 +181,23 @@ impl Connection {
         Err(NetlinkError::Unsteady)
     }
 
+    /// Runs a dump request, and collects what `read` makes of each object.
+    pub fn list<T>(
+        &mut self,
+        request: impl FnOnce(&mut Batch),
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        let mut batch = Batch::new();
+        request(&mut batch);
+        let found = std::cell::RefCell::new(Vec::new());
+        self.dump(
+            &mut batch,
+            || found.borrow_mut().clear(),
+            |_, body| found.borrow_mut().extend(read(body)),
+        )?;
+        Ok(found.into_inner())
+    }
+
     fn receive(&mut self) -> Result<(), NetlinkError> {
         self.receive.clear();
         match retry(|| self.socket.recv(&mut self.receive, 0)) {

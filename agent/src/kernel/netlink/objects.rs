@@ -132,6 +132,17 @@ pub struct Veth<'a> {
     pub mtu: Option<u32>,
 }
 
+/// A route in a pod, by a gateway that is on the link whatever its address says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnlinkRoute {
+    /// Where it leads; of the gateway's family.
+    pub destination: IpNet,
+    /// The gateway.
+    pub gateway: IpAddr,
+    /// Index of the link.
+    pub ifindex: u32,
+}
+
 fn link(index: u32, flags: LinkFlags, attributes: Vec<LinkAttribute>) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.header = LinkHeader { index, flags, change_mask: flags, ..LinkHeader::default() };
@@ -222,11 +233,10 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewAddress(message));
     }
 
-    /// Lists addresses of a family; of one link, if it is said (`index` 0: all).
-    pub fn dump_addresses(&mut self, family: Family, index: u32) {
+    /// Lists addresses of a family.
+    pub fn dump_addresses(&mut self, family: Family) {
         let mut message = AddressMessage::default();
         message.header.family = address_family(family);
-        message.header.index = index;
         self.push(NLM_F_DUMP, RouteNetlinkMessage::GetAddress(message));
     }
 
@@ -283,18 +293,23 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
-    /// Puts a default route in place whose gateway is on the link whatever its address says.
-    pub fn put_onlink_default(&mut self, gateway: IpAddr, ifindex: u32) {
+    /// Puts a route in place in the main table.
+    pub fn put_onlink_route(&mut self, route: &OnlinkRoute) {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
-            address_family: family_of(gateway),
+            address_family: family_of(route.gateway),
+            destination_prefix_length: route.destination.prefix_len(),
             table: RouteHeader::RT_TABLE_MAIN,
             protocol: RouteProtocol::Static,
             kind: RouteType::Unicast,
             flags: RouteFlags::Onlink,
             ..RouteHeader::default()
         };
-        message.attributes = vec![RouteAttribute::Gateway(gateway.into()), RouteAttribute::Oif(ifindex)];
+        message.attributes = vec![
+            RouteAttribute::Destination(route.destination.addr().into()),
+            RouteAttribute::Gateway(route.gateway.into()),
+            RouteAttribute::Oif(route.ifindex),
+        ];
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 

@@ -5,10 +5,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use trunkline_bgp::types::Family;
 
-use super::{
-    ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, belongs, first_link, gateways,
-    host_ifname, pod_end,
-};
+use super::device::{ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
+use super::inside::Inside;
+use super::veth;
 use crate::kernel::netlink::objects::{self, LinkInfo};
 use crate::kernel::netlink::{Batch, Connection};
 use crate::plan::{Hop, Neighbour, POD_TABLE, RouteTarget};
@@ -20,19 +19,15 @@ pub(super) fn check_device(
     spec: &DeviceSpec,
 ) -> Result<Device, DeviceError> {
     let name = host_ifname(&spec.container_id, &spec.ifname);
-    let mut batch = Batch::new();
-    batch.get_link(&name);
-    let outcome =
-        host.run(&mut batch).step("look for the link")?.check(&[libc::ENODEV]).step("look for the link")?;
-    let Some(link) = first_link(&outcome) else {
+    let Some(link) = veth::find(host, &name)? else {
         return Err(DeviceError::Check(vec![format!("the host's end {name} is gone")]));
     };
-    let Some(end) = pod_end(pod, &spec.ifname)? else {
+    let Some(end) = veth::find(pod, &spec.ifname)? else {
         return Err(DeviceError::Check(vec![format!("{} is not in the pod's namespace", spec.ifname)]));
     };
     let mut faults = Vec::new();
     check_links(&link, &end, spec, &mut faults);
-    check_pod(pod, end.index, spec, &mut faults)?;
+    check_inside(pod, &spec.ifname, &Inside::veth(spec, end.index), &mut faults)?;
     check_host(host, &link, end.mac, spec, &mut faults)?;
     match (faults.is_empty(), end.mac) {
         (true, Some(mac)) => {
@@ -43,7 +38,7 @@ pub(super) fn check_device(
 }
 
 fn check_links(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, faults: &mut Vec<String>) {
-    if !belongs(link, end) {
+    if !veth::belongs(link, end) {
         faults.push(format!("{} is not the other end of {}", spec.ifname, link.name));
     }
     for link in [link, end] {
@@ -62,25 +57,31 @@ fn check_links(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, faults: &mut 
     }
 }
 
-fn check_pod(
+fn check_inside(
     pod: &mut Connection,
-    index: u32,
-    spec: &DeviceSpec,
+    ifname: &str,
+    inside: &Inside,
     faults: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
-    let addresses = addresses(pod, index)?;
-    for address in &spec.addresses {
-        if !addresses.contains(&IpNet::from(*address)) {
-            faults.push(format!("{} has no {address}", spec.ifname));
+    let there = addresses(pod)?;
+    for (index, address) in &inside.addresses {
+        if !there.contains(&(*index, *address)) {
+            faults.push(format!("{ifname} has no {address}"));
         }
     }
-    for gateway in gateways(&spec.addresses) {
-        if !has_neighbour(pod, index, gateway, HOST_MAC)? {
-            faults.push(format!("the pod has no permanent neighbour entry for {gateway}"));
+    for Neighbour { ifindex, address, mac } in &inside.neighbours {
+        if !has_neighbour(pod, *ifindex, *address, *mac)? {
+            faults.push(format!("the pod has no permanent neighbour entry for {address}"));
         }
-        let wanted = RouteTarget::via(vec![Hop { gateway: Some(gateway), ifindex: Some(index) }]);
-        if !default_routes(pod, Family::of(&gateway.into()))?.contains(&wanted) {
-            faults.push(format!("the pod has no default route by {gateway}"));
+    }
+    let there = routes(pod)?;
+    for route in &inside.routes {
+        let hop = Hop { gateway: Some(route.gateway), ifindex: Some(route.ifindex) };
+        if !there.contains(&(route.destination, RouteTarget::via(vec![hop]))) {
+            faults.push(match route.destination.prefix_len() {
+                0 => format!("the pod has no default route by {}", route.gateway),
+                _ => format!("the pod has no route to {} by {}", route.destination, route.gateway),
+            });
         }
     }
     Ok(())
@@ -107,48 +108,29 @@ fn check_host(
     Ok(())
 }
 
-fn addresses(connection: &mut Connection, index: u32) -> Result<Vec<IpNet>, DeviceError> {
-    let found = std::cell::RefCell::new(Vec::new());
+/// All addresses, by index of their interface.
+fn addresses(connection: &mut Connection) -> Result<Vec<(u32, IpNet)>, DeviceError> {
+    let mut found = Vec::new();
     for family in Family::ALL {
-        let mut batch = Batch::new();
-        batch.dump_addresses(family, index);
-        connection
-            .dump(
-                &mut batch,
-                || (),
-                |_, body| {
-                    if let Some((at, address)) = objects::read_address(body)
-                        && at == index
-                    {
-                        found.borrow_mut().push(address);
-                    }
-                },
-            )
-            .step("list the addresses")?;
+        let list = |batch: &mut Batch| batch.dump_addresses(family);
+        found.extend(connection.list(list, objects::read_address).step("list the addresses")?);
     }
-    Ok(found.into_inner())
+    Ok(found)
 }
 
-/// Where the pod's default routes lead.
-fn default_routes(connection: &mut Connection, family: Family) -> Result<Vec<RouteTarget>, DeviceError> {
-    let found = std::cell::RefCell::new(Vec::new());
-    let mut batch = Batch::new();
-    batch.dump_routes(family, false);
-    connection
-        .dump(
-            &mut batch,
-            || found.borrow_mut().clear(),
-            |_, body| {
-                if let Some(route) = objects::read_route(body)
-                    && route.key.prefix.prefix_len() == 0
-                    && route.key.table == u32::from(libc::RT_TABLE_MAIN)
-                {
-                    found.borrow_mut().extend(route.target);
-                }
-            },
-        )
-        .step("list the routes")?;
-    Ok(found.into_inner())
+/// Where the routes of the main table lead.
+fn routes(connection: &mut Connection) -> Result<Vec<(IpNet, RouteTarget)>, DeviceError> {
+    let mut found = Vec::new();
+    for family in Family::ALL {
+        let main = |body: &[u8]| {
+            let route = objects::read_route(body)?;
+            let in_main = route.key.table == u32::from(libc::RT_TABLE_MAIN);
+            Some((route.key.prefix, route.target?)).filter(|_| in_main)
+        };
+        let list = |batch: &mut Batch| batch.dump_routes(family, false);
+        found.extend(connection.list(list, main).step("list the routes")?);
+    }
+    Ok(found)
 }
 
 fn has_neighbour(

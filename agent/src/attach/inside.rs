@@ -1,0 +1,68 @@
+//! What a pod's network namespace should have, as a value.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::device::{DeviceSpec, HOST_MAC, gateways};
+use crate::kernel::netlink::Batch;
+use crate::kernel::netlink::objects::OnlinkRoute;
+use crate::plan::Neighbour;
+
+/// Addresses, neighbours and routes inside. Put in place by ADD, looked for by CHECK.
+#[derive(Debug, Default)]
+pub(super) struct Inside {
+    /// By index of the interface.
+    pub(super) addresses: Vec<(u32, IpNet)>,
+    /// Permanent ones.
+    pub(super) neighbours: Vec<Neighbour>,
+    /// In the main table.
+    pub(super) routes: Vec<OnlinkRoute>,
+}
+
+impl Inside {
+    /// A pod whose only link is the pair: everything goes to the host, so the addresses connect nobody else.
+    pub(super) fn veth(spec: &DeviceSpec, ifindex: u32) -> Inside {
+        let mut inside = Inside::default();
+        inside.addresses.extend(spec.addresses.iter().map(|address| (ifindex, IpNet::from(*address))));
+        for gateway in gateways(&spec.addresses) {
+            inside.by_host(gateway, ifindex, default_route(gateway));
+        }
+        inside
+    }
+
+    /// `destination` goes to the host, by the pair's end with this index. Its gateway is a permanent neighbour.
+    fn by_host(&mut self, gateway: IpAddr, ifindex: u32, destination: IpNet) {
+        let neighbour = Neighbour { ifindex, address: gateway, mac: HOST_MAC };
+        if !self.neighbours.contains(&neighbour) {
+            self.neighbours.push(neighbour);
+        }
+        self.routes.push(OnlinkRoute { destination, gateway, ifindex });
+    }
+
+    /// Adds the requests that put it in place. What is there already is replaced.
+    pub(super) fn put(&self, batch: &mut Batch) {
+        for (index, address) in &self.addresses {
+            batch.put_address(*index, *address);
+            // An IPv6 address gets its own local route only when a worker of the kernel has its turn; until then the pod would drop
+            // what is sent to it.
+            if let IpAddr::V6(address) = address.addr() {
+                batch.put_local_route(address, *index);
+            }
+        }
+        for neighbour in &self.neighbours {
+            batch.put_neighbour(neighbour);
+        }
+        for route in &self.routes {
+            batch.put_onlink_route(route);
+        }
+    }
+}
+
+/// Everything of the gateway's family.
+fn default_route(gateway: IpAddr) -> IpNet {
+    match gateway {
+        IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
+        IpAddr::V6(_) => IpNet::V6(ipnet::Ipv6Net::default()),
+    }
+}

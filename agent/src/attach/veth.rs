@@ -1,0 +1,117 @@
+//! A pod's veth pair: made or found again, set up at the host's end, deleted.
+//!
+//! **In the pod**: `eth0` (or what the runtime calls it) with each address as /32 or /128, a default route through 169.254.1.1 and
+//! fe80::ecee:eeff:feee:eeee, and permanent neighbour entries for both, so that the first packet waits for nobody. **On the host**: the
+//! other end, its name derived from container and interface, with proxy ARP, MAC ee:ee:ee:ee:ee:ee and an alias that says whose it
+//! is. The host's routes and neighbours come last and by another hand
+//! ([`crate::kernel::KernelHandle::add_pod`]): a route in table 39999 is the mark that a device is complete.
+//!
+//! **No address on the host's end.** Neither gateway is an address of the host: both are only a name for the host's MAC, and neither
+//! answers a ping. What the host itself says to a pod (a probe, "packet too big") comes from another address of the host. For
+//! IPv6 that is a matter of cost: the same address on 1,000 links is one list of 1,000 addresses and another one of 1,000 routes, and the
+//! kernel goes through both for each pod (0.4 ms of the ADD of the 1,000th one).
+//!
+//! **Idempotence.** The host's name is a function of container and interface. Whatever an earlier attempt left is either completed (every
+//! request but the creation replaces) or, if its other end is not in this namespace, deleted and made anew.
+
+use std::os::fd::BorrowedFd;
+
+use super::device::{ALIAS_PREFIX, DeviceError, HOST_MAC, Step};
+use crate::kernel::netlink::objects::{self, LinkInfo, Veth};
+use crate::kernel::netlink::{Batch, Connection, Outcome};
+
+/// Makes the pair, or finds what an earlier attempt left of it. Answers the host's end; both ends may be down.
+pub(super) fn make(
+    host: &mut Connection,
+    pod: &mut Connection,
+    netns: BorrowedFd<'_>,
+    veth: &Veth<'_>,
+) -> Result<LinkInfo, DeviceError> {
+    let mut batch = Batch::new();
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        batch.clear();
+        // No more than this before it is known whose link has the name.
+        batch.create_veth(veth, netns);
+        batch.get_link(veth.host_name);
+        let outcome = host.run(&mut batch).step("create the veth pair")?;
+        let link = first_link(&outcome);
+        match (outcome.refusal(0), link) {
+            (None, Some(link)) => {
+                outcome.check(&[]).step("create the veth pair")?;
+                return Ok(link);
+            }
+            // Something of an earlier attempt is there: good if its other end is the pod's interface.
+            (Some(refusal), Some(link)) if refusal.errno == libc::EEXIST => {
+                own(&link)?;
+                let whole = |end: LinkInfo| {
+                    belongs(&link, &end) && link.mac == Some(HOST_MAC) && end.mac == Some(veth.pod_mac)
+                };
+                if find(pod, veth.pod_name)?.is_some_and(whole) {
+                    return Ok(link);
+                }
+                if attempt > 1 {
+                    return Err(DeviceError::Taken { ifname: veth.pod_name.to_owned() });
+                }
+                delete(host, link.index)?;
+            }
+            (Some(refusal), None) if refusal.errno == libc::EEXIST => {
+                return Err(DeviceError::Taken { ifname: veth.pod_name.to_owned() });
+            }
+            _ => {
+                outcome.check(&[]).step("create the veth pair")?;
+                return Err(DeviceError::Check(vec![format!(
+                    "{} was gone as soon as it was made",
+                    veth.host_name
+                )]));
+            }
+        }
+    }
+}
+
+/// Deletes a link. False: it was gone.
+pub(super) fn delete(host: &mut Connection, index: u32) -> Result<bool, DeviceError> {
+    let mut batch = Batch::new();
+    batch.delete_link(index);
+    let outcome =
+        host.run(&mut batch).step("delete the link")?.check(&[libc::ENODEV]).step("delete the link")?;
+    Ok(outcome.refusals.is_empty())
+}
+
+/// Refuses a link that only has an own name by chance.
+pub(super) fn own(link: &LinkInfo) -> Result<(), DeviceError> {
+    let alias = link.alias.as_deref().unwrap_or_default();
+    // No alias, but the MAC: killed between the pair's creation and its set-up.
+    let half_made = alias.is_empty() && link.mac == Some(HOST_MAC);
+    if link.kind.as_deref() == Some("veth") && (half_made || alias.starts_with(ALIAS_PREFIX)) {
+        Ok(())
+    } else {
+        Err(DeviceError::Foreign { ifname: link.name.clone(), alias: alias.to_owned() })
+    }
+}
+
+/// Whether these are the two ends of one pair.
+pub(super) fn belongs(host: &LinkInfo, pod: &LinkInfo) -> bool {
+    host.peer == Some(pod.index) && pod.peer == Some(host.index) && pod.kind.as_deref() == Some("veth")
+}
+
+/// The link with this name, if there is one.
+pub(super) fn find(connection: &mut Connection, name: &str) -> Result<Option<LinkInfo>, DeviceError> {
+    let mut batch = Batch::new();
+    batch.get_link(name);
+    let outcome = connection
+        .run(&mut batch)
+        .step("look for the link")?
+        .check(&[libc::ENODEV])
+        .step("look for the link")?;
+    Ok(first_link(&outcome))
+}
+
+fn first_link(outcome: &Outcome) -> Option<LinkInfo> {
+    outcome
+        .replies
+        .iter()
+        .find(|(_, kind, _)| *kind == libc::RTM_NEWLINK)
+        .and_then(|(_, _, body)| objects::read_link(body))
+}

@@ -1,0 +1,165 @@
+//! Threads that enter a pod's namespace and do ADD, CHECK or DEL there.
+//!
+//! **Cost.** One ADD is four `send`s: create the pair (the other end is directly in the pod's namespace), set up the host's end,
+//! set up the pod's, wait for the host's. Nothing is listed, so that it costs nearly the same with 1,000 pods there.
+//!
+//! The order within them is what keeps it so. Each time a link that is up changes its state, the kernel walks through every IPv6 route of the
+//! namespace; so asking for the link (which settles the news that it has no carrier yet) and the settings come first, then up
+//! without carrier, and the one walk that remains is when the pod's end gives it carrier. (Tried, and not worth it: `disable_ipv6` on
+//! the link of a pod without IPv6, which costs a walk of its own; taking out the ff00::/8 that the kernel adds for each link, which is one more
+//! request and gains nothing that can be measured.)
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Semaphore, oneshot};
+
+use super::device::{Device, DeviceError, DeviceSpec, HOST_MAC, Step, alias, host_ifname, pod_mac};
+use super::inside::Inside;
+use super::{check, netns, veth};
+use crate::kernel::netlink::objects::Veth;
+use crate::kernel::netlink::{Batch, Connection};
+
+/// Makes, checks and deletes devices, each on a thread of its own. Cheap to clone.
+#[derive(Clone)]
+pub struct DeviceWorkers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// How many at once: the kernel does most of it one by one, so that more would only wait there.
+    slots: Semaphore,
+    /// The host's network namespace.
+    home: OwnedFd,
+    /// Sockets of the host's namespace that are not in use.
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl DeviceWorkers {
+    /// For at most `threads` attachments at once. The host's side is the network namespace of the calling thread.
+    pub fn spawn(threads: usize) -> Result<DeviceWorkers, DeviceError> {
+        let shared = Shared {
+            slots: Semaphore::new(threads.max(1)),
+            home: netns::current().map_err(DeviceError::Namespace)?,
+            idle: Mutex::new(vec![Connection::open().step("open a socket")?]),
+        };
+        Ok(DeviceWorkers { shared: Arc::new(shared) })
+    }
+
+    /// Makes the device of `spec`, or completes what is there of it.
+    pub async fn attach(&self, netns: OwnedFd, spec: DeviceSpec) -> Result<Device, DeviceError> {
+        self.run(move |host| {
+            netns::enter(netns.as_fd()).map_err(DeviceError::Namespace)?;
+            let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
+            attach_device(host, &mut pod, netns.as_fd(), &spec)
+        })
+        .await
+    }
+
+    /// Deletes a device. False: there was none.
+    pub async fn detach(&self, host_ifname: String) -> Result<bool, DeviceError> {
+        self.run(move |host| detach_device(host, &host_ifname)).await
+    }
+
+    /// Looks whether the device of `spec` is whole, the host's routes and neighbours included.
+    pub async fn check(&self, netns: OwnedFd, spec: DeviceSpec) -> Result<Device, DeviceError> {
+        self.run(move |host| {
+            netns::enter(netns.as_fd()).map_err(DeviceError::Namespace)?;
+            let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
+            check::check_device(host, &mut pod, &spec)
+        })
+        .await
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Connection) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Result<T, DeviceError> {
+        let gone = || DeviceError::Thread(io::Error::other("it ended without an answer"));
+        let _slot = self.shared.slots.acquire().await.map_err(|_| gone())?;
+        let shared = Arc::clone(&self.shared);
+        let (reply, answer) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("attach".to_owned())
+            .spawn(move || {
+                let idle = shared.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                let host = match idle {
+                    Some(host) => Ok(host),
+                    // The caller's thread may be anywhere; home is where the workers were made.
+                    None => netns::enter(shared.home.as_fd())
+                        .map_err(DeviceError::Namespace)
+                        .and_then(|()| Connection::open().step("open a socket")),
+                };
+                let result = host.and_then(|mut host| {
+                    let result = job(&mut host);
+                    // After a lost answer the socket is still good: answers are matched by number.
+                    shared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(host);
+                    result
+                });
+                let _ = reply.send(result); // nobody waits any more: the device is there, and GC's matter
+            })
+            .map_err(DeviceError::Thread)?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+/// Makes the device, or completes it.
+fn attach_device(
+    host: &mut Connection,
+    pod: &mut Connection,
+    netns: BorrowedFd<'_>,
+    spec: &DeviceSpec,
+) -> Result<Device, DeviceError> {
+    let host_name = host_ifname(&spec.container_id, &spec.ifname);
+    let alias = alias(&spec.container_id, &spec.ifname);
+    let mac = pod_mac(spec);
+    let veth = Veth {
+        host_name: &host_name,
+        host_mac: HOST_MAC,
+        pod_name: &spec.ifname,
+        pod_mac: mac,
+        mtu: spec.mtu,
+    };
+    if spec.addresses.iter().any(std::net::IpAddr::is_ipv6) {
+        enable_ipv6();
+    }
+
+    let link = veth::make(host, pod, netns, &veth)?;
+
+    let mut batch = Batch::new();
+    batch.set_host_end(link.index, &alias);
+    batch.set_up(link.index);
+    host.run(&mut batch).step("set up the host's end")?.check(&[]).step("set up the host's end")?;
+
+    let index = link.peer.unwrap_or_default();
+    batch.clear();
+    batch.set_up(index);
+    Inside::veth(spec, index).put(&mut batch);
+    pod.run(&mut batch).step("set up the pod's end")?.check(&[]).step("set up the pod's end")?;
+
+    batch.clear();
+    // The host's end was up before it had carrier, and sends nothing until the kernel's link watch has had its turn; asking for
+    // the link makes the kernel (6.8 and later) do that first, so that the first packet to the pod is not lost.
+    batch.get_link_at(link.index);
+    host.run(&mut batch).step("wait for the host's end")?.check(&[]).step("wait for the host's end")?;
+    Ok(Device { host_ifname: host_name, host_ifindex: link.index, host_mac: HOST_MAC, mac, mtu: link.mtu })
+}
+
+/// Deletes the device. False: there was none.
+fn detach_device(host: &mut Connection, host_ifname: &str) -> Result<bool, DeviceError> {
+    let Some(link) = veth::find(host, host_ifname)? else { return Ok(false) };
+    veth::own(&link)?;
+    veth::delete(host, link.index)
+}
+
+/// Runtimes switch IPv6 off in namespaces where they gave no IPv6 address. `/proc/sys/net` is that of the calling thread's namespace;
+/// where it cannot be written, adding the address says why.
+fn enable_ipv6() {
+    for scope in ["default", "all"] {
+        let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
+        if std::fs::read(&path).is_ok_and(|value| value.starts_with(b"1")) {
+            let _ = std::fs::write(&path, "0");
+        }
+    }
+}
