@@ -304,8 +304,7 @@ impl Fabric {
 
     /// Where the evidence of a failure goes; outside of the lab's own folder, which the next run empties.
     pub(crate) fn failure_folder(&self) -> PathBuf {
-        let folder = |n: u32| self.place.state.join("failures").join(format!("{}-{n}", self.topology.name));
-        (1..).map(folder).find(|f| !f.exists()).unwrap_or_else(|| folder(0))
+        failure_folder(&self.place.state, &self.topology.name)
     }
 
     /// Runs `work`; if it fails, gathers logs and tables in one folder and says where.
@@ -324,6 +323,12 @@ impl Drop for Fabric {
             let _absent = std::fs::remove_file(self.state_file());
         }
     }
+}
+
+/// A folder for the evidence of a failure that no earlier one has.
+pub(crate) fn failure_folder(state: &Path, name: &str) -> PathBuf {
+    let folder = |n: u32| state.join("failures").join(format!("{name}-{n}"));
+    (1..).map(folder).find(|f| !f.exists()).unwrap_or_else(|| folder(0))
 }
 
 /// Copies what the nodes bind, so that a lab's edits never reach the repository.

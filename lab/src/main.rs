@@ -8,6 +8,7 @@
 //!        ├─ demo    the tour on two-racks, with times and lost packets
 //!        ├─ tests   fmt to labs, one function each
 //!        └─ bench   attach, codec, fib, memory and speakers, each against its peer in the same run
+//! uml: a user-mode kernel that runs some of the tests, on machines whose kernel lacks VLAN and IPVLAN devices
 //! pinger, routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
 //! ```
 
@@ -33,6 +34,7 @@ mod shell;
 mod stats;
 mod tests;
 mod topology;
+mod uml;
 
 use std::process::ExitCode;
 
@@ -124,6 +126,38 @@ enum Command {
     },
     /// List the topologies, and which are up.
     List,
+    /// Run a command in a user-mode kernel, which has VLAN and IPVLAN devices whatever this machine's kernel has.
+    ///
+    /// It sees this machine's files and can write to target/lab alone; it has no network but what it makes.
+    #[command(
+        after_help = "Example:\n  cargo lab uml -- sh -c 'ip link add eth0 type dummy && ip link add link eth0 vlan10 type vlan id 10 && ip link'"
+    )]
+    Uml {
+        /// Kill the command after this many seconds.
+        #[arg(long, default_value_t = 600)]
+        bound: u64,
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<String>,
+    },
+    /// What `uml` and tests run in the user-mode kernel.
+    #[command(hide = true)]
+    UserModeKernel {
+        #[command(subcommand)]
+        action: Inside,
+    },
+}
+
+#[derive(Subcommand)]
+enum Inside {
+    /// As its first process: carries out an order.
+    Init {
+        order: std::path::PathBuf,
+        /// What the kernel adds to every first process's command line: console=tty0.
+        added: Vec<String>,
+    },
+    /// Runs one test and prints its verdict as JSON.
+    Test { name: String },
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -183,6 +217,14 @@ fn run(cli: Cli) -> Result<ExitCode> {
             return Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::List => list(&place)?,
+        Command::Uml { bound, command } => {
+            let command: Vec<&str> = command.iter().map(String::as_str).collect();
+            let ended = uml::run(&place, "command", &command, std::time::Duration::from_secs(bound))?;
+            print!("{}", ended.stdout);
+            return Ok(ExitCode::from(ended.status));
+        }
+        Command::UserModeKernel { action: Inside::Init { order, .. } } => uml::init(&order)?,
+        Command::UserModeKernel { action: Inside::Test { name } } => tests::run_inside(&place, &name)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,19 +22,7 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
     for (package, profile) in [("trunkline", "release"), ("trunkline-cni", "plugin")] {
         let start = Instant::now();
         say(&format!("  building {package} ({profile} profile)"));
-        let target = place.state.parent().context("the target folder")?;
-        let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["build", "--package", package, "--profile", profile, "--target-dir"])
-            .arg(target)
-            .current_dir(&place.repository)
-            .stdin(Stdio::null())
-            // Standard output is for results.
-            .stdout(Stdio::null())
-            .status()
-            .context("cargo cannot be started")?;
-        if !status.success() {
-            bail!("building {package} failed ({status}); cargo's message is above");
-        }
+        let target = cargo_build(place, &["--package", package, "--profile", profile])?;
         install(&target.join(profile).join(package), &into.join(package))?;
         say(&format!("  built {package} in {}", seconds(start.elapsed().as_secs_f64())));
     }
@@ -43,20 +31,35 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
 
 /// Builds an example of the library as it would be shipped, and returns the folder it is in.
 pub(crate) fn build_example(place: &Place, name: &str) -> Result<PathBuf> {
-    let target = place.state.parent().context("the target folder")?;
     say(&format!("  building the example {name} (release profile)"));
+    let target = cargo_build(place, &["--release", "--package", "trunkline-bgp", "--example", name])?;
+    Ok(target.join("release/examples"))
+}
+
+/// Builds what the user-mode kernel is started with (lab/xstate) and returns the library.
+pub(crate) fn build_xstate(place: &Place) -> Result<PathBuf> {
+    let target = cargo_build(place, &["--quiet", "--package", "lab-xstate"])?;
+    Ok(target.join("debug/liblab_xstate.so"))
+}
+
+/// Returns the target folder.
+fn cargo_build<'a>(place: &'a Place, what: &[&str]) -> Result<&'a Path> {
+    let target = place.state.parent().context("the target folder")?;
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--package", "trunkline-bgp", "--example", name, "--target-dir"])
+        .arg("build")
+        .args(what)
+        .arg("--target-dir")
         .arg(target)
         .current_dir(&place.repository)
         .stdin(Stdio::null())
+        // Standard output is for results.
         .stdout(Stdio::null())
         .status()
         .context("cargo cannot be started")?;
     if !status.success() {
-        bail!("building the example {name} failed ({status}); cargo's message is above");
+        bail!("cargo build {} failed ({status}); cargo's message is above", what.join(" "));
     }
-    Ok(target.join("release/examples"))
+    Ok(target)
 }
 
 /// Copies under another name and renames: an agent that runs from the old file is not disturbed.

@@ -1,5 +1,8 @@
 //! `cargo lab test`: everything that must hold before a change goes in, from formatting to whole fabrics, as one list
 //! of named functions. A test passes, fails, or is skipped with its reason; nothing is skipped silently.
+//!
+//! Those of [`IN_USER_MODE_KERNEL`] run in one, each in a kernel booted for it: this process boots it, the same program
+//! inside runs the one test and prints its verdict.
 
 mod attach;
 mod bed;
@@ -10,19 +13,21 @@ mod fabrics;
 mod faults;
 mod flaps;
 mod interop;
+mod l2;
 mod library;
 mod manifests;
 mod unnumbered;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
 use crate::progress::{say, seconds, table};
-use crate::{interrupt, packages, product};
+use crate::{interrupt, packages, product, uml};
 
 /// What a test that did not fail says.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) enum Verdict {
     /// With a few words on what was seen.
     Passed(String),
@@ -40,6 +45,10 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    fn new(place: &Place) -> Self {
+        Self { place: place.clone(), product: std::cell::OnceCell::new() }
+    }
+
     /// The product's binaries, built when the first test asks for them.
     pub(crate) fn product(&self) -> Result<std::path::PathBuf> {
         if let Some(folder) = self.product.get() {
@@ -58,8 +67,14 @@ pub(crate) struct Test {
     pub run: fn(&Context) -> Result<Verdict>,
 }
 
+/// Tests of what this machine's kernel may have no devices for.
+const IN_USER_MODE_KERNEL: &[&[Test]] = &[l2::TESTS];
+
+/// How long one of them may take.
+const BOUND: Duration = Duration::from_secs(600);
+
 fn all() -> Vec<&'static Test> {
-    [
+    let usual = [
         checks::TESTS,
         fabrics::TESTS,
         attach::TESTS,
@@ -71,10 +86,38 @@ fn all() -> Vec<&'static Test> {
         interop::TESTS,
         flaps::TESTS,
         crash::TESTS,
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    usual.iter().chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
+}
+
+fn in_user_mode_kernel() -> impl Iterator<Item = &'static Test> {
+    IN_USER_MODE_KERNEL.iter().copied().flatten()
+}
+
+/// Runs one test in a user-mode kernel.
+fn run_in_user_mode_kernel(context: &Context, test: &Test) -> Result<Verdict> {
+    if let Some(why) = uml::missing() {
+        return Ok(Verdict::Skipped(why.to_owned()));
+    }
+    context.product()?;
+    let lab = std::env::current_exe()?;
+    let lab = lab.to_str().context("the lab's path is not text")?;
+    let command = [lab, "user-mode-kernel", "test", test.name];
+    let ended = uml::run(&context.place, &test.name.replace('/', "-"), &command, BOUND)?;
+    let verdict: Result<Verdict, String> =
+        serde_json::from_str(&ended.stdout).with_context(|| format!("no verdict but {:?}", ended.stdout))?;
+    verdict.map_err(anyhow::Error::msg)
+}
+
+/// The other end of [`run_in_user_mode_kernel`].
+pub(crate) fn run_inside(place: &Place, name: &str) -> Result<()> {
+    let test = in_user_mode_kernel().find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
+    let context = Context::new(place);
+    // There is nothing to build with in there.
+    context.product.get_or_init(|| product::folder(place));
+    let verdict = (test.run)(&context).map_err(|e| format!("{e:#}"));
+    println!("{}", serde_json::to_string(&verdict)?);
+    Ok(())
 }
 
 /// `cargo lab test --list`.
@@ -99,7 +142,7 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
         "gobgpd",
         "containernetworking-plugins",
     ]))?;
-    let context = Context { place: place.clone(), product: std::cell::OnceCell::new() };
+    let context = Context::new(place);
     let mut rows = Vec::new();
     let mut failures = Vec::new();
     let (mut passed, mut skipped) = (0, 0);
@@ -107,7 +150,8 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
         interrupt::check()?;
         say(&format!("[{}/{}] {}: {}", number + 1, chosen.len(), test.name, test.about));
         let start = Instant::now();
-        let verdict = (test.run)(&context);
+        let inside = in_user_mode_kernel().any(|t| t.name == test.name);
+        let verdict = if inside { run_in_user_mode_kernel(&context, test) } else { (test.run)(&context) };
         let took = start.elapsed();
         let (word, rest) = match &verdict {
             Ok(Verdict::Passed(words)) => {

@@ -1,0 +1,118 @@
+//! The first process of the user-mode kernel: makes the machine's tree usable without a way to write to it, runs the
+//! order's command, buries whatever is orphaned, and halts.
+
+use std::fs::File;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, WaitOptions, wait};
+use rustix::system::{RebootCommand, reboot};
+
+use super::{CURTAIN, Files, Order};
+use crate::shell::{cmd, run};
+
+/// Where the modules lie in Debian's package.
+const MODULES: &str = "/usr/lib/uml/modules";
+
+/// What the kernel runs when it misses a module: modprobe looks in /lib/modules, where those of the machine are.
+const MODPROBE: &str = "/run/uml/modprobe";
+
+/// What is kept of a command that takes too long, before it is killed: the processes, and the addresses, rules and routes of
+/// every namespace. The argument is the command's process.
+const OVERDUE: &str = r#"
+exec 2>&1
+ps -eo pid,ppid,stat,wchan:20,etime,args
+dmesg | tail -50
+for ns in $(ls /run/netns); do
+    for what in addr rule "-6 rule" "route show table all" "-6 route show table all" neigh; do
+        echo "== $ns: $what"
+        ip -n "$ns" $what
+    done
+done
+kill -KILL "$1"
+"#;
+
+/// Runs the order and halts the kernel. Returns only where it is not the first process.
+pub(crate) fn init(order: &Path) -> Result<()> {
+    if std::process::id() != 1 {
+        bail!("user-mode-kernel init is what the user-mode kernel starts; see `cargo lab uml`");
+    }
+    if let Err(e) = obey(order) {
+        eprintln!("error: {e:#}");
+    }
+    rustix::fs::sync();
+    Ok(reboot(RebootCommand::PowerOff)?)
+}
+
+fn obey(order: &Path) -> Result<()> {
+    let files = Files(order.parent().context("the order's folder")?.to_owned());
+    let order: Order = serde_json::from_str(&std::fs::read_to_string(order)?)?;
+    mounts(&order).context("mounts")?;
+    run(&mut cmd("ip", ["link", "set", "lo", "up"]))?;
+    let (program, arguments) = order.command.split_first().context("an order without a command")?;
+    eprintln!("{CURTAIN}");
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(&order.environment)
+        .current_dir(&order.folder)
+        .stdin(Stdio::null())
+        .stdout(File::create(files.stdout())?);
+    let child = command.spawn().with_context(|| program.clone())?;
+    let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("no process")?;
+    let overdue = File::create(files.overdue())?;
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(order.bound));
+        let mut look = cmd("sh", ["-c", OVERDUE, "sh", &child.as_raw_nonzero().to_string()]);
+        // Not waited for here: the first process hears of every end. Where it cannot be started, the bound outside holds.
+        let _started = look.stdout(overdue).spawn();
+    });
+    let status = loop {
+        match wait(WaitOptions::empty())? {
+            Some((pid, status)) if pid == child => break status,
+            _ => {}
+        }
+    };
+    eprintln!("{CURTAIN}");
+    if let Some(code) = status.exit_status() {
+        std::fs::write(files.status(), code.to_string())?;
+    }
+    Ok(())
+}
+
+fn mounts(order: &Order) -> Result<()> {
+    let mount = |kind: &str, on: &str, options: &str| -> Result<()> {
+        run(&mut cmd("mount", ["-t", kind, "-o", options, "lab", on])).map(drop)
+    };
+    mount("proc", "/proc", "defaults")?;
+    mount("sysfs", "/sys", "defaults")?;
+    for (kind, on) in
+        [("devpts", "/dev/pts"), ("tmpfs", "/dev/shm"), ("tmpfs", "/run"), ("tmpfs", "/var/log")]
+    {
+        std::fs::create_dir_all(on)?;
+        mount(kind, on, "defaults")?;
+    }
+    modules()?;
+    // What lies there stays to be seen: the working tree itself may.
+    std::fs::create_dir_all("/run/uml/tmp/upper")?;
+    std::fs::create_dir_all("/run/uml/tmp/work")?;
+    mount("overlay", "/tmp", "lowerdir=/tmp,upperdir=/run/uml/tmp/upper,workdir=/run/uml/tmp/work")?;
+    let writable = order.writable.to_str().context("the target folder's name is not text")?;
+    mount("hostfs", writable, writable)
+}
+
+/// Lets the kernel find its modules, by itself from here on, and loads what has to be there before it is asked for: IPv6's
+/// sysctls are set before the first IPv6 socket is opened.
+fn modules() -> Result<()> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    std::fs::create_dir_all("/run/uml/lib/modules")?;
+    symlink(Path::new(MODULES).join(release.trim()), Path::new("/run/uml/lib/modules").join(release.trim()))?;
+    std::fs::write(MODPROBE, "#!/bin/sh\nexec /sbin/modprobe -d /run/uml \"$@\"\n")?;
+    std::fs::set_permissions(MODPROBE, std::fs::Permissions::from_mode(0o755))?;
+    std::fs::write("/proc/sys/kernel/modprobe", MODPROBE)?;
+    run(&mut cmd(MODPROBE, ["ipv6"])).map(drop)
+}

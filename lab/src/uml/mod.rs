@@ -1,0 +1,255 @@
+//! A kernel of our own: Debian's `user-mode-linux`, a Linux 6.1 that runs as a process and has the VLAN, IPVLAN and other
+//! devices that the machine's kernel may lack.
+//!
+//! ```text
+//! outside: run ── writes order.json ── setpriv ─ unshare ─ linux.uml on hostfs, the machine's own tree, read-only
+//!            │                                                │ its first process: `lab user-mode-kernel init order.json`
+//!            │  console.log, line by line  <── console ───────┤   mounts, then the order's command, bounded in time
+//!            └─ standard output and status <── files ─────────┘
+//! ```
+//!
+//! What runs inside finds the machine's programs and files at their paths and can write to `target/lab` alone; /run, /tmp and
+//! /var/log are its own. It has no network but what it makes itself. Two things guard against leaving anything behind: the
+//! kernel is in a PID namespace of its own, so that all its processes go with the first, and that one goes with us, however
+//! we end; its memory is a file without a name.
+//!
+//! It has one processor, system calls cost three times as much, and nf_tables does not work in it.
+
+mod init;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::fabric::{Place, failure_folder};
+use crate::interrupt;
+use crate::packages;
+use crate::product;
+use crate::progress::say;
+use crate::shell::cmd;
+
+pub(crate) use init::init;
+
+/// The kernel, modprobe for its modules, and what keeps it from outliving us.
+const PACKAGES: [&str; 3] = ["user-mode-linux", "kmod", "util-linux"];
+
+/// Enough for fifty pods, and small enough for a runner in the cloud. Only what is used is taken.
+const MEMORY: &str = "1G";
+
+/// How long the kernel may take to boot and to halt, beside its command.
+const BOOT: Duration = Duration::from_secs(60);
+
+/// What the command inside gets of our environment. Not all: the order lies on disk.
+const ENVIRONMENT: [&str; 6] = ["PATH", "HOME", "LANG", "CARGO_TARGET_DIR", "RUST_BACKTRACE", "RUST_LOG"];
+
+/// Begins and ends what the command prints on the console; before and after, the kernel talks.
+const CURTAIN: &str = "-- lab --";
+
+/// What the first process is told to do.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    command: Vec<String>,
+    /// Working folder of the command.
+    folder: PathBuf,
+    environment: BTreeMap<String, String>,
+    /// The one folder of the machine that can be written to.
+    writable: PathBuf,
+    /// After this many seconds the command is killed.
+    bound: u64,
+}
+
+/// The files of one boot.
+struct Files(PathBuf);
+
+impl Files {
+    fn order(&self) -> PathBuf {
+        self.0.join("order.json")
+    }
+
+    fn console(&self) -> PathBuf {
+        self.0.join("console.log")
+    }
+
+    /// What the command printed on standard output.
+    fn stdout(&self) -> PathBuf {
+        self.0.join("stdout")
+    }
+
+    /// The command's status, written when it has ended.
+    fn status(&self) -> PathBuf {
+        self.0.join("status")
+    }
+
+    /// What was there when the command had to be killed.
+    fn overdue(&self) -> PathBuf {
+        self.0.join("overdue.txt")
+    }
+}
+
+/// A command that ended inside.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub status: u8,
+    pub stdout: String,
+}
+
+/// Why there can be no user-mode kernel here, if so.
+pub(crate) fn missing() -> Option<&'static str> {
+    (!cfg!(target_arch = "x86_64")).then_some("the user-mode kernel is packaged for x86-64 alone")
+}
+
+/// Boots the kernel, runs the command in it, shows what it prints on standard error, and halts. If the kernel dies or the
+/// command takes longer than the bound, the error says where the console and the rest lie.
+pub(crate) fn run(place: &Place, name: &str, command: &[&str], bound: Duration) -> Result<Ended> {
+    if let Some(why) = missing() {
+        bail!("{why}");
+    }
+    packages::need_root("the user-mode kernel")?;
+    packages::need(PACKAGES)?;
+    let preload = product::build_xstate(place)?;
+    let all = place.state.join("uml");
+    std::fs::create_dir_all(&all)?;
+    let lock = File::create(all.join("lock"))?;
+    if lock.try_lock().is_err() {
+        bail!(
+            "another user-mode kernel of this working tree is running: its labs and this one's would share {}",
+            place.state.display()
+        );
+    }
+    let files = Files(all.join("boot"));
+    if files.0.exists() {
+        std::fs::remove_dir_all(&files.0)?;
+    }
+    std::fs::create_dir(&files.0)?;
+    let ended = boot(place, &files, &preload, command, bound);
+    if let Err(e) = ended {
+        let kept = failure_folder(&place.state, &format!("uml-{name}"));
+        std::fs::create_dir_all(kept.parent().context("a folder of failures")?)?;
+        std::fs::rename(&files.0, &kept)?;
+        bail!("{e:#}\n  the user-mode kernel's console: {}", kept.display());
+    }
+    std::fs::remove_dir_all(&files.0)?;
+    ended
+}
+
+fn boot(place: &Place, files: &Files, preload: &Path, command: &[&str], bound: Duration) -> Result<Ended> {
+    let lab = std::env::current_exe().context("the lab's own program")?;
+    let order = Order {
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        folder: std::env::current_dir()?,
+        environment: ENVIRONMENT
+            .iter()
+            .filter_map(|&name| Some((name.to_owned(), std::env::var(name).ok()?)))
+            .collect(),
+        writable: place.state.clone(),
+        bound: bound.as_secs(),
+    };
+    std::fs::write(files.order(), serde_json::to_string_pretty(&order)?)?;
+    let mut kernel = start(&lab, files, preload)?;
+    let pid = i32::try_from(kernel.process.id()).ok().and_then(Pid::from_raw).context("no process")?;
+    let folder = files.0.clone();
+    let _guard = interrupt::on_stop(move || {
+        // Both only fail on what is gone.
+        let _ended = kill_process(pid, Signal::KILL);
+        let _gone = std::fs::remove_dir_all(folder);
+    });
+    let watched = kernel.watch(files, bound + BOOT);
+    if watched.is_err() {
+        kernel.process.kill()?;
+    }
+    kernel.process.wait()?;
+    watched?;
+    let status = std::fs::read_to_string(files.status()).unwrap_or_default();
+    let stdout = std::fs::read_to_string(files.stdout()).unwrap_or_default();
+    match status.trim() {
+        "" if std::fs::metadata(files.overdue()).is_ok_and(|file| file.len() > 0) => {
+            bail!("not done after {} s, and killed", bound.as_secs())
+        }
+        "" => bail!("the user-mode kernel ended before its command did: {}", last_lines(&files.console())),
+        code => Ok(Ended { status: code.parse().with_context(|| format!("status {code:?}"))?, stdout }),
+    }
+}
+
+/// A kernel that runs.
+struct Kernel {
+    process: Child,
+    console: Receiver<String>,
+}
+
+fn start(lab: &Path, files: &Files, preload: &Path) -> Result<Kernel> {
+    let (from_kernel, console) = std::io::pipe()?;
+    // The last words are the shell's: it waits for the kernel, as the namespace's first process, and all others go with it.
+    let mut kernel = cmd("setpriv", ["--pdeathsig", "KILL", "--"]);
+    kernel
+        .args(["unshare", "--pid", "--net", "--fork", "--kill-child=KILL", "--"])
+        .args(["sh", "-c", "preload=$1; shift; LD_PRELOAD=$preload \"$@\"; exit", "sh"])
+        .arg(preload)
+        .args([
+            "linux.uml",
+            &format!("mem={MEMORY}"),
+            "root=/dev/root",
+            "rootfstype=hostfs",
+            "rootflags=/",
+            "ro",
+        ])
+        .args(["con=null", "con0=fd:0,fd:1", "ssl=null", "quiet", "umid=lab"])
+        .arg(format!("uml_dir={}", files.0.display()))
+        .arg(format!("init={}", lab.display()))
+        .args(["--", "user-mode-kernel", "init"])
+        .arg(files.order())
+        .stdin(Stdio::null())
+        .stdout(console.try_clone()?)
+        .stderr(console)
+        .process_group(0);
+    let process = kernel.spawn().context("setpriv")?;
+    // Its ends of the pipe would keep the pipe open.
+    drop(kernel);
+    let mut log = File::create(files.console())?;
+    let (lines, console) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from_kernel).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            // A full disk takes the log and not the run.
+            let _unwritten = writeln!(log, "{line}");
+            if lines.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    Ok(Kernel { process, console })
+}
+
+impl Kernel {
+    /// Shows what the command says, until all that was in the kernel has gone.
+    fn watch(&self, files: &Files, bound: Duration) -> Result<()> {
+        let deadline = Instant::now() + bound;
+        let mut curtain_up = false;
+        loop {
+            match self.console.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) if line == CURTAIN => curtain_up = !curtain_up,
+                Ok(line) if curtain_up => say(&format!("    {line}")),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {
+                    let seen = last_lines(&files.console());
+                    bail!("the user-mode kernel hangs ({} s), and was killed: {seen}", bound.as_secs());
+                }
+            }
+        }
+    }
+}
+
+fn last_lines(file: &Path) -> String {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join(" | ")
+}
