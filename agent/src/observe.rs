@@ -604,6 +604,7 @@ fn ruling(ruling: &rib::Ruling) -> Ruling {
 
 fn route(route: &speaker::Route) -> Route {
     let large = route.large_communities.iter().map(ToString::to_string);
+    let extended = route.extended_communities.iter().map(ToString::to_string);
     Route {
         prefix: route.prefix,
         peer: route.peer.map(|peer| peer.to_string()),
@@ -613,7 +614,7 @@ fn route(route: &speaker::Route) -> Route {
         path_id: route.path_id,
         med: route.med,
         local_pref: route.local_pref,
-        communities: route.communities.iter().map(ToString::to_string).chain(large).collect(),
+        communities: route.communities.iter().map(ToString::to_string).chain(large).chain(extended).collect(),
         best: route.best,
         filtered: route.filtered.map(str::to_owned),
         stale: route.stale,

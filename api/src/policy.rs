@@ -8,6 +8,7 @@
 //!     - prefixSets: [fabric]
 //!       communities: {allOf: ["65000:100", no-export], noneOf: [blackhole]}
 //!       largeCommunities: ["65000:1:2"]
+//!       extendedCommunities: ["rt:65000:3"]
 //!       asPath: {maxLength: 5, neighbourAs: [65001], contains: [65010], originAs: [65020]}
 //!       origins: [igp, egp]
 //!       nextHops: [10.0.0.0/8]
@@ -29,6 +30,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
@@ -79,6 +81,9 @@ pub struct Rule {
     /// What large communities the path carries. See [`parse_large_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub large_communities: Members,
+    /// What extended communities the path carries. See [`parse_extended_community`].
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub extended_communities: Members,
     /// What its AS_PATH is like; in `export` this node's AS is not in it yet.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub as_path: AsPath,
@@ -238,6 +243,15 @@ pub struct Changes {
     /// Taken out. See [`parse_large_community`].
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub remove_large_communities: Vec<String>,
+    /// As `setCommunities`. See [`parse_extended_community`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_extended_communities: Option<Vec<String>>,
+    /// Added. See [`parse_extended_community`].
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub add_extended_communities: Vec<String>,
+    /// Taken out. See [`parse_extended_community`].
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub remove_extended_communities: Vec<String>,
 }
 
 impl PrefixMatch {
@@ -287,6 +301,44 @@ pub fn parse_large_community(text: &str) -> Result<[u32; 3], ValueError> {
     })
 }
 
+/// An extended community (RFC 4360): a Route Target or Route Origin, `rt:…` or `soo:…`, with an AS number or an IPv4 address and a
+/// number of what is left of six octets; or `0x` with the 16 digits of any. An AS number up to 65535 takes two octets, with `L`
+/// behind it four (RFC 5668), as larger ones do.
+pub fn parse_extended_community(text: &str) -> Result<[u8; 8], ValueError> {
+    let raw = || {
+        let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 16)?;
+        let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        u64::from_str_radix(digits, 16).ok().filter(|_| is_hex).map(u64::to_be_bytes)
+    };
+    let named = || {
+        let (subtype, value) = match text.split_once(':')? {
+            ("rt", value) => (2, value),
+            ("soo", value) => (3, value),
+            _ => return None,
+        };
+        let (administrator, assigned) = value.split_once(':')?;
+        let long = |kind: u8, [a, b, c, d]: [u8; 4]| {
+            let [e, f] = number::<u16>(assigned)?.to_be_bytes();
+            Some([kind, subtype, a, b, c, d, e, f])
+        };
+        if let Ok(address) = administrator.parse::<Ipv4Addr>() {
+            return long(1, address.octets());
+        }
+        if let Some(asn) = administrator.strip_suffix('L') {
+            return long(2, number::<u32>(asn)?.to_be_bytes());
+        }
+        let asn = number::<u32>(administrator)?;
+        let Ok(short) = u16::try_from(asn) else { return long(2, asn.to_be_bytes()) };
+        let ([a, b], [c, d, e, f]) = (short.to_be_bytes(), number::<u32>(assigned)?.to_be_bytes());
+        Some([0, subtype, a, b, c, d, e, f])
+    };
+    raw().or_else(named).ok_or_else(|| ValueError {
+        value: text.to_owned(),
+        expected: "an extended community, such as rt:65000:100, soo:10.0.0.1:7 (the last number up to 65535 after an address or \
+                   an AS number above 65535), or 0x with 16 digits",
+    })
+}
+
 /// Digits only: Rust's own parser takes a `+` too.
 fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
@@ -319,6 +371,35 @@ mod tests {
         let unknown = read(r#"{"oneOf": ["1:2"]}"#).unwrap_err();
         assert!(unknown.contains("oneOf") && unknown.contains("anyOf"), "{unknown}");
         assert!(read("7").unwrap_err().contains("a map of anyOf, allOf and noneOf"));
+    }
+
+    #[test]
+    fn extended_communities_are_targets_origins_or_octets() {
+        assert_eq!(parse_extended_community("rt:65000:65536"), Ok([0, 2, 0xfd, 0xe8, 0, 1, 0, 0]));
+        assert_eq!(parse_extended_community("soo:65000L:7"), Ok([2, 3, 0, 0, 0xfd, 0xe8, 0, 7]));
+        assert_eq!(parse_extended_community("rt:65536:7"), Ok([2, 2, 0, 1, 0, 0, 0, 7]));
+        assert_eq!(parse_extended_community("rt:10.0.0.1:7"), Ok([1, 2, 10, 0, 0, 1, 0, 7]));
+        assert_eq!(
+            parse_extended_community("0x4004fde849742400"),
+            Ok([0x40, 4, 0xfd, 0xe8, 0x49, 0x74, 0x24, 0])
+        );
+        for wrong in [
+            "",
+            "65000:1",
+            "rt:65000",
+            "rt:65536:65536",
+            "rt:10.0.0.1:65536",
+            "rt:1L:65536",
+            "rt:1:2:3",
+            "target:1:2",
+            "rt:4294967296:1",
+            "0x40",
+            "0x+004fde849742400",
+            "rt::1",
+            "rt:1:",
+        ] {
+            assert_eq!(parse_extended_community(wrong).unwrap_err().value, wrong);
+        }
     }
 
     #[test]

@@ -407,6 +407,18 @@ fn peers() {
         ("le: 24", "le: 33", "import.rules[0].prefixes[1].le", &["33"]),
         ("\"65000:100\"", "\"65536:100\"", "import.rules[0].communities[0]", &["`65536:100`", "no-export"]),
         ("\"65000:1:2\"", "\"65000:1\"", "import.rules[0].largeCommunities[0]", &["`65000:1`", "65000:1:2"]),
+        (
+            "largeCommunities: [\"65000:1:2\"]",
+            "extendedCommunities: [\"rt:65536:65536\"]",
+            "import.rules[0].extendedCommunities[0]",
+            &["`rt:65536:65536`", "up to 65535"],
+        ),
+        (
+            "addLargeCommunities:",
+            "addExtendedCommunities:",
+            "import.rules[0].set.addExtendedCommunities[0]",
+            &["rt:65000:100"],
+        ),
         ("\"65000:7\"", "x", "import.rules[0].set.addCommunities[0]", &["`x`"]),
         ("\"65000:8\"", "x", "import.rules[0].set.removeCommunities[0]", &["`x`"]),
         ("\"65000:3:4\"", "x", "import.rules[0].set.addLargeCommunities[0]", &["`x`"]),

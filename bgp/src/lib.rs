@@ -38,7 +38,7 @@
 //! | [`wire`] | the codec: five message types, path attributes, RFC 7606's outcomes |
 //! | [`session`] | one peer: RFC 4271's state machine, capabilities, graceful restart, refresh |
 //! | [`rib`] | the tables, best path with ECMP, what each peer is told |
-//! | [`policy`] | import and export as data: prefixes, communities, AS_PATH, ORIGIN, next hop |
+//! | [`policy`] | import and export as data: prefixes, communities of all three kinds, AS_PATH, ORIGIN, next hop |
 //! | [`speaker`] | sessions and tables joined |
 //! | [`bfd`] | a BFD endpoint, an engine of its own |
 //! | [`bmp`], [`mrt`] | what monitoring stations hear, and the tables as a file |
@@ -56,6 +56,7 @@
 //! | 2385 TCP-MD5, 5082 GTSM | done | keys for an address, or for the prefix of dynamic neighbours ([`config::PeerRange`]) |
 //! | 2918 route refresh, 7313 enhanced route refresh | done | |
 //! | 3765 NO_PEER | done | it is advice, obeyed towards peers with role peer (RFC 9234), which say that they are bilateral |
+//! | 4360, 5668 extended communities | done | in policies and listings; what is not transitive does not leave the AS |
 //! | 4456 route reflection | done | |
 //! | 4486, 9003 Cease subcodes, shutdown communication | done | |
 //! | 4724 graceful restart | done | both roles |

@@ -3,6 +3,7 @@
 //! Tables are generic over [`AddressFamily`], so that an IPv4 row costs what an IPv4 prefix costs and no code
 //! matches on the AFI again and again; [`Family`] is the value form, for configuration, capabilities and events.
 
+mod extended_community;
 mod peer_key;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+pub use extended_community::ExtendedCommunity;
 pub use peer_key::{InterfaceName, InterfaceNameError, PeerKey, PeerKeyError};
 
 /// What this side of an external session is to the other (RFC 9234 §4.1), with the number in the capability.

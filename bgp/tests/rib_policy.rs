@@ -11,13 +11,18 @@ use trunkline_bgp::policy::{
     Actions, AsPathMatch, Conditions, Edit, Members, Policy, PrefixMatch, PrefixSet, Rule, Verdict,
 };
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination};
-use trunkline_bgp::types::{Asn, Community, LargeCommunity, PeerId};
+use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity, PeerId};
 use trunkline_bgp::wire::{AsPath, Origin, PathAttributes, Segment, SegmentKind};
 
 const PREFIX: &str = "10.1.0.0/16";
 
 fn large(local1: u32) -> LargeCommunity {
     LargeCommunity { global: 65000, local1, local2: 1 }
+}
+
+/// `rt:65000:…`
+fn target(number: u8) -> ExtendedCommunity {
+    ExtendedCommunity([0, 2, 0xfd, 0xe8, 0, 0, 0, number])
 }
 
 /// A set in the middle: 65001 {7 8} 9.
@@ -39,6 +44,7 @@ fn announced() -> PathAttributes {
         as_path: with_set(),
         communities: vec![Community(1), Community(2)],
         large_communities: vec![large(1), large(2)],
+        extended_communities: vec![target(1), target(2)],
         ..PathAttributes::default()
     }
 }
@@ -64,6 +70,8 @@ const ROWS: &[Row] = &[
     ("none of, one there", || communities(&[1], &[], &[9, 2]), false),
     ("large communities", || larges(&[3, 2], &[1], &[4]), true),
     ("large communities, not these", || larges(&[], &[], &[1]), false),
+    ("extended communities", || targets(&[3, 2], &[1], &[4]), true),
+    ("extended communities, not these", || targets(&[], &[], &[1]), false),
     ("length 3", || as_path(|it| it.length = 3..=3), true),
     ("length 4 at least", || as_path(|it| it.length = 4..=usize::MAX), false),
     ("length 2 at most", || as_path(|it| it.length = 0..=2), false),
@@ -97,6 +105,12 @@ fn larges(any_of: &[u32], all_of: &[u32], none_of: &[u32]) -> Conditions {
     let list = |numbers: &[u32]| numbers.iter().copied().map(large).collect();
     let large_communities = Members { any_of: list(any_of), all_of: list(all_of), none_of: list(none_of) };
     Conditions { large_communities, ..Conditions::default() }
+}
+
+fn targets(any_of: &[u8], all_of: &[u8], none_of: &[u8]) -> Conditions {
+    let list = |numbers: &[u8]| numbers.iter().copied().map(target).collect();
+    let extended_communities = Members { any_of: list(any_of), all_of: list(all_of), none_of: list(none_of) };
+    Conditions { extended_communities, ..Conditions::default() }
 }
 
 fn as_path(edit: impl FnOnce(&mut AsPathMatch)) -> Conditions {
@@ -165,6 +179,7 @@ fn lists_are_replaced_then_cut_then_added_to() {
     let set = Actions {
         communities: edit,
         large_communities: Edit { remove: vec![large(1)], ..Edit::default() },
+        extended_communities: Edit { remove: vec![target(1)], add: vec![target(3)], ..Edit::default() },
         ..Actions::default()
     };
     let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
@@ -174,11 +189,28 @@ fn lists_are_replaced_then_cut_then_added_to() {
     let (_, told) = bench.told_of(2, PREFIX).unwrap();
     assert_eq!(told.communities, [Community(7), Community(9)]);
     assert_eq!(told.large_communities, [large(2)]);
+    assert_eq!(told.extended_communities, [target(2), target(3)]);
     let set =
         Actions { communities: Edit { replace: Some(Vec::new()), ..Edit::default() }, ..Actions::default() };
     let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
     assert!(bench.told_of(2, PREFIX).unwrap().1.communities.is_empty());
+}
+
+/// RFC 4360 §6: at the edge of the AS, unless that peer's own policy says otherwise.
+#[test]
+fn what_is_not_transitive_stays_within_the_as() {
+    let bandwidth = ExtendedCommunity([0x40, 4, 0xfd, 0xe8, 0x49, 0x74, 0x24, 0]);
+    let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
+    let extended_communities = vec![target(1), bandwidth];
+    bench.announce(1, PREFIX, &PathAttributes { extended_communities, ..path(&[65001]) });
+    let told = |bench: &mut Bench, to| bench.told_of(to, PREFIX).unwrap().1.extended_communities;
+    assert_eq!(told(&mut bench, 4), [target(1), bandwidth]);
+    assert_eq!(told(&mut bench, 2), [target(1)]);
+    let set = Actions { extended_communities: Edit::add([bandwidth]), ..Actions::default() };
+    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
+    assert_eq!(told(&mut bench, 2), [target(1), bandwidth]);
 }
 
 /// What a rule changes, a later one sees; a condition on the rest of the set is remembered apart for each prefix class.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use trunkline_api::policy as written;
-use trunkline_api::policy::{parse_community, parse_large_community};
+use trunkline_api::policy::{parse_community, parse_extended_community, parse_large_community};
 use trunkline_api::resources::{Network, ValueError};
 use trunkline_bgp::policy::{
     Actions, AsPathMatch, Conditions, Edit, Members, Policy, PrefixMatch, PrefixSet, Rule, Verdict,
 };
-use trunkline_bgp::types::{Asn, Community, LargeCommunity};
+use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 use trunkline_bgp::wire::Origin;
 
 /// For a peer that gets a default route while another one's routes are imported: its paths must not win against those.
@@ -83,6 +83,7 @@ fn rule(rule: &written::Rule, sets: &Sets<'_>) -> Result<Rule, ValueError> {
             next_hops: next_hops(&rule.next_hops)?,
             communities: members(&rule.communities, communities)?,
             large_communities: members(&rule.large_communities, large_communities)?,
+            extended_communities: members(&rule.extended_communities, extended_communities)?,
             as_path: as_path(&rule.as_path),
             origins: rule.origins.iter().copied().map(origin).collect(),
             originated: rule.originated,
@@ -91,16 +92,22 @@ fn rule(rule: &written::Rule, sets: &Sets<'_>) -> Result<Rule, ValueError> {
             local_pref: set.local_preference,
             med: set.med,
             prepend: set.prepend.unwrap_or(0),
-            communities: Edit {
-                replace: set.set_communities.as_deref().map(communities).transpose()?,
-                remove: communities(&set.remove_communities)?,
-                add: communities(&set.add_communities)?,
-            },
-            large_communities: Edit {
-                replace: set.set_large_communities.as_deref().map(large_communities).transpose()?,
-                remove: large_communities(&set.remove_large_communities)?,
-                add: large_communities(&set.add_large_communities)?,
-            },
+            communities: edit(
+                (&set.set_communities, &set.remove_communities, &set.add_communities),
+                communities,
+            )?,
+            large_communities: edit(
+                (&set.set_large_communities, &set.remove_large_communities, &set.add_large_communities),
+                large_communities,
+            )?,
+            extended_communities: edit(
+                (
+                    &set.set_extended_communities,
+                    &set.remove_extended_communities,
+                    &set.add_extended_communities,
+                ),
+                extended_communities,
+            )?,
         },
         verdict: rule.action.map(verdict),
     })
@@ -154,8 +161,20 @@ fn members<T>(
     })
 }
 
+/// What is put in the place of a list, taken out of it and added to it.
+fn edit<T>(
+    (replace, remove, add): (&Option<Vec<String>>, &[String], &[String]),
+    read: fn(&[String]) -> Result<Vec<T>, ValueError>,
+) -> Result<Edit<T>, ValueError> {
+    Ok(Edit { replace: replace.as_deref().map(read).transpose()?, remove: read(remove)?, add: read(add)? })
+}
+
 fn communities(texts: &[String]) -> Result<Vec<Community>, ValueError> {
     texts.iter().map(|text| parse_community(text).map(Community)).collect()
+}
+
+fn extended_communities(texts: &[String]) -> Result<Vec<ExtendedCommunity>, ValueError> {
+    texts.iter().map(|text| parse_extended_community(text).map(ExtendedCommunity)).collect()
 }
 
 fn large_communities(texts: &[String]) -> Result<Vec<LargeCommunity>, ValueError> {
@@ -169,4 +188,28 @@ fn large_communities(texts: &[String]) -> Result<Vec<LargeCommunity>, ValueError
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extended_communities_are_shown_as_they_are_written() {
+        let written = [
+            "rt:65000:4294967295",
+            "soo:0:7",
+            "rt:10.0.0.1:65535",
+            "rt:65536:7",
+            "soo:4294967295:65535",
+            "rt:65000L:7",
+            "0x4004fde849742400",
+        ];
+        let shown: Vec<String> = extended_communities(&written.map(str::to_owned))
+            .unwrap()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(shown, written);
+    }
 }

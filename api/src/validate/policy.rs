@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use super::Faults;
 use super::peer::check_asn;
 use crate::policy::{
-    AsPath, Changes, Members, Policy, PrefixMatch, Rule, parse_community, parse_large_community,
+    AsPath, Changes, Members, Policy, PrefixMatch, Rule, parse_community, parse_extended_community,
+    parse_large_community,
 };
 use crate::resources::ValueError;
 
@@ -97,19 +98,39 @@ fn check_rule(rule: &Rule, way: Way, sets: &Sets, path: &str, faults: &mut Fault
         parse_large_community,
         faults,
     );
-    for (field, texts) in [
-        ("setCommunities", set.set_communities.as_deref().unwrap_or_default()),
-        ("addCommunities", &set.add_communities),
-        ("removeCommunities", &set.remove_communities),
-    ] {
-        check_each(texts, &format!("{path}.set.{field}"), parse_community, faults);
-    }
-    for (field, texts) in [
-        ("setLargeCommunities", set.set_large_communities.as_deref().unwrap_or_default()),
-        ("addLargeCommunities", &set.add_large_communities),
-        ("removeLargeCommunities", &set.remove_large_communities),
-    ] {
-        check_each(texts, &format!("{path}.set.{field}"), parse_large_community, faults);
+    check_members(
+        &rule.extended_communities,
+        &format!("{path}.extendedCommunities"),
+        parse_extended_community,
+        faults,
+    );
+    let standard =
+        [set.set_communities.as_deref().unwrap_or_default(), &set.add_communities, &set.remove_communities];
+    check_edit(standard, "", path, parse_community, faults);
+    let large = [
+        set.set_large_communities.as_deref().unwrap_or_default(),
+        &set.add_large_communities,
+        &set.remove_large_communities,
+    ];
+    check_edit(large, "Large", path, parse_large_community, faults);
+    let extended = [
+        set.set_extended_communities.as_deref().unwrap_or_default(),
+        &set.add_extended_communities,
+        &set.remove_extended_communities,
+    ];
+    check_edit(extended, "Extended", path, parse_extended_community, faults);
+}
+
+/// What is set, added and removed of one kind of communities.
+fn check_edit<T>(
+    lists: [&[String]; 3],
+    kind: &str,
+    path: &str,
+    parse: fn(&str) -> Result<T, ValueError>,
+    faults: &mut Faults<'_>,
+) {
+    for (verb, texts) in ["set", "add", "remove"].into_iter().zip(lists) {
+        check_each(texts, &format!("{path}.set.{verb}{kind}Communities"), parse, faults);
     }
 }
 

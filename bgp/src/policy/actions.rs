@@ -1,6 +1,6 @@
 //! What a rule changes in a path that it matches.
 
-use crate::types::{Asn, Community, LargeCommunity};
+use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 use crate::wire::PathAttributes;
 
 /// Changes to a list that a path carries: first it is replaced, then some are taken out, then some are added.
@@ -57,6 +57,8 @@ pub struct Actions {
     pub communities: Edit<Community>,
     /// LARGE_COMMUNITIES.
     pub large_communities: Edit<LargeCommunity>,
+    /// EXTENDED COMMUNITIES. External peers are told of the transitive ones, and of what their own export policy adds.
+    pub extended_communities: Edit<ExtendedCommunity>,
 }
 
 impl Actions {
@@ -72,5 +74,6 @@ impl Actions {
         }
         self.communities.apply(&mut attributes.communities);
         self.large_communities.apply(&mut attributes.large_communities);
+        self.extended_communities.apply(&mut attributes.extended_communities);
     }
 }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 
 use super::prefix_set::PrefixSet;
-use crate::types::{Asn, Community, LargeCommunity, NextHop};
+use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity, NextHop};
 use crate::wire::{AsPath, Origin, PathAttributes};
 
 /// A condition on a list that a path carries. The default holds for every path.
@@ -90,6 +90,8 @@ pub struct Conditions {
     pub communities: Members<Community>,
     /// LARGE_COMMUNITIES.
     pub large_communities: Members<LargeCommunity>,
+    /// EXTENDED COMMUNITIES.
+    pub extended_communities: Members<ExtendedCommunity>,
     /// AS_PATH.
     pub as_path: AsPathMatch,
     /// ORIGIN is one of these. Empty: any.
@@ -115,6 +117,7 @@ impl Conditions {
             && (self.origins.is_empty() || self.origins.contains(&attributes.origin))
             && self.communities.matches(&attributes.communities)
             && self.large_communities.matches(&attributes.large_communities)
+            && self.extended_communities.matches(&attributes.extended_communities)
             && self.as_path.matches(&attributes.as_path)
             && (self.next_hops.is_empty()
                 || next_hop.is_some_and(|next_hop| self.next_hops.contains(&next_hop.address().into())))

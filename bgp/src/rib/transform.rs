@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::attributes::{AttrId, AttributeTable};
 use crate::config::{NextHopRule, PathRules, RemovePrivateAs};
 use crate::policy::{Decision, Policy, RuleMask, Verdict};
-use crate::types::{Asn, Community, NextHop, Role};
+use crate::types::{Asn, Community, ExtendedCommunity, NextHop, Role};
 use crate::wire::PathAttributes;
 use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, table as codes};
 
@@ -275,6 +275,8 @@ impl Transform {
             // A MED is a matter between two neighbours, not passed on to a third (RFC 4271 §5.1.4); taken out
             // before the policy runs, so that the policy can set one.
             attributes.med = learned_med.filter(|_| originated);
+            // The same holds for what is not transitive (RFC 4360 §6).
+            attributes.extended_communities.retain(ExtendedCommunity::is_transitive);
         }
         *decision = self.policy.apply(mask, &mut attributes, next_hop, originated, prepended);
         if decision.verdict == Verdict::Reject {

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use crate::rib::{AdvertisedRoute, Filtered, PathEntry};
-use crate::types::{Asn, Community, LargeCommunity, NextHop, PeerKey};
+use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity, NextHop, PeerKey};
 use crate::wire::PathAttributes;
 
 /// One path in a listing.
@@ -31,6 +31,8 @@ pub struct Route {
     pub communities: Vec<Community>,
     /// Large communities.
     pub large_communities: Vec<LargeCommunity>,
+    /// Extended communities.
+    pub extended_communities: Vec<ExtendedCommunity>,
     /// Chosen: one of the paths that traffic is spread over.
     pub best: bool,
     /// Kept but not used, and why, in words.
@@ -53,6 +55,7 @@ impl Route {
             local_pref: attributes.local_pref,
             communities: attributes.communities,
             large_communities: attributes.large_communities,
+            extended_communities: attributes.extended_communities,
             best: false,
             filtered: None,
             stale: false,

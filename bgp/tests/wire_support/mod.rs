@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use trunkline_bgp::types::{Asn, Community, FamilySet, LargeCommunity, NextHop};
+use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, FamilySet, LargeCommunity, NextHop};
 use trunkline_bgp::wire::attributes::{Aggregator, Partial};
 use trunkline_bgp::wire::{
     AsPath, DecodeContext, EncodeContext, Frame, MAX_EXTENDED, MAX_MESSAGE, MessageKind, Origin,
@@ -165,7 +165,7 @@ pub(crate) fn attributes() -> impl Strategy<Value = PathAttributes> {
     let lists = (
         vec(any::<u32>().prop_map(Community), 0..80),
         vec(ipv4_host(), 0..4),
-        vec(any::<[u8; 8]>(), 0..5),
+        vec(any::<[u8; 8]>().prop_map(ExtendedCommunity), 0..5),
         vec(large, 0..25),
         unknown(),
         proptest::option::of(any::<u32>().prop_map(Asn)),

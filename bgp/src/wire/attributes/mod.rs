@@ -14,7 +14,7 @@ pub use as_path::{AsPath, Segment, SegmentKind};
 
 use super::error::{AttributeFault, AttributeFaultKind};
 use super::update::DecodeContext;
-use crate::types::{Asn, Community, FamilySet, LargeCommunity};
+use crate::types::{Asn, Community, ExtendedCommunity, FamilySet, LargeCommunity};
 use table::{TABLE, flags};
 
 /// ORIGIN (RFC 4271 §5.1.1), in the order of preference.
@@ -80,8 +80,8 @@ pub struct PathAttributes {
     pub originator_id: Option<Ipv4Addr>,
     /// CLUSTER_LIST (RFC 4456), the nearest reflector first.
     pub cluster_list: Vec<Ipv4Addr>,
-    /// EXTENDED COMMUNITIES (RFC 4360), as they are on the wire.
-    pub extended_communities: Vec<[u8; 8]>,
+    /// EXTENDED COMMUNITIES (RFC 4360).
+    pub extended_communities: Vec<ExtendedCommunity>,
     /// LARGE_COMMUNITIES (RFC 8092).
     pub large_communities: Vec<LargeCommunity>,
     /// ONLY_TO_CUSTOMER (RFC 9234 §5): the AS from which on the path goes to customers only.
@@ -290,7 +290,7 @@ mod tests {
             communities: vec![Community::NO_EXPORT, Community(1)],
             originator_id: Some(Ipv4Addr::new(10, 0, 0, 1)),
             cluster_list: vec![Ipv4Addr::new(10, 0, 0, 2); 2],
-            extended_communities: vec![[1; 8]],
+            extended_communities: vec![ExtendedCommunity([1; 8])],
             large_communities: vec![LargeCommunity { global: 1, local1: 2, local2: 3 }],
             only_to_customer: Some(Asn(70_000)),
             unknown: vec![

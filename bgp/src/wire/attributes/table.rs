@@ -10,7 +10,7 @@ use super::super::error::{AttributeFaultKind, Outcome};
 use super::super::update::DecodeContext;
 use super::as_path::{self, Width};
 use super::{Aggregator, AsPath, Origin, PathAttributes};
-use crate::types::{Asn, Community, LargeCommunity};
+use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 
 /// Attribute flags (RFC 4271 §4.3).
 pub(crate) mod flags {
@@ -258,9 +258,12 @@ pub(crate) static TABLE: [Row; 17] = [
         sender: Sender::Anyone,
         malformed: Outcome::TreatAsWithdraw,
         check: |value, _| multiple_of::<8>(value, "a multiple of 8, not 0"),
-        read: |value, attributes| attributes.extended_communities = value.as_chunks::<8>().0.to_vec(),
+        read: |value, attributes| {
+            let octets = value.as_chunks::<8>().0.iter();
+            attributes.extended_communities = octets.copied().map(ExtendedCommunity).collect();
+        },
         write: |attributes, out| {
-            out.extend_from_slice(attributes.extended_communities.as_flattened());
+            out.extend(attributes.extended_communities.iter().flat_map(|community| community.0));
             !attributes.extended_communities.is_empty()
         },
     },
