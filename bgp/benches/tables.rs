@@ -12,15 +12,17 @@
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 
+#[path = "../tests/rib_support/mod.rs"]
+mod rib_support;
+
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 use ipnet::Ipv4Net;
-use trunkline_bgp::config::PathRules;
 use trunkline_bgp::policy::{Policy, Verdict};
-use trunkline_bgp::rib::{Rib, RibConfig, RibPeer, SessionFacts};
+use trunkline_bgp::rib::{Rib, RibPeer, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, Ipv4, NextHop, PeerId};
 use trunkline_bgp::wire::{
     AsPath, DecodeContext, EncodeContext, HEADER, PathAttributes, Scratch, UpdateWriter, decode_update, frame,
@@ -79,46 +81,20 @@ struct Tables {
 impl Tables {
     /// Peers by number, with what they are told.
     fn new(peers: impl IntoIterator<Item = (u32, Policy)>) -> Tables {
-        let config = RibConfig {
-            local_as: Asn(65000),
-            router_id: Ipv4Addr::new(1, 1, 1, 1),
-            cluster_id: Ipv4Addr::new(1, 1, 1, 1),
-            max_paths: 8,
-        };
-        let mut tables = Tables { rib: Rib::new(config), scratch: Scratch::default(), out: Vec::new() };
+        let mut tables =
+            Tables { rib: Rib::new(rib_support::config(8)), scratch: Scratch::default(), out: Vec::new() };
         for (peer, export) in peers {
-            let address = IpAddr::from(address(peer));
-            let import = Policy::accept_all();
-            tables.rib.add_peer(
-                PeerId(peer),
-                RibPeer {
-                    address: address.into(),
-                    remote_as: Asn(65100 + peer),
-                    import,
-                    export,
-                    rules: PathRules::default(),
-                },
-            );
+            let (address, remote_as) = (IpAddr::from(address(peer)).into(), Asn(65100 + peer));
+            let facts = RibPeer { address, remote_as, export, ..rib_support::peer(peer, true) };
+            tables.rib.add_peer(PeerId(peer), facts);
             tables.up(peer);
         }
         tables
     }
 
     fn up(&mut self, peer: u32) {
-        let own = Ipv4Addr::new(10, 0, 0, 1);
-        let facts = SessionFacts {
-            families: FamilySet::from_iter([Family::Ipv4Unicast]),
-            router_id: address(peer),
-            local_address: own.into(),
-            next_hop_v4: Some(NextHop::V4(own)),
-            next_hop_v6: None,
-            four_octet_as: true,
-            ext_next_hop: false,
-            add_path: FamilySet::EMPTY,
-            paths: 1,
-            long_lived_stale: false,
-            max_message: 4096,
-        };
+        let families = FamilySet::from_iter([Family::Ipv4Unicast]);
+        let facts = SessionFacts { families, router_id: address(peer), ..rib_support::session(peer) };
         self.rib.peer_up(PeerId(peer), facts);
     }
 

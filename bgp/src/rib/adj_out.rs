@@ -531,12 +531,17 @@ fn announce<F: AddressFamily>(
             table.count_told(*row, true);
         }
         shared.release(old);
-        if !shared.watched.is_empty()
-            && let Some(prefix) = table.row(*row).map(|row| row.prefix.into())
-            && shared.watched.contains(&prefix)
-        {
-            shared.written.push_back((prefix, peer));
-        }
+        was_written(table, shared, peer, *row);
+    }
+}
+
+/// Remembers that a peer has a prefix that is watched.
+fn was_written<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId, row: u32) {
+    if !shared.watched.is_empty()
+        && let Some(prefix) = table.row(row).map(|row| row.prefix.into())
+        && shared.watched.contains(&prefix)
+    {
+        shared.written.push_back((prefix, peer));
     }
 }
 

@@ -15,7 +15,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{AdjOut, BATCH, adj_out, export_path};
+use super::{AdjOut, BATCH, adj_out, export_path, was_written};
 use crate::rib::attributes::AttrId;
 use crate::rib::peer::Shared;
 use crate::rib::table::Table;
@@ -202,12 +202,7 @@ fn announce<F: AddressFamily>(
         if first {
             table.count_told(*row, true);
         }
-        if !shared.watched.is_empty()
-            && let Some(prefix) = table.row(*row).map(|row| row.prefix.into())
-            && shared.watched.contains(&prefix)
-        {
-            shared.written.push_back((prefix, peer));
-        }
+        was_written(table, shared, peer, *row);
     }
 }
 
