@@ -47,9 +47,7 @@ fn address(text: &str) -> IpAddr {
 }
 
 fn via(gateways: &[&str]) -> RouteTarget {
-    RouteTarget::via(
-        gateways.iter().map(|gateway| Hop { gateway: Some(address(gateway)), ifindex: None }).collect(),
-    )
+    RouteTarget::via(gateways.iter().map(|gateway| Hop::to(address(gateway))).collect())
 }
 
 fn route(table: u32, prefix: &str) -> RouteKey {

@@ -8,7 +8,7 @@ use trunkline_bgp::types::Family;
 use super::device::{ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
 use super::inside::Inside;
 use super::veth;
-use crate::kernel::netlink::objects::{self, LinkInfo};
+use crate::kernel::netlink::objects::{self, LinkInfo, NeighbourEntry};
 use crate::kernel::netlink::{Batch, Connection};
 use crate::plan::{Hop, Neighbour, POD_TABLE, RouteTarget};
 
@@ -76,7 +76,7 @@ fn check_inside(
     }
     let there = routes(pod)?;
     for route in &inside.routes {
-        let hop = Hop { gateway: Some(route.gateway), ifindex: Some(route.ifindex) };
+        let hop = Hop { onlink: true, ..Hop::by(route.gateway, route.ifindex) };
         if !there.contains(&(route.destination, RouteTarget::via(vec![hop]))) {
             faults.push(match route.destination.prefix_len() {
                 0 => format!("the pod has no default route by {}", route.gateway),
@@ -94,7 +94,7 @@ fn check_host(
     spec: &DeviceSpec,
     faults: &mut Vec<String>,
 ) -> Result<(), DeviceError> {
-    let wanted = RouteTarget::via(vec![Hop { gateway: None, ifindex: Some(link.index) }]);
+    let wanted = RouteTarget::via(vec![Hop::link(link.index)]);
     for address in &spec.addresses {
         if let Some(mac) = mac
             && !has_neighbour(host, link.index, *address, mac)?
@@ -142,8 +142,9 @@ fn has_neighbour(
     let mut batch = Batch::new();
     batch.get_neighbour(ifindex, address);
     let outcome = connection.run(&mut batch).step("look for a neighbour")?;
-    let wanted = Neighbour { ifindex, address, mac };
-    Ok(outcome.replies.iter().any(|(_, _, body)| objects::read_neighbour(body) == Some(wanted)))
+    let wanted = NeighbourEntry::Permanent(Neighbour { ifindex, address, mac });
+    let mut found = outcome.replies.iter().filter_map(|(_, _, body)| objects::read_neighbour(body));
+    Ok(found.any(|found| found.entry == wanted))
 }
 
 /// The route that a packet to `destination` takes: its table, and where it leads.

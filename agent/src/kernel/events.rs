@@ -3,7 +3,8 @@
 //! They are hints. Each names one object, and the owner looks after that one; when the kernel had to drop some (ENOBUFS) the owner scans.
 //! Two filters keep a busy host from waking the agent, both as a socket filter in the kernel, so that what is not wanted does not even fill the
 //! buffer: what the owner's own requests cause (100,000 learned routes are 100,000 notifications), and other people's
-//! routes (a routing daemon's full table), except where one replaces another, which might be ours.
+//! routes (a routing daemon's full table), except where one replaces another, which might be ours, and default routes, of which the link is
+//! the one that VLANs are expected on.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -99,9 +100,9 @@ impl AsRawFd for Events {
     }
 }
 
-/// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12) and `rtmsg` (protocol 16 + 5); BPF
+/// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12) and `rtmsg` (destination length 16 + 1, protocol 16 + 5); BPF
 /// loads in network order, so that host-order constants are swapped here.
-fn filter(own_port: u32) -> [SockFilter; 11] {
+fn filter(own_port: u32) -> [SockFilter; 13] {
     const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
     const LOAD_HALF: u16 = 0x28;
     const LOAD_OCTET: u16 = 0x30;
@@ -111,12 +112,14 @@ fn filter(own_port: u32) -> [SockFilter; 11] {
     let half = |value: u16| u32::from(value.to_be());
     [
         SockFilter::new(LOAD_WORD, 0, 0, 12),
-        SockFilter::new(EQUAL, 8, 0, own_port.to_be()), // own: drop
+        SockFilter::new(EQUAL, 10, 0, own_port.to_be()), // own: drop
         SockFilter::new(LOAD_HALF, 0, 0, 4),
-        SockFilter::new(EQUAL, 3, 0, half(libc::RTM_DELROUTE)), // to the protocol
-        SockFilter::new(EQUAL, 0, 4, half(libc::RTM_NEWROUTE)), // no route: keep
+        SockFilter::new(EQUAL, 3, 0, half(libc::RTM_DELROUTE)), // to the length
+        SockFilter::new(EQUAL, 0, 6, half(libc::RTM_NEWROUTE)), // no route: keep
         SockFilter::new(LOAD_HALF, 0, 0, 6),
-        SockFilter::new(ANY_BIT, 2, 3, half(libc::NLM_F_REPLACE as u16)),
+        SockFilter::new(ANY_BIT, 4, 0, half(libc::NLM_F_REPLACE as u16)),
+        SockFilter::new(LOAD_OCTET, 0, 0, 17),
+        SockFilter::new(EQUAL, 2, 0, 0), // a default route: keep
         SockFilter::new(LOAD_OCTET, 0, 0, 21),
         SockFilter::new(EQUAL, 0, 1, u32::from(PROTOCOL)),
         SockFilter::new(RETURN, 0, 0, u32::MAX),

@@ -10,7 +10,7 @@
 //! **A link that goes down** takes routes with it, IPv4 ones without a notification. What is installed over such a link is
 //! forgotten, and settled again when the link or its address is back.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,16 +24,17 @@ use trunkline_bgp::types::{Family, FamilySet, NextHop};
 use super::events::{Events, Heard};
 use super::netlink::objects;
 use super::netlink::{Batch, Connection, NetlinkError, Refusal};
-use super::scan::{self, Routes, Scan};
+use super::scan::{self, Neighbours, Routes, Scan};
 use super::topology::{self, Topology};
 use super::{
     Applied, Command, KernelConfig, KernelError, KernelStatus, OwnDevice, PodFault, Urgent, nat, sysctl,
 };
 use crate::plan::{
-    DROP_TABLE, Hop, Host, KernelPlan, Neighbour, POD_TABLE, PodPlan, RouteKey, RouteTarget, Rule,
+    DROP_TABLE, Hop, Host, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget, Rule,
 };
 
 mod hear;
+mod links;
 
 /// Requests in one `send`: enough to make the system call cheap, few enough that a pod does not wait for long.
 const BATCH: usize = 512;
@@ -59,7 +60,7 @@ enum Request {
     DeleteRoute,
     AddRule(Rule),
     DeleteRule,
-    Neighbour(Neighbour),
+    Neighbour(IpAddr),
     DeleteNeighbour,
     Link(u32),
 }
@@ -89,7 +90,10 @@ pub(super) struct Owner {
     rules: BTreeSet<Rule>,
     found: Routes,
     found_rules: BTreeSet<Rule>,
-    found_neighbours: HashSet<Neighbour>,
+    found_neighbours: Neighbours,
+    /// Why links of the plan are not there as it wants them.
+    link_faults: BTreeMap<String, String>,
+    default_link: Option<u32>,
     /// Wanted routes that others changed, until all that is to be heard was heard.
     broken: BTreeSet<RouteKey>,
     /// Gateways on no connected network, as the kernel's tables lead to them.
@@ -133,6 +137,8 @@ impl Owner {
             found: routes,
             found_rules: rules,
             found_neighbours: neighbours,
+            link_faults: BTreeMap::new(),
+            default_link: None,
             broken: BTreeSet::new(),
             farther: HashMap::new(),
             batch: Batch::new(),
@@ -270,7 +276,7 @@ impl Owner {
                 let _ = reply.send(result);
             }
             Command::Devices(reply) => {
-                let own = self.topology.links.values().filter(|link| topology::is_own(&link.info));
+                let own = self.topology.links.values().filter(|link| topology::is_pods(&link.info));
                 let mut devices: Vec<OwnDevice> = own
                     .map(|link| OwnDevice {
                         ifname: link.info.name.clone(),
@@ -300,10 +306,13 @@ impl Owner {
         }
     }
 
-    fn host(&self) -> Host {
+    fn host(&mut self) -> Host {
+        let default_link = self.default_link();
         let subnet_rules = self.found_rules.iter().chain(&self.rules);
         Host {
             links: self.topology.links(),
+            link_faults: self.link_faults.clone(),
+            default_link,
             tables: subnet_rules.filter_map(|rule| Some((rule.from?, rule.table))).collect(),
             used_tables: self.used_tables.clone(),
             sessions: Vec::new(),
@@ -340,6 +349,8 @@ impl Owner {
         let relearn = plan.learned != self.plan.learned;
         let old = std::mem::replace(&mut self.plan, plan);
         self.planned = true;
+        self.settle_links()?;
+        self.settle_neighbours(&old.neighbours);
         let mut keys: BTreeSet<RouteKey> =
             old.routes.keys().chain(self.plan.routes.keys()).copied().collect();
         if relearn {
@@ -382,7 +393,7 @@ impl Owner {
             }
         }
         self.populated = true;
-        self.found_neighbours = HashSet::new();
+        self.sweep_neighbours();
         self.sweep()?;
         Ok(faults)
     }
@@ -397,9 +408,11 @@ impl Owner {
             self.remove_pod(&name)?;
         }
         let found = std::mem::take(&mut self.found_neighbours);
-        for neighbour in pod.neighbours.iter().filter(|neighbour| !found.contains(neighbour)) {
-            self.batch.put_neighbour(neighbour);
-            self.requests.push(Request::Neighbour(*neighbour));
+        for neighbour in pod.neighbours.iter().filter(|neighbour| !found.permanent.contains(neighbour)) {
+            self.put_neighbour(neighbour);
+        }
+        for proxy in pod.proxies.iter().filter(|proxy| !found.proxies.contains(proxy)) {
+            self.put_proxy(proxy);
         }
         self.found_neighbours = found;
         self.pod_names.insert(pod.host_ifindex, name.clone());
@@ -430,10 +443,8 @@ impl Owner {
                 self.settle_to(*key, None)?;
             }
         }
-        for neighbour in &pod.neighbours {
-            self.batch.delete_neighbour(neighbour.ifindex, neighbour.address);
-            self.requests.push(Request::DeleteNeighbour);
-        }
+        pod.neighbours.iter().for_each(|neighbour| self.delete_neighbour(neighbour));
+        pod.proxies.iter().for_each(|proxy| self.delete_proxy(proxy));
         self.flush()?;
         Ok(())
     }
@@ -453,15 +464,15 @@ impl Owner {
                 .map(|(path, ifindex)| match path.next_hop {
                     NextHop::V6(address) if address.is_unicast_link_local() => {
                         let ifindex = ifindex.or_else(|| self.topology.connected(path.peer.address()));
-                        Hop { gateway: Some(IpAddr::V6(address)), ifindex }
+                        Hop { ifindex, ..Hop::to(IpAddr::V6(address)) }
                     }
                     // A link with a link-local session may have no prefix that the global address would be found by.
                     NextHop::V6WithLinkLocal(_, address)
                         if path.peer.interface().is_some() && ifindex.is_some() =>
                     {
-                        Hop { gateway: Some(IpAddr::V6(address)), ifindex: *ifindex }
+                        Hop { ifindex: *ifindex, ..Hop::to(IpAddr::V6(address)) }
                     }
-                    next_hop => Hop { gateway: Some(next_hop.address()), ifindex: None },
+                    next_hop => Hop::to(next_hop.address()),
                 })
                 .collect();
             if hops.is_empty() {
@@ -544,7 +555,9 @@ impl Owner {
     fn resolve(&mut self, wanted: &Arc<RouteTarget>) -> Option<Arc<RouteTarget>> {
         let complete = match &**wanted {
             RouteTarget::Blackhole => true,
-            RouteTarget::Via(hops) => hops.iter().all(|hop| hop.gateway.is_none()),
+            RouteTarget::Via(hops) => hops.iter().all(|hop| {
+                hop.gateway.is_none() && hop.ifindex.is_some_and(|index| self.topology.may_carry(index))
+            }),
         };
         if complete {
             return Some(Arc::clone(wanted));
@@ -593,7 +606,7 @@ impl Owner {
                     }
                     format!("route {} in table {}", key.prefix, key.table)
                 }
-                (Request::Neighbour(neighbour), _) => format!("neighbour {}", neighbour.address),
+                (Request::Neighbour(address), _) => format!("neighbour {address}"),
                 (Request::Link(index), _) => format!("link {index}"),
             };
             self.fault(format!("{what}: {refusal}"));
@@ -645,7 +658,8 @@ impl Owner {
         let Scan { topology, routes: mut there, rules, neighbours, .. } =
             scan::scan(&mut self.connection, false)?;
         let links = self.topology.links();
-        self.topology = topology;
+        let planned = std::mem::replace(&mut self.topology, topology).planned;
+        self.topology.planned.extend(planned.iter().filter(|index| self.topology.links.contains_key(index)));
         self.farther.clear();
         let gone: Vec<String> = self
             .pod_names
@@ -683,20 +697,25 @@ impl Owner {
             self.requests.push(Request::AddRule(rule.clone()));
         }
         self.found_rules = rules.difference(&self.rules).cloned().collect();
-        for neighbour in self.pods.values().flat_map(|pod| &pod.neighbours) {
-            if !neighbours.contains(neighbour) {
-                self.repairs += 1;
-                self.batch.put_neighbour(neighbour);
-                self.requests.push(Request::Neighbour(*neighbour));
-            }
-        }
+        let wanted = self.plan.neighbours.iter().chain(self.pods.values().flat_map(|pod| &pod.neighbours));
+        let missing: Vec<Neighbour> =
+            wanted.filter(|neighbour| !neighbours.permanent.contains(neighbour)).copied().collect();
+        let proxies = self.pods.values().flat_map(|pod| &pod.proxies);
+        let unanswered: Vec<Proxy> =
+            proxies.filter(|proxy| !neighbours.proxies.contains(proxy)).copied().collect();
+        self.repairs += (missing.len() + unanswered.len()) as u64;
+        missing.iter().for_each(|neighbour| self.put_neighbour(neighbour));
+        unanswered.iter().for_each(|proxy| self.put_proxy(proxy));
+        self.found_neighbours = neighbours;
+        self.sweep_neighbours();
         let pods: Vec<u32> = self.pod_names.keys().copied().collect();
         for index in pods {
             self.mend_device(index);
         }
         self.sweep()?;
         if links != self.topology.links() {
-            self.outlets.host_changed.send_modify(|generation| *generation += 1);
+            self.host_changed();
+            self.settle_links()?;
         }
         Ok((self.repairs - before) as usize)
     }

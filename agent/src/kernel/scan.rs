@@ -5,13 +5,37 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use rustc_hash::FxHashMap;
 use trunkline_bgp::types::Family;
 
-use super::netlink::objects::{self, LinkInfo, PROTOCOL};
+use super::netlink::objects::{self, LinkInfo, NeighbourEntry, NeighbourInfo, PROTOCOL};
 use super::netlink::{Batch, Connection, NetlinkError};
 use super::topology::{LinkState, Topology};
-use crate::plan::{Neighbour, RouteKey, RouteTarget, Rule};
+use crate::plan::{Neighbour, Proxy, RouteKey, RouteTarget, Rule};
 
 /// Own routes: where each leads, and its metric (0: the family's default).
 pub(super) type Routes = FxHashMap<RouteKey, (Option<RouteTarget>, u32)>;
+
+/// Neighbour entries.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    /// Permanent ones, others' too.
+    pub(super) permanent: HashSet<Neighbour>,
+    /// Own ones among them.
+    pub(super) own: HashSet<Neighbour>,
+    /// Own proxies.
+    pub(super) proxies: HashSet<Proxy>,
+}
+
+impl Neighbours {
+    fn take(&mut self, found: NeighbourInfo) {
+        let own = found.protocol == PROTOCOL;
+        match found.entry {
+            NeighbourEntry::Permanent(neighbour) => {
+                self.permanent.insert(neighbour);
+                self.own.extend(own.then_some(neighbour));
+            }
+            NeighbourEntry::Proxy(proxy) => self.proxies.extend(own.then_some(proxy)),
+        }
+    }
+}
 
 /// Everything the owner compares with.
 #[derive(Debug, Default)]
@@ -21,8 +45,8 @@ pub(super) struct Scan {
     pub(super) routes: Routes,
     /// Own rules.
     pub(super) rules: BTreeSet<Rule>,
-    /// Permanent neighbours.
-    pub(super) neighbours: HashSet<Neighbour>,
+    /// Neighbours.
+    pub(super) neighbours: Neighbours,
     /// Tables that others' rules, routes or VRFs use.
     pub(super) used_tables: BTreeSet<u32>,
 }
@@ -34,6 +58,14 @@ pub(super) fn scan(connection: &mut Connection, foreign: bool) -> Result<Scan, N
     scan.used_tables.extend(links.iter().filter_map(|link: &LinkInfo| link.vrf_table));
     scan.topology.links =
         links.into_iter().map(|info| (info.index, LinkState { info, addresses: Vec::new() })).collect();
+    let planned: Vec<u32> = scan
+        .topology
+        .links
+        .values()
+        .filter(|link| scan.topology.is_planned(&link.info))
+        .map(|link| link.info.index)
+        .collect();
+    scan.topology.planned.extend(planned);
     for family in Family::ALL {
         let addresses = connection.list(|batch| batch.dump_addresses(family), objects::read_address)?;
         for (index, address) in addresses {
@@ -48,8 +80,11 @@ pub(super) fn scan(connection: &mut Connection, foreign: bool) -> Result<Scan, N
                 scan.used_tables.insert(rule.rule.table);
             }
         }
-        scan.neighbours
-            .extend(connection.list(|batch| batch.dump_neighbours(family), objects::read_neighbour)?);
+        for ask in [Batch::dump_neighbours as fn(&mut Batch, Family), Batch::dump_proxies] {
+            for found in connection.list(|batch| ask(batch, family), objects::read_neighbour)? {
+                scan.neighbours.take(found);
+            }
+        }
         routes(connection, family, foreign, &mut scan)?;
     }
     Ok(scan)

@@ -128,7 +128,7 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
     };
     for address in &pod.addresses {
         let prefix = IpNet::from(*address);
-        let on_link = Hop { gateway: None, ifindex: Some(pod.host_ifindex) };
+        let on_link = Hop::link(pod.host_ifindex);
         planned.routes.insert(RouteKey { table: POD_TABLE, prefix }, RouteTarget::via(vec![on_link]));
         planned.neighbours.insert(Neighbour { ifindex: pod.host_ifindex, address: *address, mac: pod.mac });
         planned

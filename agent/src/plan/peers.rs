@@ -105,7 +105,7 @@ impl Peer<'_> {
             (true, None) => return None,
             (false, _) => None,
         };
-        Some(Hop { gateway: Some(gateway), ifindex })
+        Some(Hop { ifindex, ..Hop::to(gateway) })
     }
 }
 

@@ -61,7 +61,10 @@ fn link(index: u32, name: &str, addresses: &[&str]) -> Link {
         mac: None,
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         up: true,
+        running: true,
         mtu: 1500 + index,
+        kind: None,
+        own: false,
     }
 }
 
@@ -343,7 +346,7 @@ fn an_unnumbered_peer_is_planned_once_it_is_found_on_a_link_that_is_up() {
     let learned = whole.kernel.learned.as_ref().unwrap();
     assert_eq!(learned.peers, [("fe80::1%up1".parse().unwrap(), Some(2))].into());
     for prefix in ["0.0.0.0/0", "::/0"] {
-        let hop = Hop { gateway: Some(found.into()), ifindex: Some(3) };
+        let hop = Hop::by(found.into(), 3);
         assert_eq!(
             whole.kernel.routes.get(&key(10_000, prefix)),
             Some(&RouteTarget::via(vec![hop])),
@@ -447,7 +450,7 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
     {
         let planned = plan_pod(&plan, &pod(network, address)).unwrap();
         let prefix: IpNet = format!("{address}/32").parse().unwrap();
-        let on_link = RouteTarget::Via(vec![Hop { gateway: None, ifindex: Some(7) }]);
+        let on_link = RouteTarget::Via(vec![Hop::link(7)]);
         assert_eq!(planned.routes[&RouteKey { table: 39_999, prefix }], on_link);
         assert_eq!(planned.originate[&prefix].communities, communities);
         assert_eq!((planned.routes.len(), planned.neighbours.len(), planned.originate.len()), (2, 2, 2));

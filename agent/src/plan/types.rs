@@ -23,8 +23,12 @@ pub struct NodeIdentity {
 /// The host as it was found: the planner's second input.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
-    /// Links of this network namespace, Trunkline's own left out.
+    /// Links of this network namespace; those of pods are left out, those that a plan had made are not.
     pub links: Vec<Link>,
+    /// Why links of the plan that is in force are not there as it wants them, by name, in words.
+    pub link_faults: BTreeMap<String, String>,
+    /// The link of the default route; while there is no such route, the one that had it last and is still there.
+    pub default_link: Option<u32>,
     /// Which table each subnet's own rule (`from <subnet> lookup T`) leads to. This is how a network finds its
     /// table again after a restart.
     pub tables: BTreeMap<IpNet, u32>,
@@ -49,6 +53,38 @@ pub struct Link {
     pub addresses: Vec<IpNet>,
     /// Administratively up.
     pub up: bool,
+    /// With carrier.
+    pub running: bool,
+    /// MTU in octets.
+    pub mtu: u32,
+    /// What it is, if it is of a kind that a plan may ask for.
+    pub kind: Option<LinkKind>,
+    /// A plan of this or an earlier life asked for it.
+    pub own: bool,
+}
+
+/// A kind of link that the plan asks the kernel for, with what cannot be changed without making it anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// An 802.1Q device.
+    Vlan {
+        /// Index of the link that carries it.
+        parent: u32,
+        /// The VLAN id, 1 to 4094.
+        id: u16,
+    },
+}
+
+/// A link that the kernel should have, up.
+///
+/// A plan names it, and the one after finds it in [`Host::links`]: only then is its index known, and routes can lead to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkPlan {
+    /// What it is.
+    pub kind: LinkKind,
+    /// Whose it is, from [`ALIAS_PREFIX`](crate::attach::device::ALIAS_PREFIX) on. A link of this name with a foreign alias is left
+    /// alone, and is a fault.
+    pub alias: String,
     /// MTU in octets.
     pub mtu: u32,
 }
@@ -82,6 +118,10 @@ pub struct Plan {
 pub struct KernelPlan {
     /// By path below `/proc/sys`.
     pub sysctls: BTreeMap<String, Sysctl>,
+    /// Links by name. Those that an earlier plan asked for and this one does not are deleted.
+    pub links: BTreeMap<String, LinkPlan>,
+    /// Permanent neighbours, besides the pods'.
+    pub neighbours: BTreeSet<Neighbour>,
     /// Policy rules.
     pub rules: BTreeSet<Rule>,
     /// Routes that follow from the intent and the sessions; pods' and learned ones come by themselves.
@@ -151,6 +191,14 @@ impl RouteTarget {
         hops.dedup();
         RouteTarget::Via(hops)
     }
+
+    /// The hops, of which a blackhole has none.
+    pub fn hops(&self) -> &[Hop] {
+        match self {
+            RouteTarget::Blackhole => &[],
+            RouteTarget::Via(hops) => hops,
+        }
+    }
 }
 
 /// One next hop.
@@ -160,6 +208,25 @@ pub struct Hop {
     pub gateway: Option<IpAddr>,
     /// Interface index. None: the link that the gateway is reached by, found when the route is installed.
     pub ifindex: Option<u32>,
+    /// The gateway is on that link, whatever the host's addresses say.
+    pub onlink: bool,
+}
+
+impl Hop {
+    /// To a router, by the link that it is reached by.
+    pub fn to(gateway: IpAddr) -> Hop {
+        Hop { gateway: Some(gateway), ifindex: None, onlink: false }
+    }
+
+    /// To a router, by this link.
+    pub fn by(gateway: IpAddr, ifindex: u32) -> Hop {
+        Hop { ifindex: Some(ifindex), ..Hop::to(gateway) }
+    }
+
+    /// The destination itself is on this link.
+    pub fn link(ifindex: u32) -> Hop {
+        Hop { gateway: None, ifindex: Some(ifindex), onlink: false }
+    }
 }
 
 /// Masquerading of what leaves the subnets that ask for it.
@@ -261,6 +328,8 @@ pub struct PodPlan {
     pub routes: BTreeMap<RouteKey, RouteTarget>,
     /// Permanent neighbours on the host side.
     pub neighbours: BTreeSet<Neighbour>,
+    /// Where this node answers ARP and neighbour solicitations for it.
+    pub proxies: BTreeSet<Proxy>,
     /// What is advertised for it.
     pub originate: BTreeMap<IpNet, Origination>,
 }
@@ -274,6 +343,15 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// Its MAC.
     pub mac: [u8; 6],
+}
+
+/// An address that the host answers ARP or neighbour solicitations for on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Proxy {
+    /// The link.
+    pub ifindex: u32,
+    /// The address.
+    pub address: IpAddr,
 }
 
 /// Why there is no plan.

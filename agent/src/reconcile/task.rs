@@ -750,7 +750,7 @@ fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
                 .addresses
                 .iter()
                 .map(|address| {
-                    let on_link = Hop { gateway: None, ifindex: Some(pod.host_ifindex) };
+                    let on_link = Hop::link(pod.host_ifindex);
                     let key = RouteKey { table: POD_TABLE, prefix: (*address).into() };
                     (key, RouteTarget::via(vec![on_link]))
                 })

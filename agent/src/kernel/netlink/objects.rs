@@ -21,18 +21,19 @@ use netlink_packet_route::link::{
     InfoVrf, LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkInfo as Info, LinkMessage,
 };
 use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourHeader, NeighbourMessage, NeighbourState,
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteLwEnCapType, RouteMessage, RouteNextHop,
-    RouteProtocol, RouteScope, RouteType, RouteVia,
+    RouteNextHopFlags, RouteProtocol, RouteScope, RouteType, RouteVia,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleHeader, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use trunkline_bgp::types::Family;
 
+use super::links;
 use super::message::{Batch, attributes};
-use crate::plan::{Hop, Neighbour, RouteKey, RouteTarget, Rule};
+use crate::plan::{Hop, LinkKind, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
 
 /// The routing protocol number (RTPROT) of everything that Trunkline installs.
 pub const PROTOCOL: u8 = 116;
@@ -43,6 +44,8 @@ const FRA_IIFNAME: u16 = 3;
 const FRA_PRIORITY: u16 = 6;
 const FRA_TABLE: u16 = 15;
 const FRA_PROTOCOL: u16 = 21;
+// Nor is this one of neighbour.h.
+const NDA_PROTOCOL: u16 = 12;
 
 /// A link as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,12 +62,14 @@ pub struct LinkInfo {
     pub mac: Option<[u8; 6]>,
     /// The administrator's text.
     pub alias: Option<String>,
-    /// Index of the other end (veth), in its own namespace.
+    /// Index of the other end (veth, in its own namespace), or of the link that carries this one (VLAN).
     pub peer: Option<u32>,
     /// The kind, such as `veth`.
     pub kind: Option<String>,
     /// The table of a VRF.
     pub vrf_table: Option<u32>,
+    /// The id of an 802.1Q device.
+    pub vlan_id: Option<u16>,
 }
 
 impl LinkInfo {
@@ -76,6 +81,14 @@ impl LinkInfo {
     /// With carrier.
     pub fn is_running(&self) -> bool {
         self.flags & LinkFlags::LowerUp.bits() != 0
+    }
+
+    /// What it is, in the plan's words.
+    pub fn planned_kind(&self) -> Option<LinkKind> {
+        match (self.kind.as_deref()?, self.peer, self.vlan_id) {
+            ("vlan", Some(parent), Some(id)) => Some(LinkKind::Vlan { parent, id }),
+            _ => None,
+        }
     }
 }
 
@@ -143,7 +156,7 @@ pub struct OnlinkRoute {
     pub ifindex: u32,
 }
 
-fn link(index: u32, flags: LinkFlags, attributes: Vec<LinkAttribute>) -> LinkMessage {
+pub(super) fn link(index: u32, flags: LinkFlags, attributes: Vec<LinkAttribute>) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.header = LinkHeader { index, flags, change_mask: flags, ..LinkHeader::default() };
     message.attributes = attributes;
@@ -244,8 +257,31 @@ impl Batch {
     pub fn put_neighbour(&mut self, neighbour: &Neighbour) {
         let mut message = neighbour_at(neighbour.ifindex, neighbour.address);
         message.header.state = NeighbourState::Permanent;
-        message.attributes.push(NeighbourAttribute::LinkLayerAddress(neighbour.mac.to_vec()));
+        message.attributes.extend([
+            NeighbourAttribute::LinkLayerAddress(neighbour.mac.to_vec()),
+            NeighbourAttribute::Protocol(RouteProtocol::from(PROTOCOL)),
+        ]);
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message));
+    }
+
+    /// Puts in place that the host answers for an address.
+    pub fn put_proxy(&mut self, proxy: &Proxy) {
+        let mut message = proxy_at(proxy);
+        message.attributes.push(NeighbourAttribute::Protocol(RouteProtocol::from(PROTOCOL)));
+        self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message));
+    }
+
+    /// Takes it away.
+    pub fn delete_proxy(&mut self, proxy: &Proxy) {
+        self.push(0, RouteNetlinkMessage::DelNeighbour(proxy_at(proxy)));
+    }
+
+    /// Lists what the host answers for, in a family.
+    pub fn dump_proxies(&mut self, family: Family) {
+        let mut message = NeighbourMessage::default();
+        message.header.family = address_family(family);
+        message.header.flags = NeighbourFlags::Proxy;
+        self.push(NLM_F_DUMP, RouteNetlinkMessage::GetNeighbour(message));
     }
 
     /// Deletes a neighbour.
@@ -277,12 +313,18 @@ impl Batch {
                     header.scope = RouteScope::Link;
                 }
                 if let [hop] = hops.as_slice() {
+                    if hop.onlink {
+                        header.flags |= RouteFlags::Onlink;
+                    }
                     message.attributes.extend(gateway(key, hop));
                     message.attributes.extend(hop.ifindex.map(RouteAttribute::Oif));
                 } else {
                     let hops = hops.iter().map(|hop| {
                         let mut next_hop = RouteNextHop::default();
                         next_hop.interface_index = hop.ifindex.unwrap_or(0);
+                        if hop.onlink {
+                            next_hop.flags |= RouteNextHopFlags::Onlink;
+                        }
                         next_hop.attributes = gateway(key, hop).into_iter().collect();
                         next_hop
                     });
@@ -384,6 +426,12 @@ fn neighbour_at(ifindex: u32, address: IpAddr) -> NeighbourMessage {
     message
 }
 
+fn proxy_at(proxy: &Proxy) -> NeighbourMessage {
+    let mut message = neighbour_at(proxy.ifindex, proxy.address);
+    message.header.flags = NeighbourFlags::Proxy;
+    message
+}
+
 fn own_route(key: &RouteKey) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header = RouteHeader {
@@ -456,6 +504,7 @@ pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
                                 _ => None,
                             });
                         }
+                        Info::Data(InfoData::Vlan(settings)) => link.vlan_id = links::vlan_id(&settings),
                         _ => {}
                     }
                 }
@@ -481,23 +530,49 @@ pub fn read_address(body: &[u8]) -> Option<(u32, IpNet)> {
     Some((header.index, IpNet::new(found?, header.prefix_len).ok()?))
 }
 
-/// Reads an RTM_NEWNEIGH: permanent ones only.
-pub fn read_neighbour(body: &[u8]) -> Option<Neighbour> {
+/// A neighbour entry as the kernel describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighbourInfo {
+    /// RTPROT of who made it.
+    pub protocol: u8,
+    /// What it says.
+    pub entry: NeighbourEntry,
+}
+
+/// The kinds of neighbour entries that Trunkline makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeighbourEntry {
+    /// Somebody on the link, for good.
+    Permanent(Neighbour),
+    /// An address that the host answers for.
+    Proxy(Proxy),
+}
+
+/// Reads an RTM_NEWNEIGH: permanent ones and proxies only.
+pub fn read_neighbour(body: &[u8]) -> Option<NeighbourInfo> {
     let header = NeighbourHeader::parse(body).ok()?;
-    if header.state != NeighbourState::Permanent {
+    let is_proxy = header.flags.contains(NeighbourFlags::Proxy);
+    if header.state != NeighbourState::Permanent && !is_proxy {
         return None;
     }
-    let (mut to, mut mac) = (None, None);
+    let (mut to, mut mac, mut protocol) = (None, None, 0);
     let read = |nla: &_| NeighbourAttribute::parse_with_param(nla, header.family);
-    for attribute in attributes(&body[header.buffer_len()..], &[libc::NDA_DST, libc::NDA_LLADDR], read) {
+    const WANTED: &[u16] = &[libc::NDA_DST, libc::NDA_LLADDR, NDA_PROTOCOL];
+    for attribute in attributes(&body[header.buffer_len()..], WANTED, read) {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => to = Some(address.into()),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => to = Some(address.into()),
             NeighbourAttribute::LinkLayerAddress(address) => mac = address.try_into().ok(),
+            NeighbourAttribute::Protocol(by) => protocol = by.into(),
             _ => {}
         }
     }
-    Some(Neighbour { ifindex: header.ifindex, address: to?, mac: mac? })
+    let (ifindex, address) = (header.ifindex, to?);
+    let entry = match is_proxy {
+        true => NeighbourEntry::Proxy(Proxy { ifindex, address }),
+        false => NeighbourEntry::Permanent(Neighbour { ifindex, address, mac: mac? }),
+    };
+    Some(NeighbourInfo { protocol, entry })
 }
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {
@@ -529,7 +604,8 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
         _ => return None,
     };
     let (mut table, mut metric) = (u32::from(header.table), 0);
-    let (mut hop, mut hops) = (Hop { gateway: None, ifindex: None }, Vec::new());
+    let (mut hop, mut hops) =
+        (Hop { gateway: None, ifindex: None, onlink: header.flags.contains(RouteFlags::Onlink) }, Vec::new());
     let param = (header.address_family, header.kind, RouteLwEnCapType::None);
     const WANTED: &[u16] = &[
         libc::RTA_TABLE,
@@ -547,7 +623,8 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
             RouteAttribute::Destination(address) => destination = ip(&address)?,
             RouteAttribute::Priority(priority) => metric = priority,
             RouteAttribute::MultiPath(paths) => hops.extend(paths.iter().map(|path| {
-                let mut hop = Hop { gateway: None, ifindex: Some(path.interface_index) };
+                let onlink = path.flags.contains(RouteNextHopFlags::Onlink);
+                let mut hop = Hop { onlink, ..Hop::link(path.interface_index) };
                 path.attributes.iter().for_each(|attribute| hop.take(attribute));
                 hop
             })),
@@ -611,15 +688,19 @@ mod tests {
 
     #[test]
     fn a_route_is_read_as_it_was_written() {
-        let hop =
-            |gateway: &str, ifindex| Hop { gateway: Some(gateway.parse().unwrap()), ifindex: Some(ifindex) };
+        let hop = |gateway: &str, ifindex| Hop::by(gateway.parse().unwrap(), ifindex);
         for (prefix, target) in [
             ("10.0.0.0/8", RouteTarget::Blackhole),
             ("0.0.0.0/0", RouteTarget::via(vec![hop("192.0.2.1", 3), hop("192.0.2.9", 4)])),
             ("0.0.0.0/0", RouteTarget::via(vec![hop("fe80::1", 3), hop("fe80::1", 4)])),
-            ("10.1.2.3/32", RouteTarget::via(vec![Hop { gateway: None, ifindex: Some(9) }])),
+            ("10.1.2.3/32", RouteTarget::via(vec![Hop::link(9)])),
             ("::/0", RouteTarget::via(vec![hop("fe80::1", 3)])),
             ("2001:db8::/64", RouteTarget::via(vec![hop("fe80::1", 3), hop("2001:db8::1", 3)])),
+            ("0.0.0.0/0", RouteTarget::via(vec![Hop { onlink: true, ..hop("192.0.2.1", 3) }])),
+            (
+                "::/0",
+                RouteTarget::via(vec![Hop { onlink: true, ..hop("2001:db8::1", 3) }, hop("fe80::1", 4)]),
+            ),
         ] {
             assert_eq!(round_trip(prefix, target.clone()).target, Some(target), "{prefix}");
         }

@@ -8,7 +8,7 @@ use super::super::events::Events;
 use super::super::nat;
 use super::super::netlink::Batch;
 use super::super::netlink::objects::{self, PROTOCOL};
-use super::super::topology::is_own;
+use super::super::topology::is_pods;
 use super::{KernelError, Owner, Request};
 use crate::plan::{RouteKey, RouteTarget};
 
@@ -46,7 +46,7 @@ impl Owner {
         for notice in notices {
             let result = match notice {
                 Notice::Link(info) => self.hear_link(info),
-                Notice::LinkGone(index) => self.hear_link_gone(index),
+                Notice::LinkGone(index) => self.hear_link_gone(index).and_then(|()| self.settle_links()),
                 Notice::Address(index, address) => self.hear_address(index, address, true),
                 Notice::AddressGone(index, address) => self.hear_address(index, address, false),
                 Notice::Route(route) => self.hear_route(&route),
@@ -81,6 +81,12 @@ impl Owner {
     /// An own route was deleted, or somebody's replaced one of this key.
     fn hear_route(&mut self, route: &objects::RouteInfo) -> Result<(), KernelError> {
         let key = route.key;
+        if route.protocol != PROTOCOL && key.prefix.prefix_len() == 0 {
+            let before = self.default_link;
+            if self.default_link() != before {
+                self.host_changed();
+            }
+        }
         if route.metric != 0 {
             return Ok(()); // never ours: what Trunkline installs has the family's default
         }
@@ -119,7 +125,7 @@ impl Owner {
 
     /// Whether a link is up, by the kernel and not by the picture of it: a namespace that is taken down announces routes, addresses and
     /// links one by one, and what is still announced as there may be gone. None: it is gone.
-    fn is_up_now(&mut self, index: u32) -> Option<bool> {
+    pub(super) fn is_up_now(&mut self, index: u32) -> Option<bool> {
         let mut batch = Batch::new();
         batch.get_link_at(index);
         let outcome = self.connection.run(&mut batch).ok()?;
@@ -127,16 +133,16 @@ impl Owner {
         Some(link.is_up())
     }
 
-    fn hear_link(&mut self, info: objects::LinkInfo) -> Result<(), KernelError> {
+    pub(super) fn hear_link(&mut self, info: objects::LinkInfo) -> Result<(), KernelError> {
         let index = info.index;
-        let own = is_own(&info);
+        let of_pod = is_pods(&info);
         let before = self.topology.link(index);
         let state = self.topology.links.entry(index).or_default();
         let (was_up, was_usable) = (state.info.is_up(), state.is_usable());
         let is_up = info.is_up();
         state.info = info;
         let is_usable = state.is_usable();
-        if own {
+        if of_pod {
             if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false)
             {
                 tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
@@ -148,31 +154,36 @@ impl Owner {
             }
             return Ok(());
         }
-        if before != self.topology.link(index) {
+        let changed = before != self.topology.link(index);
+        if changed {
             self.host_changed();
         }
         if was_up != is_up || was_usable != is_usable {
             self.farther.clear();
             self.forget_installed(index);
+            if is_usable {
+                self.restore_neighbours(index);
+            }
             self.settle_all()?;
         }
-        Ok(())
+        if changed { self.settle_links() } else { Ok(()) }
     }
 
-    fn hear_link_gone(&mut self, index: u32) -> Result<(), KernelError> {
+    pub(super) fn hear_link_gone(&mut self, index: u32) -> Result<(), KernelError> {
         if let Some(name) = self.pod_names.get(&index).cloned() {
             self.topology.links.remove(&index);
             self.device_gone(&name);
             return Ok(());
         }
         let Some(link) = self.topology.links.remove(&index) else { return Ok(()) };
-        if !is_own(&link.info) {
-            self.host_changed();
-            self.farther.clear();
-            self.forget_installed(index);
-            self.settle_all()?;
+        if is_pods(&link.info) {
+            return Ok(());
         }
-        Ok(())
+        self.topology.planned.remove(&index);
+        self.host_changed();
+        self.farther.clear();
+        self.forget_installed(index);
+        self.settle_all()
     }
 
     fn hear_address(&mut self, index: u32, address: IpNet, there: bool) -> Result<(), KernelError> {
@@ -186,7 +197,7 @@ impl Owner {
         } else {
             link.addresses.retain(|known| *known != address);
         }
-        if is_own(&link.info) {
+        if is_pods(&link.info) {
             return Ok(()); // Trunkline puts none there, and needs none
         }
         self.host_changed();
@@ -205,16 +216,15 @@ impl Owner {
         self.requests.push(Request::Link(index));
         // Own requests are not heard, so what they do is noted here. Down, the kernel dropped all neighbours.
         link.info.flags |= libc::IFF_UP as u32;
-        for neighbour in &pod.neighbours {
-            self.batch.put_neighbour(neighbour);
-            self.requests.push(Request::Neighbour(*neighbour));
-        }
+        let neighbours = pod.neighbours.clone();
+        neighbours.iter().for_each(|neighbour| self.put_neighbour(neighbour));
     }
 
     /// A pod's device is gone, and with it its routes.
     pub(super) fn device_gone(&mut self, host_ifname: &str) {
         let Some(pod) = self.pods.remove(host_ifname) else { return };
         self.pod_names.remove(&pod.host_ifindex);
+        pod.proxies.iter().for_each(|proxy| self.delete_proxy(proxy));
         for (key, target) in &pod.routes {
             if self.routes.get(key).is_some_and(|entry| *entry.wanted == *target) {
                 self.routes.remove(key);
@@ -223,7 +233,7 @@ impl Owner {
         let _ = self.outlets.device_gone.send(host_ifname.to_owned());
     }
 
-    fn host_changed(&self) {
+    pub(super) fn host_changed(&self) {
         self.outlets.host_changed.send_modify(|generation| *generation += 1);
     }
 

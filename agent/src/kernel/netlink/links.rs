@@ -1,0 +1,73 @@
+//! Links that a plan asks for: 802.1Q devices, and what is the same for each kind.
+//!
+//! A device is made under a name that nobody else uses and gets its alias in the same `send`, which the kernel works off as a whole
+//! even if this process is killed meanwhile: a device without alias is never left behind, and one that somebody else made
+//! under the wanted name a moment ago is never taken for ours. The wanted name comes with the next request
+//! ([`Batch::name_link`]), and if that is refused the device is deleted again.
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo as Info};
+
+use super::message::Batch;
+use super::objects::link;
+
+/// The id in the attributes of a VLAN device.
+pub(super) fn vlan_id(settings: &[InfoVlan]) -> Option<u16> {
+    settings.iter().find_map(|setting| match setting {
+        InfoVlan::Id(id) => Some(*id),
+        _ => None,
+    })
+}
+
+impl Batch {
+    /// Makes an 802.1Q device on the link with index `parent`, down.
+    pub fn create_vlan(&mut self, name: &str, parent: u32, id: u16, mtu: u32) {
+        let info = vec![Info::Kind(InfoKind::Vlan), Info::Data(InfoData::Vlan(vec![InfoVlan::Id(id)]))];
+        let attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::Link(parent),
+            LinkAttribute::Mtu(mtu),
+            LinkAttribute::LinkInfo(info),
+        ];
+        let message = link(0, LinkFlags::empty(), attributes);
+        self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message));
+    }
+
+    /// Gives a link that is known by its name alone its alias.
+    pub fn mark_link(&mut self, name: &str, alias: &str) {
+        let attributes =
+            vec![LinkAttribute::IfName(name.to_owned()), LinkAttribute::IfAlias(alias.to_owned())];
+        self.push(0, RouteNetlinkMessage::SetLink(link(0, LinkFlags::empty(), attributes)));
+    }
+
+    /// Names a link that is down.
+    pub fn name_link(&mut self, index: u32, name: &str) {
+        let attributes = vec![LinkAttribute::IfName(name.to_owned())];
+        self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
+    }
+
+    /// Sets alias and MTU of a link.
+    pub fn set_link(&mut self, index: u32, alias: &str, mtu: u32) {
+        let attributes = vec![LinkAttribute::IfAlias(alias.to_owned()), LinkAttribute::Mtu(mtu)];
+        self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::messages;
+    use super::super::objects::read_link;
+    use super::*;
+    use crate::plan::LinkKind;
+
+    #[test]
+    fn a_vlan_device_is_read_as_it_was_written() {
+        let mut batch = Batch::new();
+        batch.create_vlan("eth0.10", 7, 10, 1500);
+        let message = messages(&batch.buffer).next().unwrap();
+        let read = read_link(message.body).unwrap();
+        assert_eq!(read.planned_kind(), Some(LinkKind::Vlan { parent: 7, id: 10 }));
+        assert_eq!((read.name.as_str(), read.mtu), ("eth0.10", 1500));
+    }
+}
