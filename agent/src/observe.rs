@@ -469,7 +469,7 @@ fn networks(view: &View, summary: &Summary) -> Vec<NetworkStatus> {
                     Mode::Other => "other",
                 }
                 .to_owned(),
-                table: network.table,
+                table: network.table(),
                 refused: network.refused.clone(),
                 subnets,
             }

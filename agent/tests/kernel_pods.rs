@@ -29,7 +29,6 @@ fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
 fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
     let network = NetworkPlan {
         mode: Mode::Bgp,
-        table: Some(10_000),
         subnets: Default::default(),
         refused_subnets: Default::default(),
         mtu: None,

@@ -14,8 +14,9 @@ use trunkline_bgp::config::{
 use trunkline_bgp::policy::Policy;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
+use super::bgp::{peer_field, routes_traffic};
 use super::policy::Sets;
-use super::{Hop, Host, Intent, Link, PlanError, Session, Unnumbered, peer_field, policy, routes_traffic};
+use super::{Hop, Host, Intent, Link, PlanError, Session, Unnumbered, policy};
 
 /// One peer with what the host knows about it.
 pub(super) struct Peer<'a> {

@@ -1,6 +1,6 @@
 //! Tables: an intent and a host on the left, what comes of it on the right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use trunkline_api::resources::{Network, Subnet};
@@ -133,7 +133,7 @@ fn rules_lead_local_pods_the_fabric_and_subnets_to_their_tables() {
         .collect();
     assert_eq!(blackholes, [&key(39_998, "10.1.0.0/16"), &key(39_998, "2001:db8:1::/64")]);
     let network = &plan.networks["rack"];
-    assert_eq!((network.table, network.mtu, network.refused.as_deref()), (Some(10_000), Some(1502), None));
+    assert_eq!((network.table(), network.mtu, network.refused.as_deref()), (Some(10_000), Some(1502), None));
     let sysctls: Vec<&str> = plan.kernel.sysctls.keys().map(String::as_str).collect();
     assert_eq!(
         sysctls,
@@ -206,7 +206,7 @@ fn a_network_keeps_its_table_and_takes_nobody_elses() {
             ..host(Vec::new())
         };
         let plan = plan(&usual(), &host).unwrap();
-        assert_eq!(plan.networks["rack"].table, Some(expected), "{tables:?} {used:?}");
+        assert_eq!(plan.networks["rack"].table(), Some(expected), "{tables:?} {used:?}");
     }
 }
 
@@ -436,7 +436,7 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
     intent.networks.push(network("global", "GlobalBGP/GlobalBGP", serde_json::json!({})));
     intent.subnets.push(subnet("any", "global", "10.7.0.0/16", serde_json::json!({})));
     let plan = plan(&intent, &host(Vec::new())).unwrap();
-    assert_eq!(plan.networks["global"].table, Some(10_000), "the underlay's");
+    assert_eq!(plan.networks["global"].table(), Some(10_000), "the underlay's");
     assert!(!plan.bgp.as_ref().unwrap().originate.contains_key(&"10.7.0.0/16".parse::<IpNet>().unwrap()));
     let pod = |network: &str, address: &str| Pod {
         network: network.to_owned(),

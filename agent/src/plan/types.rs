@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
@@ -113,6 +113,14 @@ pub struct Plan {
     pub networks: BTreeMap<String, NetworkPlan>,
 }
 
+impl Plan {
+    /// All subnets that are served here, each with its network.
+    pub fn served(&self) -> impl Iterator<Item = (&NetworkPlan, &SubnetPlan)> {
+        let networks = self.networks.values().filter(|network| network.refused.is_none());
+        networks.flat_map(|network| network.subnets.values().map(move |subnet| (network, subnet)))
+    }
+}
+
 /// What the kernel should have besides the pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelPlan {
@@ -166,6 +174,23 @@ pub struct Rule {
     pub table: u32,
 }
 
+impl Rule {
+    /// For every packet.
+    pub fn always(family: Family, priority: u32, table: u32) -> Rule {
+        Rule { family, priority, from: None, iif: None, table }
+    }
+
+    /// For packets from a prefix.
+    pub fn from_prefix(priority: u32, from: IpNet, table: u32) -> Rule {
+        Rule { from: Some(from), ..Rule::always(Family::of(&from), priority, table) }
+    }
+
+    /// For packets that came in from the fabric by a link: preference 1030.
+    pub fn from_link(family: Family, link: &str, table: u32) -> Rule {
+        Rule { iif: Some(link.to_owned()), ..Rule::always(family, 1030, table) }
+    }
+}
+
 /// What identifies a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteKey {
@@ -173,6 +198,17 @@ pub struct RouteKey {
     pub table: u32,
     /// The destination.
     pub prefix: IpNet,
+}
+
+impl RouteKey {
+    /// The default route of a family.
+    pub fn default_route(table: u32, family: Family) -> RouteKey {
+        let prefix = match family {
+            Family::Ipv4Unicast => IpNet::V4(Ipv4Net::default()),
+            Family::Ipv6Unicast => IpNet::V6(Ipv6Net::default()),
+        };
+        RouteKey { table, prefix }
+    }
 }
 
 /// Where a route leads.
@@ -290,16 +326,38 @@ pub enum Mode {
 pub struct NetworkPlan {
     /// Its mode.
     pub mode: Mode,
-    /// The table that its subnets' rules lead to (the underlay's in GlobalBGP).
-    pub table: Option<u32>,
-    /// Its subnets' prefixes by name.
-    pub subnets: BTreeMap<String, IpNet>,
+    /// Its subnets by name.
+    pub subnets: BTreeMap<String, SubnetPlan>,
     /// Subnets that are not served, and why.
     pub refused_subnets: BTreeMap<String, String>,
     /// What a pod's link may carry: the least MTU of the links to the peers.
     pub mtu: Option<u32>,
     /// Why this network is not served here, in words for the operator. None: it is.
     pub refused: Option<String>,
+}
+
+impl NetworkPlan {
+    /// The table that all its subnets' rules lead to, if it is the same.
+    pub fn table(&self) -> Option<u32> {
+        let mut tables = self.subnets.values().map(|subnet| subnet.table);
+        let first = tables.next()?;
+        first.filter(|_| tables.all(|table| table == first))
+    }
+
+    /// The subnet that an address is of.
+    pub fn subnet_of(&self, address: IpAddr) -> Option<(&str, &SubnetPlan)> {
+        let mut subnets = self.subnets.iter().map(|(name, subnet)| (name.as_str(), subnet));
+        subnets.find(|(_, subnet)| subnet.prefix.contains(&address))
+    }
+}
+
+/// One subnet on this node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubnetPlan {
+    /// Its prefix. Subnets of one network may have the same.
+    pub prefix: IpNet,
+    /// The table that its rule leads to; in BGP and GlobalBGP the underlay's.
+    pub table: Option<u32>,
 }
 
 /// One attached pod: the planner's input on the fast path.

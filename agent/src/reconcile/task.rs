@@ -705,8 +705,8 @@ fn cease(communication: &str) -> Stop {
 /// Whether the plan has a place for the pod: its network, and for each of its addresses a subnet. If not, why, and which
 /// of its addresses is homeless.
 fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
-    let subnets = match plan_pod(plan, pod) {
-        Ok(_) => plan.networks.get(&pod.network).map(|network| &network.subnets),
+    let network = match plan_pod(plan, pod) {
+        Ok(_) => plan.networks.get(&pod.network),
         Err(error) => {
             return Err((
                 error.to_string(),
@@ -714,9 +714,7 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
             ));
         }
     };
-    let holds = |address: &IpAddr| {
-        subnets.is_some_and(|subnets| subnets.values().any(|prefix| prefix.contains(address)))
-    };
+    let holds = |address: &IpAddr| network.is_some_and(|network| network.subnet_of(*address).is_some());
     match pod.addresses.iter().find(|address| !holds(address)) {
         None => Ok(()),
         Some(address) => {
@@ -729,9 +727,9 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
 /// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.
 fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
     let holds = |address: &IpAddr| {
-        plan.networks.iter().find(|(_, network)| {
-            network.refused.is_none() && network.subnets.values().any(|prefix| prefix.contains(address))
-        })
+        plan.networks
+            .iter()
+            .find(|(_, network)| network.refused.is_none() && network.subnet_of(*address).is_some())
     };
     let network = pod.addresses.iter().find_map(holds).map(|(name, _)| name.clone()).unwrap_or_default();
     let as_pod = Pod {

@@ -1,0 +1,118 @@
+//! Networks whose pods are told to the fabric by BGP: the node's underlay of mode BGP, and GlobalBGP beside it.
+//!
+//! Both leave by one table T, whose default route leads to the established peers, or which has what these advertise. What comes in
+//! from a peer's link for an address that nobody here has is dropped: the fabric believes that this node has the subnet, and
+//! would get it straight back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trunkline_api::resources::{BgpPeer, Network};
+use trunkline_bgp::rib::Origination;
+use trunkline_bgp::types::{Asn, Family, PeerKey};
+
+use super::tables::Tables;
+use super::{
+    BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RouteKey, RouteTarget, Rule, Sysctl,
+    peers, policy,
+};
+
+/// Adds to the plan what the underlay network and GlobalBGP need.
+pub(super) fn plan(
+    underlay: &Network,
+    intent: &Intent,
+    host: &Host,
+    tables: &mut Tables<'_>,
+    plan: &mut Plan,
+) -> Result<(), Vec<PlanError>> {
+    let mut errors = Vec::new();
+    let peers = peers::read(underlay, host, &mut errors);
+    let sets = policy::Sets::of(underlay).map_err(|error| {
+        vec![PlanError::Field {
+            resource: format!("Network {}", underlay.name()),
+            field: "spec.config.prefixSets".to_owned(),
+            message: error.to_string(),
+        }]
+    })?;
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    // The underlay's own subnets say first which table it was.
+    let prefixes = |mode| plan.served().filter(move |(network, _)| network.mode == mode);
+    let table =
+        tables.shared(prefixes(Mode::Bgp).chain(prefixes(Mode::GlobalBgp)).map(|(_, subnet)| subnet.prefix));
+    let mtu = peers.iter().filter_map(|peer| peer.link).map(|link| link.mtu).min();
+    for network in plan.networks.values_mut().filter(|network| network.refused.is_none()) {
+        if matches!(network.mode, Mode::Bgp | Mode::GlobalBgp) {
+            network.mtu = mtu;
+            network.subnets.values_mut().for_each(|subnet| subnet.table = Some(table));
+        }
+    }
+    plan_kernel(plan, table, &peers);
+    let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
+    let mut planned_peers = peers::plan(&peers, &sets, &mut errors);
+    let mut planned_ranges = peers::plan_ranges(&peers, &sets, &mut errors);
+    if graceful_shutdown {
+        let templates = planned_ranges.values_mut().map(|range| &mut range.template);
+        planned_peers.values_mut().chain(templates).for_each(|peer| peer.paths.graceful_shutdown = true);
+    }
+    plan.bgp = Some(BgpPlan {
+        local_as: Asn(underlay.spec.net_id.unwrap_or_default()),
+        router_id: peers::router_id(intent, &peers, host),
+        graceful_shutdown,
+        optional_peers: peers
+            .iter()
+            .filter(|peer| peer.spec.allow_not_established && peer.is_configured())
+            .filter_map(peers::Peer::key)
+            .collect(),
+        originate: plan
+            .served()
+            .filter(|(network, _)| network.mode == Mode::Bgp)
+            .map(|(_, subnet)| (subnet.prefix, Origination::default()))
+            .collect(),
+        unnumbered: peers.iter().filter_map(peers::Peer::unnumbered).collect(),
+        optional_ranges: peers::ranges(&peers)
+            .filter(|(peer, _)| peer.spec.allow_not_established)
+            .map(|(_, prefix)| prefix)
+            .collect(),
+        ranges: planned_ranges,
+        peers: planned_peers,
+    });
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>]) {
+    let kernel = &mut plan.kernel;
+    let uplinks: BTreeSet<&str> =
+        peers.iter().filter_map(|peer| peer.link).map(|link| link.name.as_str()).collect();
+    for family in Family::ALL {
+        kernel.rules.extend(uplinks.iter().map(|uplink| Rule::from_link(family, uplink, DROP_TABLE)));
+        let hops = peers::default_hops(peers, family);
+        if !hops.is_empty() {
+            kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(hops));
+        }
+    }
+    for uplink in uplinks {
+        // The way back to a peer may be by another uplink (ECMP), which a strict check would take for a forged source.
+        kernel.sysctls.insert(format!("net/ipv4/conf/{uplink}/rp_filter"), Sysctl::LooseReversePath);
+    }
+    let importing: BTreeMap<PeerKey, Option<u32>> = peers
+        .iter()
+        .filter(|peer| peer.imports())
+        .filter_map(|peer| Some((peer.key()?, peer.link.map(|link| link.index))))
+        .collect();
+    kernel.learned = (!importing.is_empty()).then_some(Learned { table, peers: importing });
+}
+
+/// The resource and field of a peer, for an error.
+pub(super) fn peer_field(network: &str, index: usize, field: &str, message: impl ToString) -> PlanError {
+    PlanError::Field {
+        resource: format!("Network {network}"),
+        field: format!("spec.config.bgpPeers[{index}].{field}"),
+        message: message.to_string(),
+    }
+}
+
+/// Whether traffic is sent to a peer at all.
+pub(super) fn routes_traffic(peer: &BgpPeer) -> bool {
+    !peer.does_not_route_traffic
+}
