@@ -4,7 +4,7 @@
 //! | module | rows about |
 //! |---|---|
 //! | `sessions` | how a session comes to be and ends, and what it carries |
-//! | `paths` | several paths, reflection, roles |
+//! | `paths` | several paths, reflection, local AS, roles |
 //! | `restart` | graceful restart, of either side and for long |
 //! | `bfd` | BFD |
 
@@ -128,6 +128,7 @@ pub(super) const ROWS: &[Row] = &[
     Row { name: "ADD-PATH, received", rfc: "7911", lacks: &[], run: |cell| paths::add_path(cell, false) },
     Row { name: "ADD-PATH, sent", rfc: "7911", lacks: &[], run: |cell| paths::add_path(cell, true) },
     Row { name: "reflected routes", rfc: "4456", lacks: &[], run: paths::reflection },
+    Row { name: "local AS of this side", rfc: "7705", lacks: &[], run: paths::local_as },
     Row { name: "graceful shutdown", rfc: "8326", lacks: &[], run: paths::graceful_shutdown },
     Row {
         name: "roles and ONLY_TO_CUSTOMER",

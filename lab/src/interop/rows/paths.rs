@@ -1,11 +1,11 @@
-//! Several paths of a prefix, paths that are reflected, marked or bound to roles.
+//! Several paths of a prefix, paths that are reflected, come by another AS, are marked or bound to roles.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use ipnet::IpNet;
-use trunkline_bgp::config::PeerConfig;
+use trunkline_bgp::config::{LocalAs, PeerConfig};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::State;
 use trunkline_bgp::types::{Asn, Role};
@@ -90,6 +90,36 @@ pub(super) fn reflection(cell: &Cell<'_>) -> Result<()> {
     )?;
     second.stop(goodbye());
     cell.has(&told, "gone with the client", <[_]>::is_empty)?;
+    us.stop(goodbye());
+    Ok(())
+}
+
+/// The router knows this side by another AS number than its own.
+pub(super) fn local_as(cell: &Cell<'_>) -> Result<()> {
+    const OWN: u32 = 4_200_000_007;
+    let session = Session::new(Way::V4);
+    cell.router.start(cell.host, &session, false)?;
+    let us = Us::start(cell.us, speaker(OWN, Ipv4Addr::new(10, 0, 0, 2), false))?;
+    let peer = |hidden: bool| {
+        let mut peer = cell.peer(&session);
+        let asn = Asn(session.our_as);
+        peer.paths.local_as = Some(LocalAs { asn, no_prepend: hidden, replace_as: hidden });
+        peer
+    };
+    us.add(peer(false))?;
+    cell.originate(&us, &session)?;
+    cell.established(&us, &session)?;
+    let heard = |what: &str, as_path: String| {
+        us.wait_route(session.way.router(), &prefix(0, false), what, |route| route.as_path == as_path)
+    };
+    cell.has(&prefix(0, true), "of both ASes", |paths| {
+        paths.iter().any(|path| path.as_path == [session.our_as, OWN])
+    })?;
+    heard("behind the local AS", format!("{} {}", session.our_as, session.router_as))?;
+    us.update(peer(true))?;
+    cell.exchanged(&us, &session)?;
+    heard("as it came", session.router_as.to_string())?;
+    ensure!(us.peer(session.way.router())?.flaps == 0, "the session was lost");
     us.stop(goodbye());
     Ok(())
 }
