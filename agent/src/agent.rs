@@ -209,6 +209,11 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
             Err(error) => tracing::warn!(device = name, %error, "a link that belongs to nobody stays"),
         }
     }
+    for (name, bandwidth) in &recovery.limits {
+        if let Err(error) = devices.limit(name.clone(), *bandwidth).await {
+            tracing::warn!(device = name, %error, "a pod's bandwidth limits could not be put in place");
+        }
+    }
     for key in &recovery.promote {
         if let Err(error) = ipam.promote(key.clone()).await {
             tracing::warn!(attachment = %key, %error, "the record stays at \"attaching\"");

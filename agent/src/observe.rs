@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use tokio::time::{Instant, timeout};
-use trunkline_api::attach::{Code, Failure};
+use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
     AgentStatus, BfdSession, BgpStatus, BmpStation, Dated, DatedNotification, DumpDone, ExplainedPath,
     ExplainedPeer, Explanation, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer, PeerFamily,
@@ -281,6 +281,7 @@ impl Observer {
                     network: record.network.clone(),
                     addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
                     mac: show_mac(&record.mac),
+                    bandwidth: record.bandwidth,
                     host_ifname,
                     state: state.to_owned(),
                 }
@@ -294,6 +295,7 @@ impl Observer {
             network: String::new(),
             addresses: pod.addresses.clone(),
             mac: show_mac(&default_mac(&pod.container_id, &pod.ifname)),
+            bandwidth: Bandwidth::default(),
             host_ifname: pod.host_ifname.clone(),
             state: "unrecorded".to_owned(),
         }));

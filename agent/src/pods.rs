@@ -102,6 +102,7 @@ impl Pods {
                 addresses: request.wanted.addresses,
             },
             mac,
+            bandwidth: request.wanted.bandwidth,
             pod: PodName { namespace: pod.namespace, name: pod.name, uid: pod.uid },
         };
         let (record, new) = self.ipam.reserve(reservation).await.map_err(ipam_failure)?;
@@ -292,6 +293,7 @@ pub fn spec(record: &Record, mtu: Option<u32>) -> DeviceSpec {
         addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
         mac: Some(record.mac),
         mtu,
+        bandwidth: record.bandwidth,
     }
 }
 

@@ -5,6 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use trunkline_api::attach::Bandwidth;
+
+use crate::attach::bandwidth::pair_name;
 use crate::attach::device::{ALIAS_PREFIX, host_ifname};
 use crate::ipam::{AttachmentKey, Phase, Record};
 use crate::kernel::OwnDevice;
@@ -26,14 +29,18 @@ pub struct Recovery {
     pub unrecorded: Vec<Unrecorded>,
     /// Devices that nobody can use: incomplete, and no record knows them.
     pub leftover: Vec<String>,
+    /// Devices of pods that go on with bandwidth limits, which are put in place again.
+    pub limits: Vec<(String, Bandwidth)>,
 }
 
 /// Compares records with devices. A device is complete if the last run routed addresses to it, which is the last step
 /// of an ADD and the first to be undone in a DEL.
 pub fn recover(records: &[Record], devices: &[OwnDevice]) -> Recovery {
     let mut recovery = Recovery::default();
+    let (limiting, pairs): (Vec<&OwnDevice>, Vec<&OwnDevice>) =
+        devices.iter().partition(|device| pair_name(&device.ifname).is_some());
     let mut by_name: BTreeMap<&str, &OwnDevice> =
-        devices.iter().map(|device| (device.ifname.as_str(), device)).collect();
+        pairs.into_iter().map(|device| (device.ifname.as_str(), device)).collect();
     for record in records {
         let name = host_ifname(&record.key.container_id, &record.key.ifname);
         let device = by_name.remove(name.as_str());
@@ -52,6 +59,12 @@ pub fn recover(records: &[Record], devices: &[OwnDevice]) -> Recovery {
             (Phase::Attached, None) => drop(recovery.broken.insert(name)),
         }
     }
+    recovery.limits = records
+        .iter()
+        .filter(|record| !record.bandwidth.is_empty())
+        .map(|record| (host_ifname(&record.key.container_id, &record.key.ifname), record.bandwidth))
+        .filter(|(name, _)| recovery.pods.iter().any(|pod| pod.host_ifname == *name))
+        .collect();
     for device in by_name.into_values() {
         if device.addresses.is_empty() {
             recovery.leftover.push(device.ifname.clone());
@@ -59,6 +72,16 @@ pub fn recover(records: &[Record], devices: &[OwnDevice]) -> Recovery {
             recovery.unrecorded.push(unrecorded(device));
         }
     }
+    // What limits a pair has no use without it. A record keeps the one that it asked for, with or without its pair.
+    let limited: BTreeSet<String> = records
+        .iter()
+        .filter(|record| record.bandwidth.egress.is_some())
+        .map(|record| host_ifname(&record.key.container_id, &record.key.ifname))
+        .chain(recovery.unrecorded.iter().map(|pod| pod.host_ifname.clone()))
+        .collect();
+    let unwanted =
+        |device: &&OwnDevice| pair_name(&device.ifname).is_none_or(|pair| !limited.contains(&pair));
+    recovery.leftover.extend(limiting.into_iter().filter(unwanted).map(|device| device.ifname.clone()));
     recovery
 }
 
@@ -110,6 +133,7 @@ mod tests {
                 .collect(),
             mac: [2, 0, 0, 0, 0, 1],
             mtu: None,
+            bandwidth: Bandwidth::default(),
             pod: PodName::default(),
         }
     }
@@ -153,6 +177,43 @@ mod tests {
             let recovery = recover(&records, &devices);
             assert!(expect(&recovery), "{name}: {recovery:?}");
         }
+    }
+
+    /// The device that limits what comes from a pod is kept as long as somebody may want it.
+    #[test]
+    fn what_limits_a_pair_goes_when_nobody_asks_for_it() {
+        use crate::attach::bandwidth::ifb_name;
+        let limiting = |container_id: &str| OwnDevice {
+            ifname: ifb_name(&host_ifname(container_id, "eth0")).unwrap(),
+            ..device(container_id, &[])
+        };
+        let limited = |container_id: &str, phase| Record {
+            bandwidth: Bandwidth {
+                egress: Some(trunkline_api::attach::RateLimit { rate: 1_000_000, burst: None }),
+                ingress: None,
+            },
+            ..record(container_id, phase, &["10.0.0.1"])
+        };
+        let records = [
+            limited("on", Phase::Attached),
+            limited("broken", Phase::Attached),
+            record("free", Phase::Attached, &["10.0.0.3"]),
+        ];
+        let devices = [
+            device("on", &["10.0.0.1"]),
+            device("free", &["10.0.0.3"]),
+            device("lost", &["10.0.0.4"]),
+            limiting("on"),
+            limiting("broken"),
+            limiting("free"),
+            limiting("lost"),
+            limiting("gone"),
+        ];
+        let recovery = recover(&records, &devices);
+        assert_eq!(recovery.limits, [(host_ifname("on", "eth0"), records[0].bandwidth)]);
+        let leftover: BTreeSet<String> = recovery.leftover.into_iter().collect();
+        assert_eq!(leftover, BTreeSet::from([limiting("free").ifname, limiting("gone").ifname]));
+        assert_eq!((recovery.pods.len(), recovery.unrecorded.len(), recovery.broken.len()), (2, 1, 1));
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Server {
             Command::Attach(attach) => {
                 let key = format!("{}/{}", attach.interface.container_id, attach.interface.ifname);
                 let name = attach.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
-                let outcome = self.pods.attach(attach, descriptor, socket::gone(&stream)).await;
+                let outcome = self.pods.attach(*attach, descriptor, socket::gone(&stream)).await;
                 let took = began.elapsed();
                 self.pods.metrics.request("attach", outcome.is_ok(), took);
                 let ms = took.as_micros() as f64 / 1000.0;

@@ -30,6 +30,7 @@ fn attaching(container_id: &str, address: &str) -> Record {
         }],
         mac: default_mac(container_id, "eth0"),
         mtu: None,
+        bandwidth: Default::default(),
         pod: PodName::default(),
     }
 }

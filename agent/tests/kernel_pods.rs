@@ -14,6 +14,7 @@ use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, host_ifna
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
 use trunkline_agent::plan::{KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod};
+use trunkline_api::attach::{Bandwidth, RateLimit};
 use trunkline_bgp::types::{Family, FamilySet};
 
 fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
@@ -23,6 +24,7 @@ fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         mac: None,
         mtu: Some(1400),
+        bandwidth: Bandwidth::default(),
     }
 }
 
@@ -297,6 +299,68 @@ fn half_done_work_is_completed_or_made_anew() {
         assert!(error.to_string().contains("choose another CNI_IFNAME"), "{error}");
         assert!(!ip("link").contains(&host_ifname("d", "eth0")), "nothing is left of the attempt");
     });
+}
+
+#[test]
+fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
+    isolated("bandwidth_limits_are_put_checked_and_taken_away_with_the_pair", |runtime| {
+        let node = node(runtime);
+        let netns = namespace();
+        let mut spec = spec("c", &["10.1.0.4"]);
+        spec.bandwidth = Bandwidth {
+            ingress: Some(RateLimit { rate: 20_000_000, burst: None }),
+            egress: Some(RateLimit { rate: 5_000_000_000, burst: Some(8_000_000) }),
+        };
+        let device = attach(runtime, &node, &netns, &spec);
+        let host = device.host_ifname.as_str();
+        let ifb = format!("tb{}", &host[2..]);
+        for (dev, rate) in [(host, "rate 20Mbit burst 128Kb"), (ifb.as_str(), "rate 5Gbit")] {
+            let shown = tc(&format!("qdisc show dev {dev} root"));
+            assert!(shown.starts_with("qdisc tbf 1:") && shown.contains(rate), "{shown}");
+        }
+        assert!(ip(&format!("link show {ifb}")).contains("alias trunkline:c:eth0"));
+        assert!(inside(&netns, || ping("192.0.2.1")) && ping("10.1.0.4"), "through the limits");
+        check(runtime, &node, &netns, &spec).unwrap();
+
+        // The same again changes nothing, and mends what is broken; CHECK names each.
+        let filters = || tc(&format!("filter show dev {host} ingress")).matches("Redirect to device").count();
+        let before = tc("qdisc show");
+        assert_eq!(attach(runtime, &node, &netns, &spec), device);
+        assert_eq!((tc("qdisc show"), filters()), (before, 1));
+        for (command, fault) in [
+            (format!("qdisc del dev {host} root"), "does not limit what goes to the pod"),
+            (format!("qdisc replace dev {host} root tbf rate 1mbit burst 9kb latency 1ms"), "to the pod"),
+            (format!("qdisc del dev {ifb} root"), "does not limit what comes from the pod"),
+            (format!("qdisc del dev {host} clsact"), "does not lead what comes from the pod over"),
+        ] {
+            tc(&command);
+            let error = check(runtime, &node, &netns, &spec).unwrap_err();
+            assert!(error.contains(fault), "{command}: {error}");
+            // As the next start does it.
+            runtime.block_on(node.workers.limit(host.to_owned(), spec.bandwidth)).unwrap();
+            check(runtime, &node, &netns, &spec).unwrap();
+        }
+        ip(&format!("link set {ifb} down"));
+        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("is down"));
+        ip(&format!("link del {ifb}"));
+        assert!(check(runtime, &node, &netns, &spec).unwrap_err().contains("is gone"));
+        attach(runtime, &node, &netns, &spec);
+        check(runtime, &node, &netns, &spec).unwrap();
+        assert!(inside(&netns, || ping("192.0.2.1")));
+
+        // The pair goes with its namespace and leaves the other device, which DEL takes.
+        drop(netns);
+        eventually("the kernel took the pair away", || !ip("link").contains(host));
+        assert!(ip("link").contains(&ifb));
+        assert!(runtime.block_on(node.workers.detach(host.to_owned())).unwrap());
+        assert!(!ip("link").contains(&ifb));
+    });
+}
+
+fn tc(arguments: &str) -> String {
+    let output = std::process::Command::new("tc").args(arguments.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "tc {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Moves a link of this namespace by the descriptor of the other one.

@@ -55,7 +55,7 @@ pub struct Request {
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum Command {
     /// Give a container its interface: `Reply<Attachment>`. The netns comes with it.
-    Attach(Attach),
+    Attach(Box<Attach>),
     /// Take it away: `Reply<Done>`. The netns comes with it if it is still there.
     Detach(Detach),
     /// Is it still as it was made?: `Reply<Done>`. The netns comes with it.
@@ -124,6 +124,44 @@ pub struct Wanted {
     /// The MAC address of the container's side, `02:12:34:00:00:01`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
+    /// How fast it may be.
+    #[serde(default, skip_serializing_if = "Bandwidth::is_empty")]
+    pub bandwidth: Bandwidth,
+}
+
+/// How fast a container's interface may be (CNI's capability `bandwidth`), seen from the container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// What goes to the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress: Option<RateLimit>,
+    /// What comes from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<RateLimit>,
+}
+
+impl Bandwidth {
+    /// Whether nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        *self == Bandwidth::default()
+    }
+}
+
+/// A limit of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateLimit {
+    /// In bits per second, frames' Ethernet headers included; from [`RateLimit::MIN_RATE`] on.
+    pub rate: u64,
+    /// What may go at once after a pause, in bits, at most [`RateLimit::MAX_BURST`]; none: the agent chooses by the rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u64>,
+}
+
+impl RateLimit {
+    /// The slowest rate, that of Kubernetes' annotations.
+    pub const MIN_RATE: u64 = 1_000;
+    /// The largest burst: the kernel counts it in 32 bits of octets.
+    pub const MAX_BURST: u64 = (1 << 35) - 8;
 }
 
 impl Wanted {
@@ -404,7 +442,7 @@ mod tests {
     #[test]
     fn every_command_survives_the_wire() {
         let commands = [
-            Command::Attach(Attach {
+            Command::Attach(Box::new(Attach {
                 interface: interface(),
                 conf_name: "pods".into(),
                 netns: "/run/netns/c1".into(),
@@ -414,9 +452,13 @@ mod tests {
                     subnets: vec!["v4".into(), "v6".into()],
                     addresses: vec!["10.14.0.7".parse().unwrap(), "2001:db8::7".parse().unwrap()],
                     mac: Some("02:12:34:00:00:01".into()),
+                    bandwidth: Bandwidth {
+                        ingress: Some(RateLimit { rate: 10_000_000, burst: None }),
+                        egress: Some(RateLimit { rate: 1_000_000, burst: Some(800_000) }),
+                    },
                 },
                 deadline_ms: 60_000,
-            }),
+            })),
             Command::Detach(Detach { interface: interface(), conf_name: "pods".into() }),
             Command::Check(Check {
                 interface: interface(),

@@ -10,6 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::attach::Bandwidth;
+
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "query", rename_all = "lowercase")]
@@ -536,6 +538,9 @@ pub struct PodStatus {
     pub addresses: Vec<IpAddr>,
     /// MAC address in the container.
     pub mac: String,
+    /// Its bandwidth limits, in bits.
+    #[serde(default)]
+    pub bandwidth: Bandwidth,
     /// The host's end.
     pub host_ifname: String,
     /// `attaching`, `attached`, `broken` (its link is gone, its addresses are still taken), or `unrecorded` (in the

@@ -23,6 +23,10 @@ pub mod annotation {
     pub const SPECIFIED_SUBNET: &str = "networking.alibaba.com/specified-subnet";
     /// `Underlay`, `Overlay` or `GlobalBGP`.
     pub const NETWORK_TYPE: &str = "networking.alibaba.com/network-type";
+    /// Most that may go to the pod, in bits per second as a Kubernetes quantity: `10M`.
+    pub const INGRESS_BANDWIDTH: &str = "kubernetes.io/ingress-bandwidth";
+    /// Most that may come from the pod, likewise.
+    pub const EGRESS_BANDWIDTH: &str = "kubernetes.io/egress-bandwidth";
     /// Written by the webhook once it has dealt with a pod.
     pub const HANDLED_BY_WEBHOOK: &str = "networking.alibaba.com/handled-by-webhook";
     /// Written on pods for a policy-only Calico beside this network.

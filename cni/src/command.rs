@@ -38,14 +38,14 @@ fn add(configuration: &Configuration) -> Result<Value, Failure> {
     let namespace = Namespace::open(&path)?;
     let agent = Agent::new(configuration);
     let attachment: Attachment = agent.ask(
-        Command::Attach(Attach {
+        Command::Attach(Box::new(Attach {
             conf_name: configuration.name().to_owned(),
             netns: path.clone(),
             wanted: wanted(configuration, &arguments)?,
             pod: arguments.pod(),
             deadline_ms: agent.deadline_ms(),
             interface: interface.clone(),
-        }),
+        })),
         Some(&namespace),
     )?;
     Ok(result::added(configuration, &interface.ifname, &path, &attachment))

@@ -173,15 +173,11 @@ impl Configuration {
             }
         }
         let runtime = self.object("runtimeConfig")?;
-        for (key, plugin) in [("portMappings", "portmap"), ("bandwidth", "bandwidth")] {
-            if runtime.and_then(|runtime| runtime.get(key)).is_some_and(said) {
-                return refuse(
-                    &format!("runtimeConfig.{key}"),
-                    &format!(
-                        "put the `{plugin}` plugin behind this one in the chain, and the capability there"
-                    ),
-                );
-            }
+        if runtime.and_then(|runtime| runtime.get("portMappings")).is_some_and(said) {
+            return refuse(
+                "runtimeConfig.portMappings",
+                "put the `portmap` plugin behind this one in the chain, and the capability there",
+            );
         }
         Ok(())
     }

@@ -15,6 +15,7 @@
 //! Started once per container, it is small and blocking, and has no runtime to set up.
 
 mod agent;
+mod bandwidth;
 mod command;
 mod configuration;
 mod environment;

@@ -1,5 +1,6 @@
-//! What was asked for by name, from the nearest to the farthest: CNI_ARGS, `args.cni` and `runtimeConfig`, the
-//! pod's annotations, the network configuration. Each item is taken from the first place that has it.
+//! What was asked for by name: each item is taken from the first place that has it. Addresses and MAC address are
+//! looked for as the reference plugins look for them, in `runtimeConfig`, in `args.cni` and in CNI_ARGS, and then in the pod's
+//! annotations; Network and Subnets, which those do not know, in CNI_ARGS, the annotations and the network configuration.
 //!
 //! Annotations arrive as `runtimeConfig["io.kubernetes.cri.pod-annotations"]` from a runtime to which the
 //! configuration declares that capability.
@@ -11,6 +12,7 @@ use serde_json::{Map, Value};
 use trunkline_api::attach::{Code, Failure, Wanted};
 use trunkline_api::names::annotation;
 
+use crate::bandwidth::bandwidth;
 use crate::configuration::{Configuration, invalid};
 use crate::environment::Arguments;
 
@@ -41,7 +43,13 @@ pub(crate) fn wanted(configuration: &Configuration, arguments: &Arguments) -> Re
     if subnets.len() > 2 {
         return Err(invalid("subnet", format!("{} are more than one a family", subnets.join("/"))));
     }
-    Ok(Wanted { network, subnets, addresses: addresses(&places, arguments)?, mac: mac(&places, arguments)? })
+    Ok(Wanted {
+        network,
+        subnets,
+        addresses: addresses(&places, arguments)?,
+        mac: mac(&places, arguments)?,
+        bandwidth: bandwidth(places.runtime, |name| places.annotation(name))?,
+    })
 }
 
 struct Places<'a> {
@@ -51,6 +59,16 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
+    /// An argument of a capability that the configuration declares.
+    fn capability(&self, key: &str) -> Option<&Value> {
+        self.runtime?.get(key)
+    }
+
+    /// An argument by the conventions of CNI.
+    fn convention(&self, key: &str) -> Option<&Value> {
+        self.conventions?.get(key)
+    }
+
     fn annotation(&self, name: &str) -> Option<String> {
         let text = self.runtime?.get(ANNOTATIONS)?.get(name)?.as_str()?;
         Some(text.to_owned()).filter(|text| !text.is_empty())
@@ -93,12 +111,12 @@ fn addresses(places: &Places<'_>, arguments: &Arguments) -> Result<Vec<IpAddr>, 
         (!texts.is_empty()).then_some(texts)
     };
     let split = |text: &str, separator| text.split(separator).map(|part| part.trim().to_owned()).collect();
-    let (field, code, texts): (_, _, Vec<String>) = if let Some(text) = &arguments.addresses {
-        ("CNI_ARGS: IP", Code::InvalidEnvironment, split(text, ','))
-    } else if let Some(texts) = list(places.conventions.and_then(|cni| cni.get("ips"))) {
-        ("args.cni.ips", Code::InvalidConfiguration, texts)
-    } else if let Some(texts) = list(places.runtime.and_then(|runtime| runtime.get("ips"))) {
+    let (field, code, texts): (_, _, Vec<String>) = if let Some(texts) = list(places.capability("ips")) {
         ("runtimeConfig.ips", Code::InvalidConfiguration, texts)
+    } else if let Some(texts) = list(places.convention("ips")) {
+        ("args.cni.ips", Code::InvalidConfiguration, texts)
+    } else if let Some(text) = &arguments.addresses {
+        ("CNI_ARGS: IP", Code::InvalidEnvironment, split(text, ','))
     } else if let Some(entry) = places.pool_entry(annotation::IP_POOL)? {
         (annotation::IP_POOL, Code::InvalidConfiguration, split(&entry, '/'))
     } else {
@@ -126,10 +144,12 @@ fn mac(places: &Places<'_>, arguments: &Arguments) -> Result<Option<String>, Fai
     let text_of = |value: Option<&Value>| {
         value.filter(|value| !value.is_null()).map(plain).filter(|text| !text.is_empty())
     };
-    let (field, code, text) = if let Some(text) = &arguments.mac {
-        ("CNI_ARGS: MAC", Code::InvalidEnvironment, text.clone())
-    } else if let Some(text) = text_of(places.runtime.and_then(|runtime| runtime.get("mac"))) {
+    let (field, code, text) = if let Some(text) = text_of(places.capability("mac")) {
         ("runtimeConfig.mac", Code::InvalidConfiguration, text)
+    } else if let Some(text) = text_of(places.convention("mac")) {
+        ("args.cni.mac", Code::InvalidConfiguration, text)
+    } else if let Some(text) = &arguments.mac {
+        ("CNI_ARGS: MAC", Code::InvalidEnvironment, text.clone())
     } else if let Some(text) = places.pool_entry(annotation::MAC_POOL)? {
         (annotation::MAC_POOL, Code::InvalidConfiguration, text)
     } else {

@@ -119,7 +119,7 @@ fn a_chain_with_the_interface_already_made_is_refused() {
 }
 
 #[test]
-fn what_is_asked_for_by_name_is_passed_on_nearest_first() {
+fn what_is_asked_for_by_name_is_passed_on_from_the_first_place_that_has_it() {
     let agent = Agent::start(Act::Answer(attachment()));
     let wanted = |more: Value, arguments: &str| {
         run("ADD", &agent.configuration("1.0.0", more), &[("CNI_ARGS", arguments)]).result();
@@ -144,26 +144,58 @@ fn what_is_asked_for_by_name_is_passed_on_nearest_first() {
         json!({"network": "annotated", "subnets": ["v4", "v6"], "addresses": ["10.0.0.2", "2001:db8::2"], "mac": "02:12:34:00:00:0b"})
     );
 
-    let mut capable = annotated.clone();
+    let mut asked = annotated.clone();
+    asked["network"] = json!("configured");
+    let arguments = "K8S_POD_NAME=db-1;IP=10.0.0.9,2001:db8::9;NETWORK=n;SUBNET=s;MAC=02:00:00:00:00:09";
+    assert_eq!(
+        wanted(asked.clone(), arguments),
+        json!({"network": "n", "subnets": ["s"], "addresses": ["10.0.0.9", "2001:db8::9"], "mac": "02:00:00:00:00:09"})
+    );
+
+    let mut conventional = asked.clone();
+    conventional["args"] = json!({"cni": {"ips": ["10.0.0.6"], "mac": "02:12:34:00:00:06"}});
+    let got = wanted(conventional.clone(), arguments);
+    assert_eq!((&got["addresses"], &got["mac"]), (&json!(["10.0.0.6"]), &json!("02:12:34:00:00:06")));
+
+    let mut capable = conventional.clone();
     capable["runtimeConfig"]["ips"] = json!(["10.0.0.5/24", "2001:db8::5"]);
     capable["runtimeConfig"]["mac"] = json!("02:12:34:00:00:05");
-    let got = wanted(capable.clone(), "K8S_POD_NAME=db-1");
+    let got = wanted(capable, arguments);
     assert_eq!(
         (&got["addresses"], &got["mac"]),
         (&json!(["10.0.0.5", "2001:db8::5"]), &json!("02:12:34:00:00:05"))
     );
+}
 
-    let mut conventional = capable.clone();
-    conventional["args"] = json!({"cni": {"ips": ["10.0.0.6"]}});
-    assert_eq!(wanted(conventional.clone(), "K8S_POD_NAME=db-1")["addresses"], json!(["10.0.0.6"]));
-
+#[test]
+fn bandwidth_is_the_capability_s_or_the_annotations() {
+    let agent = Agent::start(Act::Answer(attachment()));
+    let wanted = |runtime: Value| {
+        let configuration = agent.configuration("1.0.0", json!({"runtimeConfig": runtime}));
+        run("ADD", &configuration, &[]).result();
+        match agent.asked().request.command {
+            Command::Attach(attach) => serde_json::to_value(attach.wanted).unwrap()["bandwidth"].clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let annotations =
+        json!({"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "1Gi"});
+    let annotated = json!({"io.kubernetes.cri.pod-annotations": annotations});
     assert_eq!(
-        wanted(
-            conventional,
-            "K8S_POD_NAME=db-1;IP=10.0.0.9,2001:db8::9;NETWORK=n;SUBNET=s;MAC=02:00:00:00:00:09"
-        ),
-        json!({"network": "n", "subnets": ["s"], "addresses": ["10.0.0.9", "2001:db8::9"], "mac": "02:00:00:00:00:09"})
+        wanted(annotated.clone()),
+        json!({"ingress": {"rate": 10_000_000}, "egress": {"rate": 1 << 30}})
     );
+    let mut both = annotated;
+    both["bandwidth"] = json!({"ingressRate": 5_000_000, "ingressBurst": 80_000, "egressRate": 0});
+    assert_eq!(wanted(both.clone()), json!({"ingress": {"rate": 5_000_000, "burst": 80_000}}));
+    both["bandwidth"] = json!({});
+    assert_eq!(wanted(both)["ingress"], json!({"rate": 10_000_000}));
+    // What runtimes write where nobody chose a burst.
+    for burst in [i32::MAX as u64, u64::from(u32::MAX)] {
+        let capable =
+            json!({"bandwidth": {"egressRate": 2_000_000, "egressBurst": burst, "shapedSubnets": []}});
+        assert_eq!(wanted(capable), json!({"egress": {"rate": 2_000_000}}));
+    }
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn standard_input_that_is_no_configuration() {
 #[test]
 fn configuration_that_would_not_be_done_is_refused() {
     let agent = Agent::start(Act::Answer(attachment()));
-    let table: [(Value, u32, &[&str]); 12] = [
+    let table: [(Value, u32, &[&str]); 11] = [
         (json!({"subnets": "a"}), 2, &["subnets: not known", "subnet"]),
         (json!({"ipam": {"type": "host-local"}}), 2, &["ipam", "take it out"]),
         (json!({"ipMasq": true}), 2, &["ipMasq", "autoNatOutgoing"]),
@@ -151,7 +151,6 @@ fn configuration_that_would_not_be_done_is_refused() {
             2,
             &["runtimeConfig.portMappings", "portmap"],
         ),
-        (json!({"runtimeConfig": {"bandwidth": {"ingressRate": 1}}}), 2, &["runtimeConfig.bandwidth"]),
         (json!({"runtimeConfig": []}), 7, &["runtimeConfig", "not a JSON object"]),
         (json!({"socket": "agent.sock"}), 7, &["socket", "`agent.sock`", "absolute"]),
         (json!({"socket": format!("/{}", "a".repeat(200))}), 7, &["socket", "107"]),
@@ -168,6 +167,48 @@ fn configuration_that_would_not_be_done_is_refused() {
     let nothing = json!({"ipam": {}, "ipMasq": false, "capabilities": {"ips": true}, "dns": {}, "args": {},
                          "runtimeConfig": {"portMappings": []}, "cni.dev/x": 1, "subnet": ""});
     run("ADD", &agent.configuration("1.0.0", nothing), &[]).result();
+}
+
+#[test]
+fn bandwidth_that_cannot_be_is_refused_with_its_place() {
+    let agent = Agent::start(Act::Answer(attachment()));
+    let annotated = |name: &str, text: &str| json!({"io.kubernetes.cri.pod-annotations": {name: text}});
+    let table: [(Value, u32, &[&str]); 9] = [
+        (json!({"bandwidth": 7}), 7, &["runtimeConfig.bandwidth", "not a JSON object"]),
+        (json!({"bandwidth": {"ingressRate": "1M"}}), 7, &["runtimeConfig.bandwidth.ingressRate", "1M"]),
+        (json!({"bandwidth": {"egressRate": -1}}), 7, &["runtimeConfig.bandwidth.egressRate", "-1"]),
+        (
+            json!({"bandwidth": {"ingressBurst": 9}}),
+            7,
+            &["bandwidth.ingressRate", "if ingressBurst is set, ingressRate must also be set"],
+        ),
+        (json!({"bandwidth": {"egressRate": 999}}), 7, &["bandwidth.egressRate", "999 is less than 1000"]),
+        (
+            json!({"bandwidth": {"egressRate": 1_000_000, "egressBurst": 1_u64 << 35}}),
+            7,
+            &["bandwidth.egressBurst", "more than 4 GB"],
+        ),
+        (
+            json!({"bandwidth": {"egressRate": 1_000_000, "unshapedSubnets": ["10.0.0.0/8"]}}),
+            2,
+            &["bandwidth.unshapedSubnets", "not known", "egressBurst"],
+        ),
+        (
+            annotated("kubernetes.io/ingress-bandwidth", "fast"),
+            7,
+            &["kubernetes.io/ingress-bandwidth", "`fast`"],
+        ),
+        (
+            annotated("kubernetes.io/egress-bandwidth", "10"),
+            7,
+            &["kubernetes.io/egress-bandwidth", "less than 1k"],
+        ),
+    ];
+    for (runtime, code, parts) in table {
+        let keys = json!({"runtimeConfig": runtime});
+        run("ADD", &agent.configuration("1.0.0", keys), &[]).failure(code, parts);
+    }
+    agent.was_not_asked();
 }
 
 #[test]

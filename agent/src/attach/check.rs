@@ -7,7 +7,7 @@ use trunkline_bgp::types::Family;
 
 use super::device::{ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
 use super::inside::Inside;
-use super::veth;
+use super::{bandwidth, veth};
 use crate::kernel::netlink::objects::{self, LinkInfo, NeighbourEntry};
 use crate::kernel::netlink::{Batch, Connection};
 use crate::plan::{Hop, Neighbour, POD_TABLE, RouteTarget};
@@ -29,6 +29,7 @@ pub(super) fn check_device(
     check_links(&link, &end, spec, &mut faults);
     check_inside(pod, &spec.ifname, &Inside::veth(spec, end.index), &mut faults)?;
     check_host(host, &link, end.mac, spec, &mut faults)?;
+    bandwidth::check(host, &link, &spec.bandwidth, &mut faults)?;
     match (faults.is_empty(), end.mac) {
         (true, Some(mac)) => {
             Ok(Device { host_ifname: name, host_ifindex: link.index, host_mac: HOST_MAC, mac, mtu: link.mtu })

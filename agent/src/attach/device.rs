@@ -5,6 +5,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use trunkline_api::attach::Bandwidth;
+
 use crate::kernel::netlink::NetlinkError;
 
 /// What pods send IPv4 to: on no interface, answered for by proxy ARP.
@@ -29,6 +31,8 @@ pub struct DeviceSpec {
     pub mac: Option<[u8; 6]>,
     /// MTU in octets; the kernel's default if none.
     pub mtu: Option<u32>,
+    /// How fast it may be.
+    pub bandwidth: Bandwidth,
 }
 
 /// What was made.

@@ -16,6 +16,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use super::bandwidth;
 use super::device::{ALIAS_PREFIX, DeviceError, HOST_MAC, Step};
 use crate::kernel::netlink::objects::{self, LinkInfo, Veth};
 use crate::kernel::netlink::{Batch, Connection, Outcome};
@@ -82,13 +83,14 @@ pub(super) fn delete(host: &mut Connection, index: u32) -> Result<bool, DeviceEr
 /// Refuses a link that only has an own name by chance.
 pub(super) fn own(link: &LinkInfo) -> Result<(), DeviceError> {
     let alias = link.alias.as_deref().unwrap_or_default();
-    // No alias, but the MAC: killed between the pair's creation and its set-up.
-    let half_made = alias.is_empty() && link.mac == Some(HOST_MAC);
-    if link.kind.as_deref() == Some("veth") && (half_made || alias.starts_with(ALIAS_PREFIX)) {
-        Ok(())
-    } else {
-        Err(DeviceError::Foreign { ifname: link.name.clone(), alias: alias.to_owned() })
-    }
+    let foreign = || Err(DeviceError::Foreign { ifname: link.name.clone(), alias: alias.to_owned() });
+    // Killed between the link's creation and its set-up it has no alias.
+    let half_made = match link.kind.as_deref() {
+        Some("veth") => link.mac == Some(HOST_MAC),
+        Some("ifb") => bandwidth::pair_name(&link.name).is_some(),
+        _ => return foreign(),
+    };
+    if alias.starts_with(ALIAS_PREFIX) || alias.is_empty() && half_made { Ok(()) } else { foreign() }
 }
 
 /// Whether these are the two ends of one pair.
@@ -108,7 +110,7 @@ pub(super) fn find(connection: &mut Connection, name: &str) -> Result<Option<Lin
     Ok(first_link(&outcome))
 }
 
-fn first_link(outcome: &Outcome) -> Option<LinkInfo> {
+pub(super) fn first_link(outcome: &Outcome) -> Option<LinkInfo> {
     outcome
         .replies
         .iter()

@@ -14,10 +14,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, oneshot};
+use trunkline_api::attach::Bandwidth;
 
-use super::device::{Device, DeviceError, DeviceSpec, HOST_MAC, Step, alias, host_ifname, pod_mac};
+use super::device::{
+    ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, alias, host_ifname, pod_mac,
+};
 use super::inside::Inside;
-use super::{check, netns, veth};
+use super::{bandwidth, check, netns, veth};
 use crate::kernel::netlink::objects::Veth;
 use crate::kernel::netlink::{Batch, Connection};
 
@@ -60,6 +63,16 @@ impl DeviceWorkers {
     /// Deletes a device. False: there was none.
     pub async fn detach(&self, host_ifname: String) -> Result<bool, DeviceError> {
         self.run(move |host| detach_device(host, &host_ifname)).await
+    }
+
+    /// Puts the limits of a device in place again, if it is there.
+    pub async fn limit(&self, host_ifname: String, limits: Bandwidth) -> Result<(), DeviceError> {
+        self.run(move |host| {
+            let Some(link) = veth::find(host, &host_ifname)? else { return Ok(()) };
+            veth::own(&link)?;
+            bandwidth::limit(host, &link, link.alias.as_deref().unwrap_or(ALIAS_PREFIX), &limits)
+        })
+        .await
     }
 
     /// Looks whether the device of `spec` is whole, the host's routes and neighbours included.
@@ -131,6 +144,7 @@ fn attach_device(
     batch.set_host_end(link.index, &alias);
     batch.set_up(link.index);
     host.run(&mut batch).step("set up the host's end")?.check(&[]).step("set up the host's end")?;
+    bandwidth::limit(host, &link, &alias, &spec.bandwidth)?;
 
     let index = link.peer.unwrap_or_default();
     batch.clear();
@@ -146,11 +160,15 @@ fn attach_device(
     Ok(Device { host_ifname: host_name, host_ifindex: link.index, host_mac: HOST_MAC, mac, mtu: link.mtu })
 }
 
-/// Deletes the device. False: there was none.
+/// Deletes the device, and the one that limits it. False: there was none.
 fn detach_device(host: &mut Connection, host_ifname: &str) -> Result<bool, DeviceError> {
-    let Some(link) = veth::find(host, host_ifname)? else { return Ok(false) };
-    veth::own(&link)?;
-    veth::delete(host, link.index)
+    let mut deleted = false;
+    for name in [Some(host_ifname.to_owned()), bandwidth::ifb_name(host_ifname)].into_iter().flatten() {
+        let Some(link) = veth::find(host, &name)? else { continue };
+        veth::own(&link)?;
+        deleted |= veth::delete(host, link.index)?;
+    }
+    Ok(deleted)
 }
 
 /// Runtimes switch IPv6 off in namespaces where they gave no IPv6 address. `/proc/sys/net` is that of the calling thread's namespace;

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::path::Path;
 
+use trunkline_api::attach::Bandwidth;
 use trunkline_api::control::{AgentStatus, Dated, DumpDone, Explanation, Peer, PeerFamily, PodStatus, Route};
 
 use super::table::{Columns, duration};
@@ -386,8 +387,17 @@ pub fn dump(path: &Path, done: &DumpDone) -> String {
 
 /// One line a pod's interface.
 pub fn pods(pods: &[PodStatus]) -> String {
-    let mut columns =
-        Columns::new(&["POD", "CONTAINER", "IF", "NETWORK", "ADDRESSES", "MAC", "HOST IF", "STATE"]);
+    let mut columns = Columns::new(&[
+        "POD",
+        "CONTAINER",
+        "IF",
+        "NETWORK",
+        "ADDRESSES",
+        "MAC",
+        "HOST IF",
+        "LIMITS",
+        "STATE",
+    ]);
     for pod in pods {
         let name = match (pod.namespace.as_str(), pod.name.as_str()) {
             ("", name) => name.to_owned(),
@@ -402,10 +412,30 @@ pub fn pods(pods: &[PodStatus]) -> String {
             addresses.join(","),
             pod.mac.clone(),
             pod.host_ifname.clone(),
+            limits(&pod.bandwidth),
             pod.state.clone(),
         ]);
     }
     columns.render()
+}
+
+/// `in 10M out 5M`, in bits per second.
+fn limits(bandwidth: &Bandwidth) -> String {
+    let shown: Vec<String> = [("in", bandwidth.ingress), ("out", bandwidth.egress)]
+        .into_iter()
+        .filter_map(|(way, limit)| Some(format!("{way} {}", bits(limit?.rate))))
+        .collect();
+    if shown.is_empty() { "-".to_owned() } else { shown.join(" ") }
+}
+
+/// With the largest unit that leaves a whole number.
+fn bits(mut number: u64) -> String {
+    let units = ["", "k", "M", "G", "T", "P", "E"];
+    let mut place = 0;
+    while number != 0 && number.is_multiple_of(1000) && place + 1 < units.len() {
+        (number, place) = (number / 1000, place + 1);
+    }
+    format!("{number}{}", units[place])
 }
 
 fn dated(said: &Dated) -> String {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::mpsc;
 
 use tokio::sync::oneshot;
+use trunkline_api::attach::Bandwidth;
 
 use super::allocator::{AllocateError, Allocator, NetworkSpec, Wish};
 use super::pool::{Counts, Pool, PoolSpec};
@@ -40,6 +41,8 @@ pub struct Reservation {
     pub wish: Wish,
     /// MAC address of the interface in the container.
     pub mac: [u8; 6],
+    /// Its bandwidth limits.
+    pub bandwidth: Bandwidth,
     /// The pod.
     pub pod: PodName,
 }
@@ -276,7 +279,7 @@ impl Owner {
                 cursors.push((assigned.subnet.clone(), before));
             }
         }
-        let Reservation { key, conf_name, wish: _, mac, pod } = reservation;
+        let Reservation { key, conf_name, wish: _, mac, bandwidth, pod } = reservation;
         let record = Record {
             key: key.clone(),
             phase: Phase::Attaching,
@@ -284,6 +287,7 @@ impl Owner {
             network,
             addresses,
             mac,
+            bandwidth,
             mtu: None,
             pod,
         };

@@ -26,6 +26,7 @@ fn reservation(container_id: &str) -> Reservation {
         conf_name: "pods".to_owned(),
         wish: Wish::default(),
         mac: [2, 0, 0, 0, 0, 1],
+        bandwidth: Bandwidth::default(),
         pod: PodName::default(),
     }
 }

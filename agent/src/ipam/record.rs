@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use trunkline_api::attach::Bandwidth;
 
 /// One attachment's name: the container and the interface in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -79,6 +80,9 @@ pub struct Record {
     /// MTU of the interface, once it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
+    /// Its bandwidth limits.
+    #[serde(default, skip_serializing_if = "Bandwidth::is_empty")]
+    pub bandwidth: Bandwidth,
     /// The pod.
     #[serde(default)]
     pub pod: PodName,

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use redb::StorageBackend;
+use trunkline_api::attach::Bandwidth;
 
 use super::*;
 use crate::ipam::record::{Assigned, Phase, PodName};
@@ -24,6 +25,7 @@ fn record(container_id: &str, phase: Phase, address: &str) -> Record {
         }],
         mac: [2, 0x12, 0x34, 0, 0, 1],
         mtu: None,
+        bandwidth: Bandwidth::default(),
         pod: PodName::default(),
     }
 }

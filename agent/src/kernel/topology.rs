@@ -28,16 +28,17 @@ fn has_own_alias(info: &LinkInfo) -> bool {
     info.alias.as_deref().is_some_and(|alias| alias.starts_with(ALIAS_PREFIX))
 }
 
-/// Whether a link is the host's end of a pod's pair.
+/// Whether a link is the host's end of a pod's pair, or limits one.
 pub(super) fn is_pods(info: &LinkInfo) -> bool {
     let by_alias = has_own_alias(info) && info.planned_kind().is_none();
     // Between its creation and its alias a link only has its name.
-    let by_name = info.name.len() == 14
-        && info
-            .name
-            .strip_prefix("tl")
-            .is_some_and(|hash| hash.bytes().all(|octet| octet.is_ascii_hexdigit()));
-    by_alias || by_name && info.kind.as_deref() == Some("veth")
+    let prefix = match info.kind.as_deref() {
+        Some("veth") => "tl",
+        Some("ifb") => "tb",
+        _ => return by_alias,
+    };
+    let hash = info.name.strip_prefix(prefix).filter(|hash| hash.len() == 12);
+    by_alias || hash.is_some_and(|hash| hash.bytes().all(|octet| octet.is_ascii_hexdigit()))
 }
 
 impl LinkState {

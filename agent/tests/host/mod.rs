@@ -189,14 +189,14 @@ pub(crate) const OPTIONAL: &str = ", allowNotEstablished: true";
 
 /// ADD's request.
 pub(crate) fn attach(container_id: &str) -> Command {
-    Command::Attach(Attach {
+    Command::Attach(Box::new(Attach {
         interface: interface(container_id),
         conf_name: "pods".to_owned(),
         netns: String::new(),
         pod: None,
         wanted: Wanted::default(),
         deadline_ms: 20_000,
-    })
+    }))
 }
 
 pub(crate) fn interface(container_id: &str) -> Interface {

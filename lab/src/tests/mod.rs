@@ -9,6 +9,7 @@ mod bed;
 mod bfd;
 pub(crate) mod checks;
 mod crash;
+mod extras;
 mod fabrics;
 mod faults;
 mod flaps;
@@ -78,6 +79,7 @@ fn all() -> Vec<&'static Test> {
         checks::TESTS,
         fabrics::TESTS,
         attach::TESTS,
+        extras::TESTS,
         manifests::TESTS,
         faults::TESTS,
         library::TESTS,

@@ -21,6 +21,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 mod links;
 pub mod message;
 pub mod objects;
+pub mod tc;
 
 pub use message::{Batch, Message};
 

@@ -198,6 +198,12 @@ impl Batch {
         self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
     }
 
+    /// Sets a link's alias. (The kernel takes none with the request that makes a link.)
+    pub fn set_alias(&mut self, index: u32, alias: &str) {
+        let attributes = vec![LinkAttribute::IfAlias(alias.to_owned())];
+        self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
+    }
+
     /// Brings a link up.
     pub fn set_up(&mut self, index: u32) {
         self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::Up, Vec::new())));

@@ -1,0 +1,122 @@
+//! What a pod may have beside its addresses: bandwidth limits.
+
+use std::net::IpAddr;
+use std::process::Child;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::bed::{Bed, PATIENCE, lab};
+use super::{Context, Test, Verdict, passed};
+use crate::cni::{self, Sandbox};
+use crate::shell::{Seen, cmd, wait_for};
+use crate::{client, packages};
+
+pub(super) const TESTS: &[Test] = &[Test {
+    name: "attach/bandwidth",
+    about: "limits of the bandwidth capability hold both ways, over a restart of the agent too, and go with the pod",
+    run: bandwidth,
+}];
+
+/// iperf3's server in a pod, until the value is dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(pod: &Sandbox) -> Result<Self> {
+        let mut server = cmd("ip", ["netns", "exec", pod.ns.name(), "iperf3", "--server"]);
+        Ok(Server(server.stdout(std::process::Stdio::null()).spawn().context("iperf3")?))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// Bits per second that came through between the host outside and a pod: to it, or from it.
+fn rate(bed: &Bed<'_>, pod: IpAddr, from_pod: bool) -> Result<f64> {
+    let outside = bed.host("outside")?;
+    let pod = pod.to_string();
+    let mut args = vec!["--client", &pod, "--time", "3", "--omit", "1", "--json"];
+    args.extend(from_pod.then_some("--reverse"));
+    let report = wait_for(&format!("iperf3 in {pod} to answer"), PATIENCE, || {
+        let output = outside.command("iperf3", &args).output()?;
+        let report: Value = serde_json::from_slice(&output.stdout).context("iperf3's report")?;
+        match report["error"].as_str() {
+            Some(error) => Ok(Seen::NotYet(error.to_owned())),
+            None => Ok(Seen::Yes(report)),
+        }
+    })?;
+    report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3's report without a rate")
+}
+
+fn bandwidth(context: &Context) -> Result<Verdict> {
+    packages::need(["iperf3"])?;
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let (free, attached) = bed.attached("free", "rack1")?;
+        let server = Server::start(&free)?;
+        let unlimited = [rate(bed, attached.addresses[0], false)?, rate(bed, attached.addresses[0], true)?];
+        drop(server);
+
+        let (ingress, egress) = (20_000_000, 8_000_000);
+        let mut conf = cni::trunkline(Some("rack1"));
+        conf["runtimeConfig"]["bandwidth"] = json!({
+            "ingressRate": ingress, "ingressBurst": 400_000, "egressRate": egress, "egressBurst": u32::MAX,
+        });
+        let pod = bed.pod("limited")?;
+        let attached = cni::add(bed.fabric, &conf, &pod)?;
+        let address = attached.addresses[0];
+        let server = Server::start(&pod)?;
+        let holds = |when: &str| -> Result<[f64; 2]> {
+            let seen = [rate(bed, address, false)?, rate(bed, address, true)?];
+            for (seen, limit, free) in [(seen[0], ingress, unlimited[0]), (seen[1], egress, unlimited[1])] {
+                // The limit and not something else holds it: much less than without, and not far below it either.
+                let limit = f64::from(limit);
+                ensure!(free > 4.0 * limit, "without a limit only {free} bit/s pass: too slow to see one");
+                ensure!(
+                    seen < 1.5 * limit && seen > 0.3 * limit,
+                    "{when}: {seen} bit/s where the limit is {limit}"
+                );
+            }
+            Ok(seen)
+        };
+        let seen = holds("attached")?;
+        let shown = bed.pods()?;
+        let shown = shown.iter().find(|shown| shown.container_id == pod.container_id);
+        let limit = shown.context("the pod is not listed")?.bandwidth;
+        ensure!(
+            limit.ingress.is_some_and(|limit| limit.rate == ingress as u64 && limit.burst == Some(400_000))
+                && limit.egress.is_some_and(|limit| limit.rate == egress as u64 && limit.burst.is_none()),
+            "{limit:?}"
+        );
+
+        // Somebody takes the limits away: CHECK says so, and the next start of the agent puts them back.
+        let mut check = conf.clone();
+        check["prevResult"] = attached.result.clone();
+        cni::run(bed.fabric, "CHECK", &check, &pod)?.result()?;
+        let link = attached.result["interfaces"][0]["name"].as_str().context("no link")?;
+        bed.node()?.sh(&format!("tc qdisc del dev {link} root; tc qdisc del dev {link} clsact"))?;
+        let error = cni::run(bed.fabric, "CHECK", &check, &pod)?.error()?;
+        for word in ["limit what goes to the pod", "lead what comes from the pod"] {
+            ensure!(error.text.contains(word), "CHECK does not say {word:?}: {error}");
+        }
+        client::end_agent(bed.node()?, Signal::KILL)?;
+        client::start_agent(bed.node()?)?;
+        bed.established()?;
+        cni::run(bed.fabric, "CHECK", &check, &pod)?.result().context("CHECK after the restart")?;
+        holds("after a restart")?;
+        drop(server);
+
+        cni::del(bed.fabric, &conf, &pod)?;
+        cni::del(bed.fabric, &conf, &free)?;
+        bed.nothing_but(&[], &[])?;
+        let left = bed.node()?.run("ip", ["-o", "link", "show", "type", "ifb"])?;
+        ensure!(left.is_empty(), "still there: {left}");
+        let mbit = |rates: [f64; 2]| format!("{:.1} in, {:.1} out", rates[0] / 1e6, rates[1] / 1e6);
+        passed(format!("limits 20 in, 8 out: {} Mbit/s; without: {}", mbit(seen), mbit(unlimited)))
+    })
+}
