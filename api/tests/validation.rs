@@ -334,6 +334,12 @@ fn peers() {
         ),
         (
             "gracefulRestartSeconds: 4095",
+            "longLivedStaleSeconds: {ipv4: 60, ipv6: 0}",
+            "longLivedStaleSeconds",
+            &["0 is not from 1 to 16777215"],
+        ),
+        (
+            "gracefulRestartSeconds: 4095",
             "longLivedStaleSeconds: 16777216",
             "longLivedStaleSeconds",
             &["16777216"],

@@ -129,9 +129,10 @@ pub struct PeerConfig {
     pub add_path: AddPath,
     /// Graceful restart: the Restart Time offered, in seconds (12 bits, at most 4095). None: not offered.
     pub graceful_restart: Option<u16>,
-    /// Long-lived graceful restart (RFC 9494): how long the peer is asked to keep this side's paths after the Restart Time, as
-    /// the last it uses, in seconds (24 bits); the peer's paths are kept for as long as it asks. None: not offered.
-    pub long_lived: Option<u32>,
+    /// Long-lived graceful restart (RFC 9494), by [`Family::index`](crate::types::Family::index): how long the peer is asked to
+    /// keep this side's paths after the Restart Time, as the last it uses, in seconds (24 bits); the peer's paths are kept for as
+    /// long as it asks. None: neither.
+    pub long_lived: [Option<u32>; 2],
     /// Whether graceful restart also covers the end of a session by a NOTIFICATION or by the Hold Timer (RFC 8538, the
     /// N bit), if the peer offers the same. Off unless said: without BFD, a peer that died would be believed for its
     /// Restart Time longer.
@@ -174,7 +175,7 @@ impl PeerConfig {
             extended_messages: true,
             add_path: AddPath::default(),
             graceful_restart: Some(120),
-            long_lived: None,
+            long_lived: [None; 2],
             restart_notification: false,
             max_prefixes: None,
             import: Policy::accept_all(),
@@ -410,20 +411,19 @@ impl PeerConfig {
                 "the Restart Time is at most 4095 s (RFC 4724 section 3)".to_owned(),
             );
         }
-        match self.long_lived {
-            Some(0 | 0x0100_0000..) => {
+        for time in self.long_lived.into_iter().flatten() {
+            if matches!(time, 0 | 0x0100_0000..) {
                 return fault(
                     "long_lived",
                     "the Long-lived Stale Time is 1 to 16777215 s (RFC 9494 section 3)".to_owned(),
                 );
             }
-            Some(_) if self.graceful_restart.is_none() => {
+            if self.graceful_restart.is_none() {
                 return fault(
                     "long_lived",
                     "means nothing without graceful_restart (RFC 9494 section 4): give both".to_owned(),
                 );
             }
-            _ => {}
         }
         if let Some(Err(error)) = self.bfd.as_ref().map(BfdConfig::validate) {
             return fault("bfd", error.to_string());

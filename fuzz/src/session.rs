@@ -80,7 +80,7 @@ impl World {
                 passive: octet & (4 << peer) != 0,
                 hold_time: Duration::from_secs(if octet & 16 == 0 { 90 } else { 0 }),
                 add_path: add_path(octet & 64 != 0),
-                long_lived: (octet & 130 == 128).then_some(300),
+                long_lived: [(octet & 130 == 128).then_some(300); 2],
                 restart_notification: octet & 128 != 0,
                 ..PeerConfig::new(address, Asn(asn))
             };
@@ -225,7 +225,7 @@ impl World {
             },
             next_hop_v6: (first & 32 != 0).then_some(std::net::Ipv6Addr::LOCALHOST),
             add_path: add_path(first & 64 != 0),
-            long_lived: (first & 130 == 128).then_some(300),
+            long_lived: [(first & 130 == 128).then_some(300); 2],
             restart_notification: first & 128 != 0,
             ..PeerConfig::new(PEERS[peer].0, Asn(PEERS[peer].1))
         };

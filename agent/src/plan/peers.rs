@@ -312,7 +312,7 @@ fn config(
     config.ttl_security = octet("ttlSecurity", spec.ttl_security);
     config.graceful_restart = Some(spec.graceful_restart());
     config.restart_notification = spec.restart_notification();
-    config.long_lived = spec.long_lived_stale_seconds;
+    config.long_lived = [spec.long_lived_stale_seconds.ipv4, spec.long_lived_stale_seconds.ipv6];
     config.max_prefixes = spec.max_prefixes;
     config.extended_messages = spec.extended_messages.unwrap_or(true);
     config.paths = PathRules {

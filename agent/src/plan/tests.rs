@@ -235,7 +235,7 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
     assert_eq!((second.passive, second.graceful_restart), (true, Some(60)));
     assert_eq!((second.add_path.receive, second.add_path.send.map(u8::from)), (true, Some(3)));
     assert_eq!((first.extended_messages, second.extended_messages), (true, false));
-    assert_eq!((first.long_lived, second.long_lived), (None, Some(3600)));
+    assert_eq!((first.long_lived, second.long_lived), ([None; 2], [Some(3600); 2]));
     assert_eq!((first.restart_notification, second.restart_notification), (false, true), "with BFD");
     assert_eq!(second.next_hop_v4, Some("192.0.2.2".parse().unwrap()));
     assert_eq!(peer("fe80::1%up1").interface, Some("up1".parse().unwrap()));

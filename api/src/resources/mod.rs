@@ -26,4 +26,4 @@ pub use network::{
     NetworkSpec, NetworkStatus, NetworkType, RemovePrivateAs, Role,
 };
 pub use subnet::{AddressRange, IpVersion, ParsedRange, Subnet, SubnetConfig, SubnetSpec, SubnetStatus};
-pub use value::{Secret, ValueError, parse_address};
+pub use value::{LongLivedStale, Secret, ValueError, parse_address};

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::meta::{Count, ObjectMeta, is_default, null_default};
-use super::value::{Secret, ValueError, parse_address};
+use super::value::{LongLivedStale, Secret, ValueError, parse_address};
 use crate::policy::{Policy, PrefixMatch};
 
 /// A set of nodes that share one way into the network: cluster-scoped.
@@ -170,9 +170,9 @@ pub struct BgpPeer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_notification: Option<bool>,
     /// Long-lived graceful restart (RFC 9494): how long this node's paths are kept after the Restart Time, as the last to be
-    /// used, 1 to 16777215 s. Not given: not at all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub long_lived_stale_seconds: Option<u32>,
+    /// used, 1 to 16777215 s, in both families or in each. Not given: not at all.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub long_lived_stale_seconds: LongLivedStale,
     /// Messages of more than 4,096 octets (RFC 8654), if the peer takes them; `false` for one that says so and does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended_messages: Option<bool>,

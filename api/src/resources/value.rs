@@ -1,9 +1,12 @@
-//! Values that are texts in a manifest: addresses, which are parsed late, and secrets, which are never shown.
+//! Values that are more than they look like in a manifest: addresses, which are parsed late, secrets, which are never shown, and
+//! times that are one number or one for each family.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use serde::{Deserialize, Deserializer};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A text in a resource that is not what its field needs. The message never holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +53,93 @@ impl<'de> Deserialize<'de> for Secret {
         // serde's own message would quote a number that was meant as the secret.
         match String::deserialize(deserializer) {
             Ok(text) => Ok(Secret(text)),
-            Err(_) => Err(serde::de::Error::custom("expected a text in quotes (its value is not shown)")),
+            Err(_) => Err(Error::custom("expected a text in quotes (its value is not shown)")),
         }
+    }
+}
+
+/// Long-lived Stale Times (RFC 9494), in seconds. Written as a number it is for both families, as a map for those in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LongLivedStale {
+    /// For IPv4. Not given: not kept.
+    pub ipv4: Option<u32>,
+    /// For IPv6. Not given: not kept.
+    pub ipv6: Option<u32>,
+}
+
+/// [`LongLivedStale`] written as a map.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LongLivedStaleMap {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ipv4: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ipv6: Option<u32>,
+}
+
+impl Serialize for LongLivedStale {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let LongLivedStale { ipv4, ipv6 } = *self;
+        match (ipv4, ipv6) {
+            (Some(seconds), Some(other)) if seconds == other => seconds.serialize(serializer),
+            _ => LongLivedStaleMap { ipv4, ipv6 }.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for LongLivedStale {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// Not `#[serde(untagged)]`, whose errors name no field.
+        struct NumberOrMap;
+
+        impl<'de> Visitor<'de> for NumberOrMap {
+            type Value = LongLivedStale;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of seconds, or a map of ipv4 and ipv6")
+            }
+
+            fn visit_u64<E: Error>(self, seconds: u64) -> Result<LongLivedStale, E> {
+                // What is too much for the field is too much for validation, too.
+                let seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
+                Ok(LongLivedStale { ipv4: seconds, ipv6: seconds })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LongLivedStale, A::Error> {
+                let LongLivedStaleMap { ipv4, ipv6 } =
+                    Deserialize::deserialize(MapAccessDeserializer::new(map))?;
+                if ipv4.or(ipv6).is_none() {
+                    return Err(Error::custom(
+                        "neither ipv4 nor ipv6 is there: write one, or leave the field out",
+                    ));
+                }
+                Ok(LongLivedStale { ipv4, ipv6 })
+            }
+        }
+
+        deserializer.deserialize_any(NumberOrMap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lived_stale_times_are_a_number_or_a_map() {
+        let read =
+            |text: &str| serde_json::from_str::<LongLivedStale>(text).map_err(|error| error.to_string());
+        let both = LongLivedStale { ipv4: Some(60), ipv6: Some(60) };
+        assert_eq!(read("60"), Ok(both));
+        assert_eq!(serde_json::to_string(&both).unwrap(), "60");
+        for times in [
+            LongLivedStale { ipv4: Some(60), ipv6: Some(600) },
+            LongLivedStale { ipv4: None, ipv6: Some(600) },
+        ] {
+            assert_eq!(read(&serde_json::to_string(&times).unwrap()), Ok(times));
+        }
+        assert!(read(r#"{"ipv5": 60}"#).unwrap_err().contains("ipv5"));
+        assert!(read("{}").unwrap_err().contains("leave the field out"));
+        assert!(read("[60]").unwrap_err().contains("a map of ipv4 and ipv6"));
     }
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use super::Faults;
 use super::policy::{self, Way};
 use crate::policy::PrefixMatch;
-use crate::resources::{Bfd, BgpPeer, Endpoint, LocalAs, Network};
+use crate::resources::{Bfd, BgpPeer, Endpoint, LocalAs, LongLivedStale, Network};
 
 /// An AS number that a speaker may have: not 0 (RFC 7607), and not AS_TRANS (RFC 6793 §9).
 pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<'_>) {
@@ -272,8 +272,10 @@ impl PeerCheck<'_, '_> {
                 ),
             );
         }
-        if let Some(seconds @ (0 | 0x0100_0000..)) = peer.long_lived_stale_seconds {
-            let most = BgpPeer::MAX_LONG_LIVED_STALE;
+        let LongLivedStale { ipv4, ipv6 } = peer.long_lived_stale_seconds;
+        let most = BgpPeer::MAX_LONG_LIVED_STALE;
+        let wrong = [ipv4, ipv6].into_iter().flatten().find(|seconds| !(1..=most).contains(seconds));
+        if let Some(seconds) = wrong {
             self.fault(
                 "longLivedStaleSeconds",
                 format!("{seconds} is not from 1 to {most} (RFC 9494): write one of these, or leave it out for none"),

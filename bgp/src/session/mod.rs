@@ -26,7 +26,8 @@
 //! bit, when the Restart Time is over, or [`STALE_PATH_TIME`] after the session is back. Paths that are stale when
 //! the session is lost once more go at once. A connection that the peer opens while another has been Established for
 //! [`COLLISION_TIME`], and that goes as far as OPEN, is taken for its restart. *Restarting*: R and F bits in OPEN; the deferral is the
-//! speaker's. An edit of this side's that needs a new session is such an end too: what stays agreed upon is kept. RFC 9494 (long-lived) is not done.
+//! speaker's. An edit of this side's that needs a new session is such an end too: what stays agreed upon is kept. RFC 9494's long-lived stale paths
+//! follow on these, by `peer/retention.rs`.
 
 pub(crate) mod connection;
 pub mod fault;

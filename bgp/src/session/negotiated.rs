@@ -110,13 +110,14 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
             families: families.collect(),
         });
     }
-    if let (Some(_), Some(stale_time)) = (config.graceful_restart, config.long_lived) {
-        let families = config.families.iter().map(|family| LongLivedFamily {
-            family: family.into(),
-            forwarding,
-            stale_time,
-        });
-        capabilities.push(Capability::LongLivedGracefulRestart(families.collect()));
+    // Only families that the configuration names one by one (RFC 9494 §5).
+    let long_lived = config.families.iter().filter_map(|family| {
+        let stale_time = config.long_lived[family.index()]?;
+        Some(LongLivedFamily { family: family.into(), forwarding, stale_time })
+    });
+    let long_lived: Vec<LongLivedFamily> = long_lived.collect();
+    if config.graceful_restart.is_some() && !long_lived.is_empty() {
+        capabilities.push(Capability::LongLivedGracefulRestart(long_lived));
     }
     let my_as = config.paths.as_to_peer(local.asn);
     capabilities.push(Capability::FourOctetAs(my_as));
@@ -194,11 +195,13 @@ impl Negotiated {
 
 impl PeerRestart {
     fn of(open: &Open, config: &PeerConfig) -> Option<PeerRestart> {
-        let long_lived_families = config.long_lived.and_then(|_| long_lived(open)).unwrap_or_default();
         let mut long_lived = [Duration::ZERO; 2];
         let mut long_lived_forwarding = FamilySet::EMPTY;
-        for entry in long_lived_families {
+        for entry in self::long_lived(open).unwrap_or_default() {
             let Some(family) = entry.family.family() else { continue };
+            if config.long_lived[family.index()].is_none() {
+                continue;
+            }
             long_lived[family.index()] = Duration::from_secs(entry.stale_time.into());
             if entry.forwarding {
                 long_lived_forwarding.insert(family);

@@ -61,7 +61,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
         ("extended_messages", |peer| peer.extended_messages = false),
         ("add_path", |peer| peer.add_path.receive = true),
         ("graceful_restart", |peer| peer.graceful_restart = None),
-        ("long_lived", |peer| peer.long_lived = Some(3600)),
+        ("long_lived", |peer| peer.long_lived[0] = Some(3600)),
         ("restart_notification", |peer| peer.restart_notification = true),
         ("max_prefixes", |peer| peer.max_prefixes = Some(10)),
         ("import", |peer| peer.import = Policy::reject_all()),

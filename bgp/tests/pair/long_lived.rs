@@ -28,7 +28,12 @@ fn offer(restart_time: u16, stale_time: Option<u32>, forwarding: bool) -> Open {
 
 /// One route told by a script with this OPEN, and TCP closed.
 fn lost(open: &Open, update: &[u8]) -> Net {
-    let mut all = Net::scripted(|peer| peer.long_lived = Some(3600));
+    lost_by([Some(3600); 2], open, update)
+}
+
+/// With these times of this side's.
+fn lost_by(long_lived: [Option<u32>; 2], open: &Open, update: &[u8]) -> Net {
+    let mut all = Net::scripted(|peer| peer.long_lived = long_lived);
     all.boot(1);
     let pipe = all.script_accept();
     for octets in [encoded(open), keepalive(), update.to_vec(), end_of_rib()] {
@@ -211,6 +216,31 @@ fn a_family_that_only_the_long_lived_capability_names_has_no_restart_time() {
     assert_eq!((long_lived(&all, Family::Ipv4Unicast), long_lived(&all, Family::Ipv6Unicast)), (0, 1));
 }
 
+/// RFC 9494 §5: what a family does is said of each.
+#[test]
+fn a_family_that_is_not_configured_is_neither_offered_nor_kept() {
+    let times = [(Family::Ipv4Unicast, 100), (Family::Ipv6Unicast, 100)];
+    let both = [route(), announce_v6(&[2])].concat();
+    let mut all = lost_by([None, Some(3600)], &mixed(&Family::ALL, &times), &both);
+    all.run(secs(29));
+    assert_eq!(kept(&all), (true, true));
+    all.run(secs(2));
+    assert_eq!(kept(&all), (false, true), "the Restart Time is over");
+    all.run(secs(98));
+    assert_eq!(kept(&all), (false, true));
+    all.run(secs(2));
+    assert_eq!(kept(&all), (false, false));
+
+    let mut all = Net::scripted(|peer| peer.long_lived = [None, Some(3600)]);
+    all.boot(1);
+    let pipe = all.script_accept();
+    let (_, body) = all.script_got(pipe).remove(0);
+    let family = Family::Ipv6Unicast.into();
+    let offered = vec![LongLivedFamily { family, forwarding: false, stale_time: 3600 }];
+    let open = Open::decode(&body).unwrap();
+    assert!(open.capabilities.contains(&Capability::LongLivedGracefulRestart(offered)));
+}
+
 /// RFC 9494 §4.2: the time runs on until End-of-RIB. What was not told again when it ends goes; and if the session is lost
 /// before End-of-RIB after all, so does what was.
 #[test]
@@ -292,11 +322,11 @@ fn star(anycast: bool, fourth_knows: bool) -> Net {
     }
     for node in all.nodes.values_mut() {
         for peer in node.peers.values_mut() {
-            (peer.graceful_restart, peer.long_lived) = (Some(30), Some(1000));
+            (peer.graceful_restart, peer.long_lived) = (Some(30), [Some(1000); 2]);
         }
     }
     if !fourth_knows {
-        all.nodes.get_mut(&4).unwrap().peers.get_mut(&ip(1)).unwrap().long_lived = None;
+        all.nodes.get_mut(&4).unwrap().peers.get_mut(&ip(1)).unwrap().long_lived = [None; 2];
     }
     let shared = net("10.9.0.0/16");
     all.nodes.get_mut(&2).unwrap().originated.insert(shared, Default::default());

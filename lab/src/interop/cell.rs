@@ -43,7 +43,7 @@ impl Cell<'_> {
         peer.extended_messages = session.extended_messages;
         peer.graceful_restart = session.restart;
         peer.restart_notification = session.notification;
-        peer.long_lived = session.long_lived;
+        peer.long_lived = [session.long_lived; 2];
         peer.password = session.password.and_then(|password| Password::new(password).ok());
         peer.ttl_security = session.ttl_security.then_some(1);
         peer.ebgp_multihop = (session.way == Way::TwoHops).then_some(3);
