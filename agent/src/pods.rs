@@ -38,7 +38,7 @@ use crate::ipam::{
     AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation, Wish,
 };
 use crate::metrics::Metrics;
-use crate::plan::Pod;
+use crate::plan::{self, Pod};
 use crate::reconcile::{Gate, PodError, Reconcile};
 
 /// The answer must be on its way before the client's own deadline.
@@ -294,6 +294,7 @@ pub fn spec(record: &Record, mtu: Option<u32>) -> DeviceSpec {
         mac: Some(record.mac),
         mtu,
         bandwidth: record.bandwidth,
+        attachment: plan::Attachment::Veth,
     }
 }
 
@@ -303,7 +304,7 @@ fn pod(record: &Record, device: &Device) -> Pod {
         addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
         host_ifname: device.host_ifname.clone(),
         host_ifindex: device.host_ifindex,
-        mac: device.mac,
+        mac: device.pair_mac,
     }
 }
 
@@ -399,7 +400,11 @@ fn device_failure(error: DeviceError) -> Failure {
         DeviceError::Namespace(_) => Code::UnknownContainer,
         DeviceError::Taken { .. } => Code::InvalidEnvironment,
         DeviceError::Thread(_) => Code::TryAgainLater,
-        DeviceError::Foreign { .. } | DeviceError::Step { .. } => Code::Internal,
+        DeviceError::Foreign { .. }
+        | DeviceError::Step { .. }
+        | DeviceError::NoIpvlan { .. }
+        | DeviceError::Parent { .. }
+        | DeviceError::Setting { .. } => Code::Internal,
         DeviceError::Check(_) => Code::CheckFailed,
     };
     Failure::new(code, error.to_string())

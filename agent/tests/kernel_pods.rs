@@ -13,7 +13,9 @@ use tokio::runtime::Runtime;
 use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, host_ifname};
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
-use trunkline_agent::plan::{KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod};
+use trunkline_agent::plan::{
+    Attachment, KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
+};
 use trunkline_api::attach::{Bandwidth, RateLimit};
 use trunkline_bgp::types::{Family, FamilySet};
 
@@ -25,6 +27,7 @@ fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
         mac: None,
         mtu: Some(1400),
         bandwidth: Bandwidth::default(),
+        attachment: Attachment::Veth,
     }
 }
 
@@ -42,7 +45,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         addresses: spec.addresses.clone(),
         host_ifname: device.host_ifname.clone(),
         host_ifindex: device.host_ifindex,
-        mac: device.mac,
+        mac: device.pair_mac,
     };
     plan_pod(&plan, &pod).unwrap()
 }

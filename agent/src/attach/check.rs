@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use trunkline_bgp::types::Family;
 
-use super::device::{ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
+use super::device::{Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
 use super::inside::Inside;
-use super::{bandwidth, veth};
+use super::{bandwidth, ipvlan, veth};
 use crate::kernel::netlink::objects::{self, LinkInfo, NeighbourEntry};
 use crate::kernel::netlink::{Batch, Connection};
-use crate::plan::{Hop, Neighbour, POD_TABLE, RouteTarget};
+use crate::plan::{Attachment, Hop, Ipvlan, Neighbour, POD_TABLE, RouteTarget};
 
 /// Looks at both ends; the error lists what is not as it should be.
 pub(super) fn check_device(
@@ -22,32 +22,43 @@ pub(super) fn check_device(
     let Some(link) = veth::find(host, &name)? else {
         return Err(DeviceError::Check(vec![format!("the host's end {name} is gone")]));
     };
-    let Some(end) = veth::find(pod, &spec.ifname)? else {
-        return Err(DeviceError::Check(vec![format!("{} is not in the pod's namespace", spec.ifname)]));
-    };
+    let absent = |name: &str| DeviceError::Check(vec![format!("{name} is not in the pod's namespace")]);
+    let pair_name = spec.pair_name();
+    let pair = veth::find(pod, &pair_name)?.ok_or_else(|| absent(&pair_name))?;
     let mut faults = Vec::new();
-    check_links(&link, &end, spec, &mut faults);
-    check_inside(pod, &spec.ifname, &Inside::veth(spec, end.index), &mut faults)?;
-    check_host(host, &link, end.mac, spec, &mut faults)?;
-    bandwidth::check(host, &link, &spec.bandwidth, &mut faults)?;
-    match (faults.is_empty(), end.mac) {
-        (true, Some(mac)) => {
-            Ok(Device { host_ifname: name, host_ifindex: link.index, host_mac: HOST_MAC, mac, mtu: link.mtu })
+    check_pair(&link, &pair, spec, &mut faults);
+    let (inside, interface) = match &spec.attachment {
+        Attachment::Veth => (Inside::veth(spec, pair.index), pair.clone()),
+        Attachment::Ipvlan(ipvlan) => {
+            let slave = veth::find(pod, &spec.ifname)?.ok_or_else(|| absent(&spec.ifname))?;
+            check_slave(&slave, ipvlan, &mut faults);
+            (Inside::ipvlan(ipvlan, slave.index, pair.index), slave)
         }
+    };
+    check_inside(pod, &spec.ifname, &inside, &mut faults)?;
+    check_host(host, &link, pair.mac, spec, &mut faults)?;
+    bandwidth::check(host, &link, &spec.bandwidth, &mut faults)?;
+    match (faults.is_empty(), interface.mac, pair.mac) {
+        (true, Some(mac), Some(pair_mac)) => Ok(Device {
+            host_ifname: name,
+            host_ifindex: link.index,
+            host_mac: HOST_MAC,
+            mac,
+            pair_mac,
+            mtu: interface.mtu,
+        }),
         _ => Err(DeviceError::Check(faults)),
     }
 }
 
-fn check_links(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, faults: &mut Vec<String>) {
+fn check_pair(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, faults: &mut Vec<String>) {
     if !veth::belongs(link, end) {
-        faults.push(format!("{} is not the other end of {}", spec.ifname, link.name));
+        faults.push(format!("{} is not the other end of {}", end.name, link.name));
     }
     for link in [link, end] {
-        if !link.is_up() {
-            faults.push(format!("{} is down", link.name));
-        }
+        check_up(link, faults);
     }
-    if !link.alias.as_deref().unwrap_or_default().starts_with(ALIAS_PREFIX) {
+    if link.alias.as_deref() != Some(&spec.alias()) {
         faults.push(format!("{} has lost its alias", link.name));
     }
     if link.mac != Some(HOST_MAC) {
@@ -55,6 +66,19 @@ fn check_links(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, faults: &mut 
     }
     if end.mac.is_none() || spec.mac.is_some_and(|mac| Some(mac) != end.mac) {
         faults.push(format!("{} has another MAC", end.name));
+    }
+}
+
+fn check_slave(slave: &LinkInfo, ipvlan: &Ipvlan, faults: &mut Vec<String>) {
+    if !ipvlan::is_own(slave) || slave.peer != Some(ipvlan.parent) {
+        faults.push(format!("{} is not an IPVLAN slave of {}", slave.name, ipvlan.parent_name));
+    }
+    check_up(slave, faults);
+}
+
+fn check_up(link: &LinkInfo, faults: &mut Vec<String>) {
+    if !link.is_up() {
+        faults.push(format!("{} is down", link.name));
     }
 }
 

@@ -6,8 +6,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use trunkline_api::attach::Bandwidth;
+use trunkline_api::resources::AttachmentKind;
 
-use crate::kernel::netlink::NetlinkError;
+use crate::kernel::netlink::{NetlinkError, Refusal};
+use crate::plan::Attachment;
 
 /// What pods send IPv4 to: on no interface, answered for by proxy ARP.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -17,6 +19,8 @@ pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 
 pub const HOST_MAC: [u8; 6] = [0xee; 6];
 /// What every own link's alias starts with.
 pub const ALIAS_PREFIX: &str = "trunkline:";
+/// What the alias of a pair ends with that stands beside an IPVLAN slave.
+const IPVLAN_MARK: &str = ":ipvlan";
 
 /// What to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,12 +31,38 @@ pub struct DeviceSpec {
     pub ifname: String,
     /// The pod's addresses: at least one.
     pub addresses: Vec<IpAddr>,
-    /// MAC of the pod's end; one derived from container and interface if none.
+    /// MAC of the pair's end in the pod; one derived from container and interface if none. (A slave has its parent's.)
     pub mac: Option<[u8; 6]>,
     /// MTU in octets; the kernel's default if none.
     pub mtu: Option<u32>,
     /// How fast it may be.
     pub bandwidth: Bandwidth,
+    /// How it is joined.
+    pub attachment: Attachment,
+}
+
+impl DeviceSpec {
+    /// Name of the pair's end in the pod: the interface itself, or beside a slave the same name as on the host.
+    pub(super) fn pair_name(&self) -> String {
+        match self.attachment {
+            Attachment::Veth => self.ifname.clone(),
+            Attachment::Ipvlan(_) => host_ifname(&self.container_id, &self.ifname),
+        }
+    }
+
+    /// MAC of the pair's end in the pod.
+    pub(super) fn pair_mac(&self) -> [u8; 6] {
+        self.mac.unwrap_or_else(|| default_mac(&self.container_id, &self.ifname))
+    }
+
+    /// Alias of the links.
+    pub(super) fn alias(&self) -> String {
+        let kind = match self.attachment {
+            Attachment::Veth => AttachmentKind::Veth,
+            Attachment::Ipvlan(_) => AttachmentKind::Ipvlan,
+        };
+        alias(&self.container_id, &self.ifname, kind)
+    }
 }
 
 /// What was made.
@@ -44,9 +74,11 @@ pub struct Device {
     pub host_ifindex: u32,
     /// Its MAC.
     pub host_mac: [u8; 6],
-    /// MAC of the pod's end.
+    /// MAC of the interface in the pod.
     pub mac: [u8; 6],
-    /// MTU in octets.
+    /// MAC of the pair's end in the pod: that of the interface, or beside a slave another.
+    pub pair_mac: [u8; 6],
+    /// MTU of the interface in octets.
     pub mtu: u32,
 }
 
@@ -83,6 +115,33 @@ pub enum DeviceError {
         #[source]
         error: NetlinkError,
     },
+    /// The kernel has no IPVLAN.
+    #[error(
+        "the kernel has no driver for {ifname}, an IPVLAN slave: `modprobe ipvlan` on the node, or `attachment: veth` in the network's `config`"
+    )]
+    NoIpvlan {
+        /// The interface.
+        ifname: String,
+    },
+    /// The slave cannot be made on its parent.
+    #[error("{ifname} cannot be made on {parent}: {}", .error.as_ref().map_or("it was gone at once".to_owned(), ToString::to_string))]
+    Parent {
+        /// The interface.
+        ifname: String,
+        /// The device that would carry it.
+        parent: String,
+        /// The reason; none where it was made and not found.
+        error: Option<Refusal>,
+    },
+    /// A setting of the pod's namespace cannot be made.
+    #[error("{path} in the pod's namespace cannot be written: {error}")]
+    Setting {
+        /// The file.
+        path: String,
+        /// The reason.
+        #[source]
+        error: io::Error,
+    },
     /// A check found things missing.
     #[error("the attachment is not whole: {}", .0.join("; "))]
     Check(Vec<String>),
@@ -117,20 +176,32 @@ pub fn host_ifname(container_id: &str, ifname: &str) -> String {
     format!("tl{:012x}", (hash ^ (hash >> 48)) & 0xffff_ffff_ffff)
 }
 
-/// Alias of the host's end: whose it is, for people and for the next start.
-pub fn alias(container_id: &str, ifname: &str) -> String {
+/// Alias of an attachment's links: whose they are and what they are, for people and for the next start.
+pub fn alias(container_id: &str, ifname: &str, kind: AttachmentKind) -> String {
     let short: String = container_id.chars().take(64).collect();
-    format!("{ALIAS_PREFIX}{short}:{ifname}")
+    let kind = match kind {
+        AttachmentKind::Veth => "",
+        AttachmentKind::Ipvlan => IPVLAN_MARK,
+    };
+    format!("{ALIAS_PREFIX}{short}:{ifname}{kind}")
+}
+
+/// What an alias says: container, interface and kind.
+pub fn read_alias(alias: &str) -> (&str, &str, AttachmentKind) {
+    let named = alias.strip_prefix(ALIAS_PREFIX).unwrap_or_default();
+    let (named, kind) = match named.strip_suffix(IPVLAN_MARK) {
+        Some(named) => (named, AttachmentKind::Ipvlan),
+        None => (named, AttachmentKind::Veth),
+    };
+    // No interface's name has a colon.
+    let (container_id, ifname) = named.rsplit_once(':').unwrap_or((named, ""));
+    (container_id, ifname, kind)
 }
 
 /// MAC of the pod's end where none was asked for: hybridnet's prefix, and 24 bits that stay the same for the attachment.
 pub fn default_mac(container_id: &str, ifname: &str) -> [u8; 6] {
     let hash = stable_hash(container_id, ifname).to_be_bytes();
     [0x02, 0x12, 0x34, hash[0] ^ hash[5], hash[1] ^ hash[6], hash[2] ^ hash[7]]
-}
-
-pub(super) fn pod_mac(spec: &DeviceSpec) -> [u8; 6] {
-    spec.mac.unwrap_or_else(|| default_mac(&spec.container_id, &spec.ifname))
 }
 
 /// The gateways of the families that the pod has addresses in.

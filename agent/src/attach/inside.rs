@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::device::{DeviceSpec, HOST_MAC, gateways};
 use crate::kernel::netlink::Batch;
 use crate::kernel::netlink::objects::OnlinkRoute;
-use crate::plan::Neighbour;
+use crate::plan::{Ipvlan, Neighbour, OnLink};
 
 /// Addresses, neighbours and routes inside. Put in place by ADD, looked for by CHECK.
 #[derive(Debug, Default)]
@@ -26,18 +26,40 @@ impl Inside {
         let mut inside = Inside::default();
         inside.addresses.extend(spec.addresses.iter().map(|address| (ifindex, IpNet::from(*address))));
         for gateway in gateways(&spec.addresses) {
-            inside.by_host(gateway, ifindex, default_route(gateway));
+            inside.by_host(gateway, ifindex, default_route(gateway), None);
+        }
+        inside
+    }
+
+    /// A pod with a slave: its subnet and its gateway are there, and some destinations are the host's all the same. These leave by the
+    /// pair from the slave's address, since the pair has none.
+    pub(super) fn ipvlan(ipvlan: &Ipvlan, slave: u32, pair: u32) -> Inside {
+        let mut inside = Inside::default();
+        for OnLink { address, gateway } in &ipvlan.on_link {
+            inside.addresses.push((slave, *address));
+            inside.routes.push(OnlinkRoute {
+                destination: default_route(*gateway),
+                gateway: *gateway,
+                ifindex: slave,
+                source: None,
+            });
+            let same_family = |destination: &&IpNet| destination.addr().is_ipv4() == address.addr().is_ipv4();
+            for gateway in gateways(&[address.addr()]) {
+                for destination in ipvlan.by_host.iter().filter(same_family) {
+                    inside.by_host(gateway, pair, *destination, Some(address.addr()));
+                }
+            }
         }
         inside
     }
 
     /// `destination` goes to the host, by the pair's end with this index. Its gateway is a permanent neighbour.
-    fn by_host(&mut self, gateway: IpAddr, ifindex: u32, destination: IpNet) {
+    fn by_host(&mut self, gateway: IpAddr, ifindex: u32, destination: IpNet, source: Option<IpAddr>) {
         let neighbour = Neighbour { ifindex, address: gateway, mac: HOST_MAC };
         if !self.neighbours.contains(&neighbour) {
             self.neighbours.push(neighbour);
         }
-        self.routes.push(OnlinkRoute { destination, gateway, ifindex });
+        self.routes.push(OnlinkRoute { destination, gateway, ifindex, source });
     }
 
     /// Adds the requests that put it in place. What is there already is replaced.

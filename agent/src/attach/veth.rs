@@ -16,8 +16,10 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::bandwidth;
-use super::device::{ALIAS_PREFIX, DeviceError, HOST_MAC, Step};
+use trunkline_api::resources::AttachmentKind;
+
+use super::device::{ALIAS_PREFIX, DeviceError, HOST_MAC, Step, read_alias};
+use super::{bandwidth, ipvlan};
 use crate::kernel::netlink::objects::{self, LinkInfo, Veth};
 use crate::kernel::netlink::{Batch, Connection, Outcome};
 
@@ -55,7 +57,7 @@ pub(super) fn make(
                 if attempt > 1 {
                     return Err(DeviceError::Taken { ifname: veth.pod_name.to_owned() });
                 }
-                delete(host, link.index)?;
+                delete(host, &link)?;
             }
             (Some(refusal), None) if refusal.errno == libc::EEXIST => {
                 return Err(DeviceError::Taken { ifname: veth.pod_name.to_owned() });
@@ -71,13 +73,18 @@ pub(super) fn make(
     }
 }
 
-/// Deletes a link. False: it was gone.
-pub(super) fn delete(host: &mut Connection, index: u32) -> Result<bool, DeviceError> {
+/// Deletes a pair, and the slave beside it. False: the pair was gone.
+pub(super) fn delete(host: &mut Connection, link: &LinkInfo) -> Result<bool, DeviceError> {
     let mut batch = Batch::new();
-    batch.delete_link(index);
+    let (_, ifname, kind) = read_alias(link.alias.as_deref().unwrap_or_default());
+    if kind == AttachmentKind::Ipvlan {
+        ipvlan::delete(host, link, ifname, &mut batch)?;
+    }
+    let last = batch.len();
+    batch.delete_link(link.index);
     let outcome =
         host.run(&mut batch).step("delete the link")?.check(&[libc::ENODEV]).step("delete the link")?;
-    Ok(outcome.refusals.is_empty())
+    Ok(outcome.refusal(last).is_none())
 }
 
 /// Refuses a link that only has an own name by chance.

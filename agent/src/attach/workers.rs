@@ -10,19 +10,19 @@
 //! request and gains nothing that can be measured.)
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, oneshot};
 use trunkline_api::attach::Bandwidth;
 
-use super::device::{
-    ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, alias, host_ifname, pod_mac,
-};
+use super::device::{ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
 use super::inside::Inside;
-use super::{bandwidth, check, netns, veth};
+use super::{bandwidth, check, ipvlan, netns, veth};
 use crate::kernel::netlink::objects::Veth;
 use crate::kernel::netlink::{Batch, Connection};
+use crate::plan::Attachment;
 
 /// Makes, checks and deletes devices, each on a thread of its own. Cheap to clone.
 #[derive(Clone)]
@@ -125,16 +125,15 @@ fn attach_device(
     spec: &DeviceSpec,
 ) -> Result<Device, DeviceError> {
     let host_name = host_ifname(&spec.container_id, &spec.ifname);
-    let alias = alias(&spec.container_id, &spec.ifname);
-    let mac = pod_mac(spec);
+    let (alias, pair_mac) = (spec.alias(), spec.pair_mac());
     let veth = Veth {
         host_name: &host_name,
         host_mac: HOST_MAC,
-        pod_name: &spec.ifname,
-        pod_mac: mac,
+        pod_name: &spec.pair_name(),
+        pod_mac: pair_mac,
         mtu: spec.mtu,
     };
-    if spec.addresses.iter().any(std::net::IpAddr::is_ipv6) {
+    if spec.addresses.iter().any(IpAddr::is_ipv6) {
         enable_ipv6();
     }
 
@@ -146,18 +145,30 @@ fn attach_device(
     host.run(&mut batch).step("set up the host's end")?.check(&[]).step("set up the host's end")?;
     bandwidth::limit(host, &link, &alias, &spec.bandwidth)?;
 
-    let index = link.peer.unwrap_or_default();
+    let pair = link.peer.unwrap_or_default();
     batch.clear();
-    batch.set_up(index);
-    Inside::veth(spec, index).put(&mut batch);
-    pod.run(&mut batch).step("set up the pod's end")?.check(&[]).step("set up the pod's end")?;
+    let (inside, mac, mtu) = match &spec.attachment {
+        Attachment::Veth => (Inside::veth(spec, pair), pair_mac, link.mtu),
+        Attachment::Ipvlan(ipvlan) => {
+            let slave = ipvlan::make(host, netns, &link, spec, ipvlan)?;
+            ipvlan::refuse_advertisements(&spec.ifname)?;
+            for index in [pair, slave.index] {
+                batch.set_pod_link(index, &alias);
+            }
+            batch.set_up(slave.index);
+            (Inside::ipvlan(ipvlan, slave.index, pair), slave.mac.unwrap_or_default(), slave.mtu)
+        }
+    };
+    batch.set_up(pair);
+    inside.put(&mut batch);
+    pod.run(&mut batch).step("set up the pod's side")?.check(&[]).step("set up the pod's side")?;
 
     batch.clear();
     // The host's end was up before it had carrier, and sends nothing until the kernel's link watch has had its turn; asking for
     // the link makes the kernel (6.8 and later) do that first, so that the first packet to the pod is not lost.
     batch.get_link_at(link.index);
     host.run(&mut batch).step("wait for the host's end")?.check(&[]).step("wait for the host's end")?;
-    Ok(Device { host_ifname: host_name, host_ifindex: link.index, host_mac: HOST_MAC, mac, mtu: link.mtu })
+    Ok(Device { host_ifname: host_name, host_ifindex: link.index, host_mac: HOST_MAC, mac, pair_mac, mtu })
 }
 
 /// Deletes the device, and the one that limits it. False: there was none.
@@ -166,7 +177,7 @@ fn detach_device(host: &mut Connection, host_ifname: &str) -> Result<bool, Devic
     for name in [Some(host_ifname.to_owned()), bandwidth::ifb_name(host_ifname)].into_iter().flatten() {
         let Some(link) = veth::find(host, &name)? else { continue };
         veth::own(&link)?;
-        deleted |= veth::delete(host, link.index)?;
+        deleted |= veth::delete(host, &link)?;
     }
     Ok(deleted)
 }

@@ -360,6 +360,38 @@ pub struct SubnetPlan {
     pub table: Option<u32>,
 }
 
+/// How a pod is joined: what its links need to know beyond its addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Attachment {
+    /// One veth pair, and everything goes to the host.
+    #[default]
+    Veth,
+    /// A slave on the VLAN's device, and a veth pair beside it.
+    Ipvlan(Ipvlan),
+}
+
+/// What an IPVLAN slave needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipvlan {
+    /// Index of the device that carries it.
+    pub parent: u32,
+    /// Its name.
+    pub parent_name: String,
+    /// The pod's addresses with the length of their subnet's prefix, and the gateway that is there.
+    pub on_link: Vec<OnLink>,
+    /// What is reached by the host all the same.
+    pub by_host: BTreeSet<IpNet>,
+}
+
+/// An address on a network with a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnLink {
+    /// The address, with the length of the subnet's prefix.
+    pub address: IpNet,
+    /// The gateway.
+    pub gateway: IpAddr,
+}
+
 /// One attached pod: the planner's input on the fast path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {

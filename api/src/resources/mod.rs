@@ -22,8 +22,8 @@ pub use ipinstance::{
 pub use meta::{Count, Ignored, ObjectMeta};
 pub(crate) use meta::{is_default, null_default};
 pub use network::{
-    AddPath, Bfd, BgpPeer, Endpoint, GracefulShutdown, LocalAs, Network, NetworkConfig, NetworkMode,
-    NetworkSpec, NetworkStatus, NetworkType, RemovePrivateAs, Role,
+    AddPath, AttachmentKind, Bfd, BgpPeer, Endpoint, GracefulShutdown, LocalAs, Network, NetworkConfig,
+    NetworkMode, NetworkSpec, NetworkStatus, NetworkType, RemovePrivateAs, Role,
 };
 pub use subnet::{AddressRange, IpVersion, ParsedRange, Subnet, SubnetConfig, SubnetSpec, SubnetStatus};
 pub use value::{LongLivedStale, Secret, ValueError, parse_address};

@@ -85,6 +85,9 @@ pub struct NetworkConfig {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub bgp_peers: Vec<BgpPeer>,
+    /// VLAN: how pods are joined; `veth` unless said. Trunkline's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attachment: Option<AttachmentKind>,
     /// Lists of prefixes by name, for the `prefixSets` of the peers' policies. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub prefix_sets: BTreeMap<String, Vec<PrefixMatch>>,
@@ -100,6 +103,17 @@ pub struct GracefulShutdown {
     /// Labels that they have; every node of the network unless said.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
+}
+
+/// How pods of a VLAN are joined to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttachmentKind {
+    /// By the host: a veth pair, and policy routing.
+    #[default]
+    Veth,
+    /// By an IPVLAN slave (L2 mode) on the VLAN's device, with a veth pair beside it for what is the host's.
+    Ipvlan,
 }
 
 /// A router that the nodes of a network peer with. From `port` on, the fields are Trunkline's own.
@@ -359,6 +373,11 @@ impl Network {
     /// The peers, none where there is no `config`.
     pub fn peers(&self) -> &[BgpPeer] {
         self.spec.config.as_ref().map_or(&[], |config| &config.bgp_peers)
+    }
+
+    /// How its pods are joined.
+    pub fn attachment(&self) -> AttachmentKind {
+        self.spec.config.as_ref().and_then(|config| config.attachment).unwrap_or_default()
     }
 
     /// Whether a node with these labels belongs to the network. Overlay and GlobalBGP take every node.

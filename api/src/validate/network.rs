@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Fault, Faults, peer};
-use crate::resources::{Network, NetworkMode, NetworkType};
+use crate::resources::{AttachmentKind, Network, NetworkMode, NetworkType};
 
 /// The largest VLAN id (IEEE 802.1Q; 4095 is reserved).
 pub(super) const MAX_VLAN: u32 = 4094;
@@ -82,6 +82,13 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
             format!("{asn}: in mode GlobalBGP each node has its Underlay network's AS number: leave it out"),
         ),
         _ => {}
+    }
+
+    if mode != NetworkMode::VLAN && network.attachment() == AttachmentKind::Ipvlan {
+        faults.add(
+            "spec.config.attachment",
+            format!("ipvlan joins pods to a VLAN, but the mode is {mode:?}: leave it out, or write veth"),
+        );
     }
 
     match mode {

@@ -18,6 +18,7 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
+mod ipvlan;
 mod links;
 pub mod message;
 pub mod objects;

@@ -62,8 +62,10 @@ pub struct LinkInfo {
     pub mac: Option<[u8; 6]>,
     /// The administrator's text.
     pub alias: Option<String>,
-    /// Index of the other end (veth, in its own namespace), or of the link that carries this one (VLAN).
+    /// Index of the other end (veth) or of the link that carries this one (VLAN, IPVLAN), in its own namespace.
     pub peer: Option<u32>,
+    /// The number that this namespace knows that one by, if it is another.
+    pub peer_netns: Option<i32>,
     /// The kind, such as `veth`.
     pub kind: Option<String>,
     /// The table of a VRF.
@@ -154,6 +156,8 @@ pub struct OnlinkRoute {
     pub gateway: IpAddr,
     /// Index of the link.
     pub ifindex: u32,
+    /// The address that packets leave from, where the link has none itself.
+    pub source: Option<IpAddr>,
 }
 
 pub(super) fn link(index: u32, flags: LinkFlags, attributes: Vec<LinkAttribute>) -> LinkMessage {
@@ -164,7 +168,7 @@ pub(super) fn link(index: u32, flags: LinkFlags, attributes: Vec<LinkAttribute>)
 }
 
 /// Statistics are not wanted.
-fn no_statistics() -> LinkAttribute {
+pub(super) fn no_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
 
@@ -358,6 +362,7 @@ impl Batch {
             RouteAttribute::Gateway(route.gateway.into()),
             RouteAttribute::Oif(route.ifindex),
         ];
+        message.attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(source.into())));
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
@@ -490,6 +495,7 @@ pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
         libc::IFLA_ADDRESS,
         libc::IFLA_IFALIAS,
         libc::IFLA_LINK,
+        libc::IFLA_LINK_NETNSID,
         libc::IFLA_LINKINFO,
     ];
     let read = |nla: &_| LinkAttribute::parse_with_param(nla, AddressFamily::Unspec);
@@ -500,6 +506,7 @@ pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
             LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
             LinkAttribute::Link(peer) => link.peer = Some(peer),
+            LinkAttribute::LinkNetNsId(netns) => link.peer_netns = Some(netns),
             LinkAttribute::LinkInfo(info) => {
                 for info in info {
                     match info {

@@ -1,0 +1,55 @@
+//! IPVLAN slaves, which live in pods: made, looked for and deleted from the host's namespace, without entering the pod's.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    AfSpecInet, AfSpecUnspec, InetDevConf, InfoData, InfoIpVlan, InfoKind, IpVlanMode, LinkAttribute,
+    LinkFlags, LinkInfo as Info,
+};
+
+use super::message::Batch;
+use super::objects::{link, no_statistics};
+
+impl Batch {
+    /// Makes a slave of the link `parent` of this namespace, in L2 mode, directly in the namespace `pod`. It is down. MTU: the parent's
+    /// if none.
+    pub fn create_ipvlan(&mut self, name: &str, parent: u32, mtu: Option<u32>, pod: BorrowedFd<'_>) {
+        let data = InfoData::IpVlan(vec![InfoIpVlan::Mode(IpVlanMode::L2)]);
+        let mut attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::Link(parent),
+            LinkAttribute::NetNsFd(pod.as_raw_fd()),
+            LinkAttribute::LinkInfo(vec![Info::Kind(InfoKind::IpVlan), Info::Data(data)]),
+        ];
+        attributes.extend(mtu.map(LinkAttribute::Mtu));
+        let message = link(0, LinkFlags::empty(), attributes);
+        self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message));
+    }
+
+    /// Settings of the links of a pod that has a slave: whose they are, and that what comes in by one of them may be answered by the
+    /// other.
+    pub fn set_pod_link(&mut self, index: u32, alias: &str) {
+        let mut settings = InetDevConf::default();
+        settings.rp_filter = 2;
+        let attributes = vec![
+            LinkAttribute::IfAlias(alias.to_owned()),
+            LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(settings)])]),
+        ];
+        self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
+    }
+
+    /// Asks for a link of the namespace that this one knows by number (IFLA_LINK_NETNSID).
+    pub fn get_link_in(&mut self, netns_id: i32, name: &str) {
+        let attributes =
+            vec![LinkAttribute::IfNetnsId(netns_id), LinkAttribute::IfName(name.to_owned()), no_statistics()];
+        self.push(0, RouteNetlinkMessage::GetLink(link(0, LinkFlags::empty(), attributes)));
+    }
+
+    /// Deletes a link of such a namespace.
+    pub fn delete_link_in(&mut self, netns_id: i32, index: u32) {
+        let message = link(index, LinkFlags::empty(), vec![LinkAttribute::IfNetnsId(netns_id)]);
+        self.push(0, RouteNetlinkMessage::DelLink(message));
+    }
+}
