@@ -121,6 +121,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
         node: node.clone(),
         router_id: config.router_id,
+        service_cidrs: config.service_cidrs.clone(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {
             local_as: Asn(0),

@@ -5,11 +5,12 @@
 //! source, where they may change while the agent runs. An unknown field is an error: a misspelt one would otherwise
 //! be a setting that silently does nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 use trunkline_bgp::bmp::StationConfig;
 
@@ -44,6 +45,9 @@ pub struct Config {
     pub selection_deferral_seconds: u16,
     /// Most next hops that one route is spread over, 1 to 64.
     pub max_paths: u8,
+    /// Prefixes of Services: what a pod with an IPVLAN slave reaches by the host, where Services are, and not in its VLAN.
+    #[serde(rename = "serviceCIDRs")]
+    pub service_cidrs: BTreeSet<IpNet>,
     /// Monitoring stations (RFC 7854) that are told what BGP hears.
     pub bmp: Bmp,
     /// When a pod counts as ready.
@@ -107,6 +111,7 @@ impl Default for Config {
             cluster_id: None,
             selection_deferral_seconds: 120,
             max_paths: 16,
+            service_cidrs: BTreeSet::new(),
             bmp: Bmp::default(),
             readiness: Readiness::default(),
             log: Log::default(),
@@ -217,6 +222,20 @@ impl Config {
                 return Err(("bmp.stations", format!("{station} stands there twice: leave one out")));
             }
         }
+        for prefix in &self.service_cidrs {
+            if *prefix != prefix.trunc() {
+                return Err((
+                    "serviceCIDRs",
+                    format!("{prefix} has bits behind its length: write {}", prefix.trunc()),
+                ));
+            }
+            if prefix.prefix_len() == 0 {
+                return Err((
+                    "serviceCIDRs",
+                    format!("{prefix} is everything: write the prefixes of Services, such as 10.96.0.0/12"),
+                ));
+            }
+        }
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
         if self.router_id == Some(Ipv4Addr::UNSPECIFIED) {
             return Err(("routerID", "0.0.0.0 is no BGP identifier: write one of this node's IPv4 addresses, or leave the field out".to_owned()));
@@ -325,6 +344,7 @@ mod tests {
             "clusterID",
             "selectionDeferralSeconds",
             "maxPaths",
+            "serviceCIDRs",
             "bmp",
             "stations",
             "statsSeconds",
@@ -344,6 +364,9 @@ mod tests {
             ("storage: /x", "storage", "agent.yaml"),
             ("selectionDeferralSeconds: 0", "selectionDeferralSeconds", "1 to 3600"),
             ("maxPaths: 65", "maxPaths", "1 to 64"),
+            ("serviceCIDRs: [10.96.0.1/12]", "serviceCIDRs", "10.96.0.0/12"),
+            ("serviceCIDRs: [0.0.0.0/0]", "serviceCIDRs", "10.96.0.0/12"),
+            ("serviceCIDRs: [10.96.0.0]", "serviceCIDRs", "agent.yaml"),
             ("readiness: {timeoutSeconds: 301}", "readiness.timeoutSeconds", "1 to 300"),
             ("readiness: {timeout: 3}", "timeout", "agent.yaml"),
             ("routerID: 0.0.0.0", "routerID", "leave the field out"),

@@ -305,6 +305,7 @@ fn pod(record: &Record, device: &Device) -> Pod {
         host_ifname: device.host_ifname.clone(),
         host_ifindex: device.host_ifindex,
         mac: device.pair_mac,
+        attachment: record.attachment,
     }
 }
 

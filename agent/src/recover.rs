@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trunkline_api::attach::Bandwidth;
 
 use crate::attach::bandwidth::pair_name;
-use crate::attach::device::{ALIAS_PREFIX, host_ifname};
+use crate::attach::device::{host_ifname, read_alias};
 use crate::ipam::{AttachmentKey, Phase, Record};
 use crate::kernel::OwnDevice;
 use crate::plan::Pod;
@@ -92,12 +92,12 @@ fn pod(record: &Record, device: &OwnDevice) -> Pod {
         host_ifname: device.ifname.clone(),
         host_ifindex: device.ifindex,
         mac: record.mac,
+        attachment: record.attachment,
     }
 }
 
 fn unrecorded(device: &OwnDevice) -> Unrecorded {
-    let named = device.alias.strip_prefix(ALIAS_PREFIX).unwrap_or_default();
-    let (container_id, ifname) = named.rsplit_once(':').unwrap_or((named, ""));
+    let (container_id, ifname, attachment) = read_alias(&device.alias);
     let mut addresses = device.addresses.clone();
     addresses.sort();
     Unrecorded {
@@ -105,6 +105,7 @@ fn unrecorded(device: &OwnDevice) -> Unrecorded {
         host_ifindex: device.ifindex,
         container_id: container_id.to_owned(),
         ifname: ifname.to_owned(),
+        attachment,
         addresses,
     }
 }
@@ -114,6 +115,8 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use trunkline_api::resources::AttachmentKind;
+
     use crate::attach::device::alias;
     use crate::ipam::{Assigned, PodName};
 
@@ -131,6 +134,7 @@ mod tests {
                     gateway: None,
                 })
                 .collect(),
+            attachment: AttachmentKind::Ipvlan,
             mac: [2, 0, 0, 0, 0, 1],
             mtu: None,
             bandwidth: Bandwidth::default(),
@@ -142,7 +146,7 @@ mod tests {
         OwnDevice {
             ifname: host_ifname(container_id, "eth0"),
             ifindex: 7,
-            alias: alias(container_id, "eth0"),
+            alias: alias(container_id, "eth0", AttachmentKind::Ipvlan),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         }
     }

@@ -13,6 +13,7 @@ use trunkline_agent::ipam::{Assigned, AttachmentKey, Phase, PodName, Record};
 use trunkline_agent::pods;
 use trunkline_api::attach::{Code, Command, Done};
 use trunkline_api::control::{AgentStatus, Query};
+use trunkline_api::resources::AttachmentKind;
 
 use host::{Host, OPTIONAL, address, link_exists, pod_routes};
 use namespace::{eventually, inside, ip, isolated, namespace, ping};
@@ -28,6 +29,7 @@ fn attaching(container_id: &str, address: &str) -> Record {
             address: address.parse().unwrap(),
             gateway: None,
         }],
+        attachment: AttachmentKind::Veth,
         mac: default_mac(container_id, "eth0"),
         mtu: None,
         bandwidth: Default::default(),

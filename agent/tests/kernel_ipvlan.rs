@@ -137,7 +137,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         let prefix = IpNet::from(*address);
         plan.routes.insert(
             RouteKey { table: POD_TABLE, prefix },
-            RouteTarget::via(vec![Hop { gateway: None, ifindex: Some(device.host_ifindex) }]),
+            RouteTarget::via(vec![Hop::link(device.host_ifindex)]),
         );
         let (ifindex, mac) = (device.host_ifindex, device.pair_mac);
         plan.neighbours.insert(Neighbour { ifindex, address: *address, mac });

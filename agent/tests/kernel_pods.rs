@@ -17,6 +17,7 @@ use trunkline_agent::plan::{
     Attachment, KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
 };
 use trunkline_api::attach::{Bandwidth, RateLimit};
+use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::types::{Family, FamilySet};
 
 fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
@@ -34,6 +35,7 @@ fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
 fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
     let network = NetworkPlan {
         mode: Mode::Bgp,
+        attachment: AttachmentKind::Veth,
         subnets: Default::default(),
         refused_subnets: Default::default(),
         mtu: None,
@@ -46,6 +48,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         host_ifname: device.host_ifname.clone(),
         host_ifindex: device.host_ifindex,
         mac: device.pair_mac,
+        attachment: AttachmentKind::Veth,
     };
     plan_pod(&plan, &pod).unwrap()
 }

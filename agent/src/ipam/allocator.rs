@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use trunkline_api::resources::AttachmentKind;
+
 use super::pool::{Counts, Pool, PoolSpec, Unavailable};
 use super::record::Assigned;
 
@@ -18,6 +20,8 @@ pub struct NetworkSpec {
     pub name: String,
     /// Chosen for pods that name no network, if it is the only one that is.
     pub default_candidate: bool,
+    /// How its pods are joined.
+    pub attachment: AttachmentKind,
     /// Why pods cannot be attached to it on this node, in words.
     pub refused: Option<String>,
 }
@@ -182,6 +186,11 @@ impl Allocator {
             return Err(AllocateError::NoSubnet { network });
         }
         Ok((network, given))
+    }
+
+    /// How pods of a network are joined.
+    pub fn attachment(&self, network: &str) -> AttachmentKind {
+        self.networks.get(network).map(|network| network.attachment).unwrap_or_default()
     }
 
     /// Takes an address back.
@@ -384,7 +393,12 @@ mod tests {
     use super::*;
 
     fn network(name: &str) -> NetworkSpec {
-        NetworkSpec { name: name.to_owned(), default_candidate: true, refused: None }
+        NetworkSpec {
+            name: name.to_owned(),
+            default_candidate: true,
+            attachment: AttachmentKind::Veth,
+            refused: None,
+        }
     }
 
     fn pool(subnet: &str, network: &str, cidr: &str) -> Pool {

@@ -273,6 +273,7 @@ impl Owner {
             return Ok(Ok(record.clone()));
         }
         let (network, addresses) = self.allocator.allocate(&reservation.wish)?;
+        let attachment = self.allocator.attachment(&network);
         for assigned in &addresses {
             if let Some(cursor) = self.allocator.cursor(&assigned.subnet) {
                 let before = self.cursors.insert(assigned.subnet.clone(), cursor);
@@ -285,6 +286,7 @@ impl Owner {
             phase: Phase::Attaching,
             conf_name,
             network,
+            attachment,
             addresses,
             mac,
             bandwidth,

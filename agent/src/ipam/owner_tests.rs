@@ -1,3 +1,5 @@
+use trunkline_api::resources::AttachmentKind;
+
 use super::*;
 use crate::ipam::store::tests::{Disk, key};
 
@@ -17,7 +19,12 @@ fn pool(cidr: &str) -> Pool {
 }
 
 fn network() -> NetworkSpec {
-    NetworkSpec { name: "n".to_owned(), default_candidate: true, refused: None }
+    NetworkSpec {
+        name: "n".to_owned(),
+        default_candidate: true,
+        attachment: AttachmentKind::Veth,
+        refused: None,
+    }
 }
 
 fn reservation(container_id: &str) -> Reservation {

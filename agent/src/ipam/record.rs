@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use trunkline_api::attach::Bandwidth;
+use trunkline_api::resources::AttachmentKind;
 
 /// One attachment's name: the container and the interface in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -75,7 +76,10 @@ pub struct Record {
     pub network: String,
     /// At most one of each family, IPv4 first.
     pub addresses: Vec<Assigned>,
-    /// MAC address of the interface in the container.
+    /// How it is joined: stays as it began, whatever the network says later.
+    #[serde(default)]
+    pub attachment: AttachmentKind,
+    /// MAC address of the veth pair's end in the container: of the interface, unless that is an IPVLAN slave.
     pub mac: [u8; 6],
     /// MTU of the interface, once it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use redb::StorageBackend;
 use trunkline_api::attach::Bandwidth;
+use trunkline_api::resources::AttachmentKind;
 
 use super::*;
 use crate::ipam::record::{Assigned, Phase, PodName};
@@ -23,6 +24,7 @@ fn record(container_id: &str, phase: Phase, address: &str) -> Record {
             address: address.parse().unwrap(),
             gateway: None,
         }],
+        attachment: AttachmentKind::Ipvlan,
         mac: [2, 0x12, 0x34, 0, 0, 1],
         mtu: None,
         bandwidth: Bandwidth::default(),

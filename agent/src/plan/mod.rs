@@ -14,7 +14,7 @@
 //! The blackhole is only for what the fabric sends: the fabric believes that this node has the subnet, and sending such a packet back would
 //! make it loop; a local pod's packet to a pod of the same subnet on another node must go out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
@@ -44,6 +44,8 @@ pub struct Intent {
     pub subnets: Vec<Subnet>,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
+    /// Prefixes of Services.
+    pub service_cidrs: BTreeSet<IpNet>,
 }
 
 /// Everything that this node should have. Faults are about what validation cannot see, because it depends on the node.
@@ -132,8 +134,14 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
                 .to_owned(),
         );
     }
-    let mut planned =
-        NetworkPlan { mode, subnets: BTreeMap::new(), refused_subnets: BTreeMap::new(), mtu: None, refused };
+    let mut planned = NetworkPlan {
+        mode,
+        attachment: network.attachment(),
+        subnets: BTreeMap::new(),
+        refused_subnets: BTreeMap::new(),
+        mtu: None,
+        refused,
+    };
     for subnet in intent.subnets.iter().filter(|subnet| subnet.spec.network == network.name()) {
         let name = subnet.name().to_owned();
         match (validate::unsupported_subnet(subnet), subnet.spec.range.cidr()) {

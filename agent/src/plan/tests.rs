@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use trunkline_api::resources::{Network, Subnet};
+use trunkline_api::resources::{AttachmentKind, Network, Subnet};
 use trunkline_bgp::config::PeerConfig;
 use trunkline_bgp::types::{Asn, Community, Family, NextHop, PeerKey};
 
@@ -41,7 +41,13 @@ fn two_tors() -> serde_json::Value {
 
 fn intent(networks: Vec<Network>, subnets: Vec<Subnet>) -> Intent {
     let labels = [("rack".to_owned(), "1".to_owned())].into();
-    Intent { node: NodeIdentity { name: "node1".to_owned(), labels }, networks, subnets, router_id: None }
+    Intent {
+        node: NodeIdentity { name: "node1".to_owned(), labels },
+        networks,
+        subnets,
+        router_id: None,
+        service_cidrs: BTreeSet::new(),
+    }
 }
 
 fn usual() -> Intent {
@@ -444,6 +450,7 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
         host_ifname: "tl0123456789ab".to_owned(),
         host_ifindex: 7,
         mac: [2, 0, 0, 0, 0, 1],
+        attachment: AttachmentKind::Veth,
     };
     for (network, address, communities) in
         [("rack", "10.1.0.5", vec![Community::NO_EXPORT]), ("global", "10.7.0.5", vec![])]

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
@@ -326,6 +327,8 @@ pub enum Mode {
 pub struct NetworkPlan {
     /// Its mode.
     pub mode: Mode,
+    /// How its pods are joined.
+    pub attachment: AttachmentKind,
     /// Its subnets by name.
     pub subnets: BTreeMap<String, SubnetPlan>,
     /// Subnets that are not served, and why.
@@ -403,8 +406,10 @@ pub struct Pod {
     pub host_ifname: String,
     /// Index of that.
     pub host_ifindex: u32,
-    /// MAC of the pod side.
+    /// MAC of the pod side of the pair.
     pub mac: [u8; 6],
+    /// How it is joined: what its network said when it was attached.
+    pub attachment: AttachmentKind,
 }
 
 /// What one pod needs on the host and in BGP.

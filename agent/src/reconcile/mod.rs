@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
+use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{InterfaceName, PeerKey};
 
@@ -112,6 +113,8 @@ pub struct Unrecorded {
     pub container_id: String,
     /// The interface in it, as far as the alias tells.
     pub ifname: String,
+    /// How it is joined.
+    pub attachment: AttachmentKind,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -31,6 +32,8 @@ pub struct Start {
     pub node: NodeIdentity,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
+    /// Prefixes of Services.
+    pub service_cidrs: BTreeSet<IpNet>,
     /// Where BGP listens.
     pub shell: ShellConfig,
     /// Everything of the speaker's configuration that is not the plan's.
@@ -79,6 +82,7 @@ struct Running {
 struct Task {
     node: NodeIdentity,
     router_id: Option<Ipv4Addr>,
+    service_cidrs: BTreeSet<IpNet>,
     shell: ShellConfig,
     speaker: SpeakerConfig,
     stations: Vec<SocketAddr>,
@@ -113,6 +117,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
     let Start {
         node,
         router_id,
+        service_cidrs,
         shell,
         speaker,
         stations,
@@ -128,6 +133,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
     let task = Task {
         node,
         router_id,
+        service_cidrs,
         shell,
         speaker,
         stations,
@@ -316,6 +322,7 @@ impl Task {
             subnets: snapshot.subnets.clone(),
             // What was derived once stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
+            service_cidrs: self.service_cidrs.clone(),
         };
         let plan = plan(&intent, &host)
             .map_err(|errors| Refused { faults: errors.iter().map(ToString::to_string).collect() })?;
@@ -403,6 +410,7 @@ impl Task {
         let networks = plan.networks.iter().map(|(name, network)| NetworkSpec {
             name: name.clone(),
             default_candidate: network.mode == Mode::Bgp,
+            attachment: network.attachment,
             refused: network.refused.clone(),
         });
         let served = |network: &str, subnet: &str| {
@@ -738,6 +746,7 @@ fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
         host_ifname: pod.host_ifname.clone(),
         host_ifindex: pod.host_ifindex,
         mac: [0; 6],
+        attachment: pod.attachment,
     };
     match plan_pod(plan, &as_pod) {
         Ok(pod_plan) => PodPlan { neighbours: BTreeSet::new(), ..pod_plan },
