@@ -546,7 +546,7 @@ fn waiting_peer(waiting: &Waiting, bgp: &BgpView) -> Peer {
         interface: Some(waiting.interface.to_string()),
         range: None,
         remote_as: waiting.remote_as,
-        local_as: bgp.local_as,
+        local_as: waiting.local_as.unwrap_or(bgp.local_as),
         state: State::Idle.name().to_owned(),
         state_seconds: 0,
         next_attempt_seconds: None,

@@ -66,6 +66,7 @@ impl Peer<'_> {
     pub(super) fn unnumbered(&self) -> Option<(InterfaceName, Unnumbered)> {
         let unnumbered = Unnumbered {
             remote_as: Asn(self.spec.asn),
+            local_as: self.spec.local_as.map(|local_as| Asn(local_as.asn)),
             optional: self.spec.allow_not_established,
             link: self.link.filter(|link| link.up).map(|link| link.index),
             found: self.address.is_some(),

@@ -303,6 +303,8 @@ pub struct BgpPlan {
 pub struct Unnumbered {
     /// Its AS.
     pub remote_as: Asn,
+    /// The AS that it knows this node by, if not the node's own.
+    pub local_as: Option<Asn>,
     /// Pods may be ready without it.
     pub optional: bool,
     /// Index of the interface, while it is there and up.

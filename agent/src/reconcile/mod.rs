@@ -96,6 +96,8 @@ pub struct Waiting {
     pub interface: InterfaceName,
     /// Its AS.
     pub remote_as: u32,
+    /// The AS that it knows this node by, if not the node's own.
+    pub local_as: Option<u32>,
     /// A pod may be ready without it.
     pub optional: bool,
     /// Why it is not found, in words.

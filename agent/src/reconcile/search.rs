@@ -101,6 +101,7 @@ impl Search {
             .map(|(interface, peer)| Waiting {
                 interface: *interface,
                 remote_as: peer.remote_as.0,
+                local_as: peer.local_as.map(|asn| asn.0),
                 optional: peer.optional,
                 reason: match (peer.link, self.running.get(interface)) {
                     (None, _) => format!("{interface} is not there or not up"),

@@ -180,6 +180,18 @@ fn after_a_restart_the_first_decision_waits_for_who_is_not_known_yet() {
 }
 
 #[test]
+fn a_peer_of_a_range_may_know_another_as() {
+    let mut all = waiting(10);
+    let mut merged = range(10);
+    merged.template.paths.local_as = Some(crate::local_as::local_as(64999));
+    all.with(1, |speaker, now| speaker.set_ranges(vec![merged], now).unwrap());
+    all.nodes.get_mut(&2).unwrap().peers.get_mut(&ip(1)).unwrap().remote_as = Asn(64999);
+    all.boot(2);
+    all.run_until_up(2, 1);
+    assert_eq!(all.status(1, 2).local_as, Asn(64999));
+}
+
+#[test]
 fn a_range_that_nobody_can_come_from_is_refused_by_name() {
     let mut all = waiting(10);
     let fault = |all: &mut Net, range: PeerRange| {
@@ -188,6 +200,9 @@ fn a_range_that_nobody_can_come_from_is_refused_by_name() {
     assert!(fault(&mut all, range(0)).starts_with("peers of 10.0.0.0/24: limit: "));
     let link_local = PeerRange::new(net("fe80::/64"), 1, range(1).template);
     assert!(fault(&mut all, link_local).starts_with("peers of fe80::/64: prefix: "));
+    let mut own_as = range(1);
+    own_as.template.paths.local_as = Some(crate::local_as::local_as(65001));
+    assert!(fault(&mut all, own_as).contains("local_as: 65001 is this speaker's own AS"));
     let twice = all.with(1, |speaker, now| speaker.set_ranges(vec![range(1), range(2)], now));
     assert_eq!(twice, Err(ConfigError::DuplicateRange(net("10.0.0.0/24"))));
 }
