@@ -223,8 +223,8 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
          "gracefulRestartSeconds": 0, "port": 1179, "ttlSecurity": 1},
         {"asn": 65001, "address": "2001:db8:0:2::2", "passive": true, "gracefulRestartSeconds": 60,
          "longLivedStaleSeconds": 3600, "extendedMessages": false, "bfd": {}, "addPath": {"receive": true, "send": 3}},
-        {"asn": 65001, "address": "fe80::1%up1"},
-        {"asn": 65002, "address": "fe80::1%up2"},
+        {"asn": 65001, "address": "fe80::1%up1", "localAs": {"asn": 64999, "noPrepend": true}},
+        {"asn": 65002, "address": "fe80::1%up2", "longLivedStaleSeconds": {"ipv6": 60}},
     ]);
     let mut intent = usual();
     intent.networks = vec![bgp("rack", 4_200_000_100, peers)];
@@ -244,6 +244,8 @@ fn the_speaker_is_planned_from_the_network_and_the_links() {
     assert_eq!((first.long_lived, second.long_lived), ([None; 2], [Some(3600); 2]));
     assert_eq!((first.restart_notification, second.restart_notification), (false, true), "with BFD");
     assert_eq!(second.next_hop_v4, Some("192.0.2.2".parse().unwrap()));
+    assert_eq!(peer("fe80::1%up1").paths.words(), ["local AS 64999, not prepended"]);
+    assert_eq!(peer("fe80::1%up2").long_lived, [None, Some(60)]);
     assert_eq!(peer("fe80::1%up1").interface, Some("up1".parse().unwrap()));
     assert_eq!(peer("fe80::1%up2").remote_as, Asn(65002), "the same address on another link is another peer");
     let originated: BTreeMap<String, usize> = bgp
