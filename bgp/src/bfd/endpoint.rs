@@ -113,7 +113,7 @@ impl Endpoint {
             self.remove(id, now);
         }
         let discriminator = loop {
-            let drawn = (self.draw() >> 32) as u32;
+            let drawn = (draw(&mut self.random) >> 32) as u32;
             if drawn != 0 && !self.by_discriminator.contains_key(&drawn) && !self.ending.contains_key(&drawn)
             {
                 break drawn;
@@ -176,7 +176,7 @@ impl Endpoint {
             let payload = session.packet(true).encode();
             self.transmits.push_back(Transmit { session: id, payload });
         }
-        self.report(id, state, &outcome);
+        self.events.extend(event(id, session, state, &outcome));
         Ok(id)
     }
 
@@ -188,26 +188,19 @@ impl Endpoint {
 
     /// Does what is due. Whatever arrived until `now` has to have been handled before.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let due: Vec<SessionId> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.poll_timeout().is_some_and(|at| at <= now))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in due {
-            let unit = self.unit();
-            let Some(session) = self.sessions.get_mut(&id) else { continue };
+        let Endpoint { sessions, ending, random, transmits, events, .. } = self;
+        let is_due = |session: &Session| session.poll_timeout().is_some_and(|at| at <= now);
+        for (&id, session) in sessions.iter_mut().filter(|(_, session)| is_due(session)) {
             let state = session.status().state;
             let outcome = session.handle_timeout(now);
-            if let Some(packet) = session.take_due(now, unit) {
-                self.transmits.push_back(Transmit { session: id, payload: packet.encode() });
+            if let Some(packet) = session.take_due(now, unit(random)) {
+                transmits.push_back(Transmit { session: id, payload: packet.encode() });
             }
-            self.report(id, state, &outcome);
+            events.extend(event(id, session, state, &outcome));
         }
-        let unit = self.unit();
-        for (id, session) in self.ending.values_mut() {
-            if let Some(packet) = session.take_due(now, unit) {
-                self.transmits.push_back(Transmit { session: *id, payload: packet.encode() });
+        for (id, session) in ending.values_mut() {
+            if let Some(packet) = session.take_due(now, unit(random)) {
+                transmits.push_back(Transmit { session: *id, payload: packet.encode() });
             }
         }
         self.ending.retain(|_, (_, session)| !session.is_over(now));
@@ -227,28 +220,28 @@ impl Endpoint {
     pub fn status(&self, id: SessionId) -> Option<Status> {
         self.sessions.get(&id).map(Session::status)
     }
+}
 
-    fn report(&mut self, id: SessionId, before: super::State, outcome: &Outcome) {
-        let Some(session) = self.sessions.get(&id) else { return };
-        debug_assert!(!session.is_admin_down());
-        let status = session.status();
-        if outcome.changed || outcome.down.is_some() || status.state != before {
-            self.events.push_back(Event { session: id, down: outcome.down, status });
-        }
-    }
+/// What there is to tell of a session that was in state `before`.
+fn event(id: SessionId, session: &Session, before: super::State, outcome: &Outcome) -> Option<Event> {
+    debug_assert!(!session.is_admin_down());
+    let status = session.status();
+    let changed = outcome.changed || outcome.down.is_some() || status.state != before;
+    changed.then_some(Event { session: id, down: outcome.down, status })
+}
 
-    /// splitmix64: spreads, and is the same again from the same seed.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
+/// splitmix64: spreads, and is the same again from the same seed.
+fn draw(random: &mut u64) -> u64 {
+    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *random;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
 
-    fn unit(&mut self) -> f64 {
-        (self.draw() >> 40) as f64 / (1u64 << 24) as f64
-    }
+/// From 0 to 1.
+fn unit(random: &mut u64) -> f64 {
+    (draw(random) >> 40) as f64 / (1u64 << 24) as f64
 }
 
 /// Whether a datagram may be of the session's peer.

@@ -35,7 +35,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "bfd/load",
-        about: "busy processors, 100,000 routes that come and go, and a storm of ADDs take no BFD session of 50 ms x 3 down",
+        about: "busy processors, 100,000 routes that come and go, and a storm of ADDs take no BFD session of 10 ms x 3 down",
         run: load,
     },
 ];
@@ -52,6 +52,9 @@ const SESSIONS: [(&str, &str, bool); 9] = [
     ("far-frr", "fd00:4::2", true),
     ("inside", "10.5.0.1", false),
 ];
+
+/// Those that are FRR.
+const FRRS: [&str; 3] = ["frr", "far-frr", "inside"];
 
 /// The node as frr knows it.
 const NEIGHBOURS: [&str; 2] = ["10.1.0.11", "fd00:1::11"];
@@ -203,7 +206,16 @@ const LOAD: Duration = Duration::from_secs(20);
 fn load(context: &Context) -> Result<Verdict> {
     lab(context, "bfd", |bed| {
         ready(bed)?;
+        let flaps =
+            |peers: &BTreeMap<IpAddr, (Peer, BfdSession)>| peers.values().map(|(p, _)| p.flaps).sum::<u64>();
+        let settled = flaps(&all(bed)?);
+        // A ToR does BFD in hardware or in its line card. What is to be seen is this side, not a bfdd that waits for a processor.
+        for router in FRRS {
+            bed.host(router)?.sh("chrt --all-tasks --rr --pid 10 $(cat /var/run/frr/bfdd.pid)")?;
+        }
+        faster(bed)?;
         let before = all(bed)?;
+        ensure!(flaps(&before) == settled, "new timers have cost a session");
         let stop = AtomicBool::new(false);
         let adds = AtomicUsize::new(0);
         let processors = std::thread::available_parallelism()?.get();
@@ -259,6 +271,27 @@ fn load(context: &Context) -> Result<Verdict> {
             "{packets} packets, {} ADDs and DELs, {rounds} times {ROUTES} routes; sessions lost: none with FRR, {of_bird} with BIRD",
             adds.load(Ordering::Relaxed)
         ))
+    })
+}
+
+/// FRR and the agent go from 50 ms to the fastest there is, 10 ms: three packets are 30 ms.
+fn faster(bed: &Bed<'_>) -> Result<()> {
+    let manifest = bed.manifest("network.yaml");
+    manifest.write(&manifest.read()?.replace("intervalMilliseconds: 50", "intervalMilliseconds: 10"))?;
+    for router in FRRS {
+        let commands = ["configure", "bfd", "profile FAST", "receive-interval 10", "transmit-interval 10"];
+        vtysh(bed.host(router)?, &commands)?;
+    }
+    wait_for("FRR's sessions to be faster", PATIENCE, || {
+        let peers = all(bed)?;
+        let mut slow = Vec::new();
+        for (_, address, _) in SESSIONS.iter().filter(|(router, ..)| !router.contains("bird")) {
+            let (_, bfd) = &peers[&address.parse::<IpAddr>()?];
+            if (bfd.transmit_milliseconds, bfd.detection_milliseconds) != (10, Some(30)) {
+                slow.push((address, bfd.transmit_milliseconds, bfd.detection_milliseconds));
+            }
+        }
+        Ok(Seen::when(slow.is_empty(), || format!("{slow:?}")))
     })
 }
 

@@ -1,4 +1,5 @@
-//! Reading or writing a valid UPDATE allocates nothing. (What it costs in time: `cargo lab bench codec`.)
+//! Where nothing may be allocated: reading or writing a valid UPDATE (what it costs in time: `cargo lab bench codec`), and BFD while
+//! no session changes (its thread would wait for whoever holds the heap).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "a global allocator that counts is unsafe to implement")]
 
@@ -7,8 +8,10 @@ mod wire_support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
 
+use trunkline_bgp::bfd::{BfdConfig, Endpoint, SessionId, Source, State, Target};
 use trunkline_bgp::types::{Asn, Community, Ipv4, Ipv6, NextHop};
 use trunkline_bgp::wire::{
     AsPath, EncodeContext, PathAttributes, Prefixes, Scratch, UpdateWriter, decode_update,
@@ -113,4 +116,52 @@ fn a_valid_update_allocates_nothing() {
         });
         assert_eq!(writing, 0);
     }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "any instant will do as the origin")]
+fn bfd_allocates_nothing_while_no_session_changes() {
+    const SESSIONS: u8 = 9;
+    let address = |side: u8, number: u8| IpAddr::from([10, side, 0, number]);
+    let mut now = Instant::now();
+    let mut ends = [0, 1].map(|side| {
+        let mut end = Endpoint::new(side.into());
+        for number in 0..SESSIONS {
+            let (remote, local) = (address(1 - side, number), Some(address(side, number)));
+            let config = BfdConfig::new(Duration::from_millis(10));
+            let target = Target { remote, local, interface: None, config };
+            end.set(SessionId(number.into()), target, now).unwrap();
+        }
+        end
+    });
+    let mut packets = 0;
+    let mut run = |ends: &mut [Endpoint; 2], rounds| {
+        for _ in 0..rounds {
+            now += Duration::from_millis(1);
+            for side in 0..2 {
+                ends[usize::from(side)].handle_timeout(now);
+                while let Some(transmit) = ends[usize::from(side)].poll_transmit() {
+                    packets += 1;
+                    let number = transmit.session.0 as u8;
+                    let source = Source {
+                        remote: address(side, number),
+                        local: Some(address(1 - side, number)),
+                        interface: None,
+                        ttl: Some(255),
+                        multihop: false,
+                    };
+                    ends[usize::from(1 - side)].handle_packet(&source, &transmit.payload, now).unwrap();
+                }
+                while ends[usize::from(side)].poll_event().is_some() {}
+            }
+        }
+        packets
+    };
+    run(&mut ends, 5000);
+    let up = |end: &Endpoint| {
+        (0..SESSIONS).all(|number| end.status(SessionId(number.into())).unwrap().state == State::Up)
+    };
+    assert!(ends.iter().all(up));
+    let before = run(&mut ends, 0);
+    assert_eq!(allocations(|| assert!(run(&mut ends, 1000) > before + 1000)), 0);
 }
