@@ -151,6 +151,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         reconcile: reconcile.clone(),
         ipam: ipam.clone(),
         kernel,
+        devices: devices.clone(),
         metrics: metrics.clone(),
     });
     let pods = Pods {

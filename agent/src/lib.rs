@@ -18,3 +18,4 @@ pub mod recover;
 pub mod server;
 pub mod socket;
 pub mod source;
+pub mod walk;

@@ -2,9 +2,11 @@
 //!
 //! `status`, `peers`, `routes`, `pods`, `/metrics`, `/healthz` and `/readyz` all come through here.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +16,7 @@ use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
     AgentStatus, BfdSession, BgpStatus, BmpStation, Dated, DatedNotification, DumpDone, ExplainedPath,
     ExplainedPeer, Explanation, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer, PeerFamily,
-    PeerRange, PeerSession, PodStatus, Route, Ruling, StoreStatus, SubnetStatus,
+    PeerRange, PeerSession, PodStatus, Route, Ruling, StoreStatus, SubnetStatus, Walk,
 };
 use trunkline_bgp::net::{CommandError, Monitor};
 use trunkline_bgp::rib;
@@ -22,6 +24,7 @@ use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeSt
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 
 use crate::attach::device::{default_mac, host_ifname};
+use crate::attach::workers::DeviceWorkers;
 use crate::http::Probe;
 use crate::ipam::{Ipam, Phase, Summary};
 use crate::kernel::KernelHandle;
@@ -29,6 +32,7 @@ use crate::metrics::{Metrics, Standing};
 use crate::plan::Mode;
 use crate::pods::show_mac;
 use crate::reconcile::{BgpView, Reconcile, View, Waiting};
+use crate::walk::{Question, walk};
 
 /// An owner that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,6 +53,8 @@ pub struct Observer {
     pub ipam: Ipam,
     /// The kernel's side.
     pub kernel: KernelHandle,
+    /// The threads that look into pods.
+    pub devices: DeviceWorkers,
     /// What is counted as it happens.
     pub metrics: Metrics,
 }
@@ -283,6 +289,7 @@ impl Observer {
                     mac: show_mac(&record.mac),
                     bandwidth: record.bandwidth,
                     host_ifname,
+                    netns: record.netns.clone(),
                     state: state.to_owned(),
                 }
             })
@@ -297,9 +304,52 @@ impl Observer {
             mac: show_mac(&default_mac(&pod.container_id, &pod.ifname)),
             bandwidth: Bandwidth::default(),
             host_ifname: pod.host_ifname.clone(),
+            netns: String::new(),
             state: "unrecorded".to_owned(),
         }));
         Ok(pods)
+    }
+
+    /// What becomes of a packet from a pod.
+    pub async fn path(
+        &self,
+        netns: OwnedFd,
+        container_id: &str,
+        destination: IpAddr,
+        source: Option<IpAddr>,
+    ) -> Result<Walk, Failure> {
+        let pods = self.pods().await?;
+        let interfaces: BTreeMap<String, String> = pods
+            .iter()
+            .filter(|pod| pod.container_id == container_id)
+            .map(|pod| (pod.ifname.clone(), pod.host_ifname.clone()))
+            .collect();
+        if interfaces.is_empty() {
+            let unknown =
+                format!("container {container_id} is not attached: `trunkline pods` lists those that are");
+            return Err(Failure::new(Code::UnknownContainer, unknown));
+        }
+        if source.is_some_and(|source| source.is_ipv4() != destination.is_ipv4()) {
+            let mixed =
+                "a packet's source and destination are of one family: give both as IPv4 or both as IPv6";
+            return Err(Failure::new(Code::InvalidContent, mixed));
+        }
+        let pods = pods.iter().map(|pod| (pod.host_ifname.clone(), pod.title())).collect();
+        let question = Question { destination, source, interfaces, pods };
+        let walked = self.devices.look(netns, move |host, pod| walk(host, pod, &question)).await;
+        let mut walk = walked.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+        let Some(source) = walk.source else { return Ok(walk) };
+        let nat = self.kernel.nat().await.map_err(|_| stopping())?;
+        let inside =
+            |prefixes: &BTreeSet<IpNet>, address| prefixes.iter().any(|prefix| prefix.contains(&address));
+        walk.masqueraded = inside(&nat.sources, source) && !inside(&nat.inside, destination);
+        if let Some(bgp) = self.view().await?.bgp {
+            let prefix = IpNet::from(source);
+            let explained = bgp.speaker.explain(prefix).await.map_err(|_| stopping())?;
+            let told = explained.peers.iter().filter(|peer| peer.standing == "advertised");
+            walk.advertised_to = told.map(|peer| peer.peer.to_string()).collect();
+        }
+        Ok(walk)
     }
 }
 

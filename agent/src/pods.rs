@@ -103,6 +103,7 @@ impl Pods {
             },
             mac,
             bandwidth: request.wanted.bandwidth,
+            netns: request.netns,
             pod: PodName { namespace: pod.namespace, name: pod.name, uid: pod.uid },
         };
         let (record, new) = self.ipam.reserve(reservation).await.map_err(ipam_failure)?;

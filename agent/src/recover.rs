@@ -138,6 +138,7 @@ mod tests {
             mac: [2, 0, 0, 0, 0, 1],
             mtu: None,
             bandwidth: Bandwidth::default(),
+            netns: String::new(),
             pod: PodName::default(),
         }
     }

@@ -155,6 +155,16 @@ impl Server {
                 answer(stream, outcome).await;
             }
             Query::Pods => answer(stream, observer.pods().await).await,
+            Query::Path { container_id, destination, source } => {
+                let outcome = match descriptor {
+                    Some(netns) => observer.path(netns, &container_id, destination, source).await,
+                    None => {
+                        let missing = "the pod's network namespace did not come with the question";
+                        Err(Failure::new(Code::InvalidContent, missing))
+                    }
+                };
+                answer(stream, outcome).await;
+            }
         }
     }
 }

@@ -16,7 +16,9 @@ use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHan
 use trunkline_agent::plan::{
     Attachment, KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
 };
+use trunkline_agent::walk::{Question, walk};
 use trunkline_api::attach::{Bandwidth, RateLimit};
+use trunkline_api::control::Stage;
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::types::{Family, FamilySet};
 
@@ -360,6 +362,110 @@ fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
         assert!(ip("link").contains(&ifb));
         assert!(runtime.block_on(node.workers.detach(host.to_owned())).unwrap());
         assert!(!ip("link").contains(&ifb));
+    });
+}
+
+/// The rules that a packet goes through, and what each means for it.
+fn standings(stage: &Stage) -> Vec<String> {
+    stage.rules.iter().map(|rule| format!("{} {}", rule.priority, rule.standing)).collect()
+}
+
+#[test]
+fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
+    isolated("a_packet_s_walk_is_what_the_kernel_does_with_it", |runtime| {
+        let node = node(runtime);
+        let router = namespace();
+        ip("link add up0 address 02:00:00:00:00:01 type veth peer name r0 address 02:00:00:00:00:02");
+        move_link("r0", &router);
+        for command in
+            ["addr add 192.0.3.2/24 dev up0", "addr add 2001:db8:3::2/64 dev up0", "link set up0 up"]
+        {
+            ip(command);
+        }
+        inside(&router, || {
+            ip("addr add 192.0.3.1/24 dev r0");
+            ip("link set r0 up");
+            ip("route add 10.1.0.0/16 via 192.0.3.2");
+            ip("addr add 198.51.100.1/32 dev lo");
+        });
+        ip("rule add pref 1030 iif up0 lookup 39998");
+        ip("rule add pref 1100 from 10.1.0.0/16 lookup 10000");
+        ip("route add default via 192.0.3.1 table 10000");
+        let (one, two) = (namespace(), namespace());
+        let spec_one = spec("one", &["10.1.0.1", "2001:db8::1"]);
+        let first = attach(runtime, &node, &one, &spec_one);
+        let second = attach(runtime, &node, &two, &spec("two", &["10.1.0.2", "2001:db8::2"]));
+        let walk = |destination: &str| {
+            let question = Question {
+                destination: destination.parse().unwrap(),
+                source: None,
+                interfaces: [("eth0".to_owned(), first.host_ifname.clone())].into(),
+                pods: [(second.host_ifname.clone(), "lab/two".to_owned())].into(),
+            };
+            let look = move |host: &mut _, pod: &mut _| walk(host, pod, &question);
+            runtime.block_on(node.workers.look(one.try_clone().unwrap(), look)).unwrap()
+        };
+
+        // Out by the router, which answers: then its address is known.
+        assert!(inside(&one, || ping("198.51.100.1")));
+        let out = walk("198.51.100.1");
+        assert_eq!(out.source, Some("10.1.0.1".parse().unwrap()));
+        assert_eq!(out.end, "out by up0 to 192.0.3.1");
+        let [pod, host] = &out.forth[..] else { panic!("{out:?}") };
+        assert_eq!((pod.place.as_str(), host.place.as_str()), ("pod", "node"));
+        let hop = &pod.route.as_ref().unwrap().hops[0];
+        assert_eq!(hop.gateway, Some("169.254.1.1".parse().unwrap()));
+        assert_eq!(
+            (hop.interface.as_str(), hop.mtu, hop.mac.as_deref(), hop.neighbour.as_deref()),
+            ("eth0", 1400, Some("ee:ee:ee:ee:ee:ee"), Some("permanent"))
+        );
+        assert_eq!(host.interface.as_ref(), Some(&first.host_ifname));
+        assert_eq!(standings(host), ["0 no route", "1000 no route", "1030 not for it", "1100 decides"]);
+        assert_eq!(host.rules[3].rule, "from 10.1.0.0/16 lookup 10000");
+        let route = host.route.as_ref().unwrap();
+        assert_eq!((route.table, route.prefix.prefix_len(), route.kind.as_str()), (10_000, 0, "unicast"));
+        let hop = &route.hops[0];
+        assert!(hop.taken && hop.mac.as_deref() == Some("02:00:00:00:00:02"), "{hop:?}");
+        let [back] = &out.back[..] else { panic!("{out:?}") };
+        assert_eq!(
+            (back.interface.as_deref(), standings(back)),
+            (Some("up0"), vec!["0 no route".to_owned(), "1000 decides".to_owned()])
+        );
+        assert_eq!(back.route.as_ref().unwrap().hops[0].interface, first.host_ifname);
+
+        // To the other pod, in both families.
+        for (destination, route) in [("10.1.0.2", "10.1.0.2/32"), ("2001:db8::2", "2001:db8::2/128")] {
+            let local = walk(destination);
+            assert_eq!(local.end, format!("into pod lab/two by {}", second.host_ifname));
+            let host = &local.forth[1];
+            assert_eq!(standings(host), ["0 no route", "1000 decides"]);
+            let met = host.route.as_ref().unwrap();
+            assert_eq!((met.table, met.prefix), (39_999, route.parse().unwrap()));
+            assert_eq!(met.hops[0].pod.as_deref(), Some("lab/two"));
+            assert_eq!(met.hops[0].neighbour.as_deref(), Some("permanent"));
+            assert_eq!(local.back[0].route.as_ref().unwrap().hops[0].interface, first.host_ifname);
+        }
+        // To the node, and to the pod itself.
+        let own = walk("192.0.2.1");
+        assert_eq!((own.end.as_str(), own.back[0].interface.as_ref()), ("the node itself", None));
+        assert_eq!(walk("10.1.0.1").end, "the pod itself: a local route");
+
+        // Two hops: both are shown, one is taken.
+        ip("route replace default table 10000 nexthop via 192.0.3.1 nexthop via 192.0.3.9");
+        let hops = walk("198.51.100.1").forth[1].route.clone().unwrap().hops;
+        assert_eq!((hops.len(), hops.iter().filter(|hop| hop.taken).count()), (2, 1), "{hops:?}");
+        assert!(hops.iter().any(|hop| hop.neighbour.is_none()), "nobody has spoken to 192.0.3.9: {hops:?}");
+
+        // What ends it is said.
+        ip("route add blackhole 203.0.113.0/24 table 10000");
+        let dropped = walk("203.0.113.1");
+        assert_eq!(dropped.end, "it is dropped on the node");
+        assert!(dropped.forth[1].refused.as_ref().unwrap().contains("blackhole"), "{dropped:?}");
+        inside(&one, || ip("route del default"));
+        let lost = walk("198.51.100.1");
+        assert_eq!(lost.end, "it does not leave the pod");
+        assert!(lost.forth[0].refused.as_ref().unwrap().contains("there is no route"), "{lost:?}");
+        assert_eq!(node.kernel.status().last_error, None);
     });
 }
 

@@ -12,6 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::Bandwidth;
 
+mod path;
+
+pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
+
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "query", rename_all = "lowercase")]
@@ -40,6 +44,16 @@ pub enum Query {
     Dump,
     /// The attached pods: `Reply<Vec<PodStatus>>`.
     Pods,
+    /// What becomes of a packet from a pod, whose network namespace comes with the request: `Reply<Walk>`.
+    Path {
+        /// The container.
+        container_id: String,
+        /// Where the packet goes.
+        destination: IpAddr,
+        /// Where it is from; the pod's kernel chooses if none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<IpAddr>,
+    },
 }
 
 /// What was dumped.
@@ -543,9 +557,23 @@ pub struct PodStatus {
     pub bandwidth: Bandwidth,
     /// The host's end.
     pub host_ifname: String,
+    /// Its network namespace's path when it was attached, where the runtime sees it; empty where that was not recorded.
+    #[serde(default)]
+    pub netns: String,
     /// `attaching`, `attached`, `broken` (its link is gone, its addresses are still taken), or `unrecorded` (in the
     /// kernel, not in the store).
     pub state: String,
+}
+
+impl PodStatus {
+    /// What people call it: `namespace/name`, or the container's ID where the runtime has no pods.
+    pub fn title(&self) -> String {
+        match (self.namespace.as_str(), self.name.as_str()) {
+            ("", "") => self.container_id.clone(),
+            ("", name) => name.to_owned(),
+            (namespace, name) => format!("{namespace}/{name}"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -565,6 +593,11 @@ mod tests {
             Query::Routes { table: Table::Advertised { peer } },
             Query::Explain { prefix: "2001:db8::/32".parse().unwrap() },
             Query::Pods,
+            Query::Path {
+                container_id: "c1".to_owned(),
+                destination: "2001:db8::1".parse().unwrap(),
+                source: None,
+            },
         ] {
             let request = Request::new(Command::Query(query));
             assert_eq!(Request::decode(&encode(&request).unwrap()).unwrap(), request);

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
-use trunkline_api::control::{AgentStatus, Explanation, Peer, PodStatus, Route};
+use trunkline_api::control::{AgentStatus, Explanation, Peer, PodStatus, Route, Walk};
 
 use crate::daemons;
 use crate::host::Host;
@@ -30,6 +30,10 @@ pub(crate) fn peers(host: &Host) -> Result<Vec<Peer>> {
 
 pub(crate) fn pods(host: &Host) -> Result<Vec<PodStatus>> {
     ask(host, &["pods"])
+}
+
+pub(crate) fn path(host: &Host, pod: &str, destination: IpAddr) -> Result<Walk> {
+    ask(host, &["pods", pod, "--path", &destination.to_string()])
 }
 
 pub(crate) fn routes(host: &Host) -> Result<Vec<Route>> {

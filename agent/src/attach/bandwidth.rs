@@ -138,12 +138,8 @@ fn is_limited(host: &mut Connection, link: &LinkInfo, limit: &RateLimit) -> Resu
 }
 
 fn redirect(host: &mut Connection, index: u32) -> Result<Option<u32>, DeviceError> {
-    let found = std::cell::Cell::new(None);
-    let mut batch = Batch::new();
-    batch.dump_ingress_filters(index);
-    let each = |_: u16, body: &[u8]| found.set(found.get().or(read_redirect(body)));
-    host.dump(&mut batch, || found.set(None), each).step("look for the limits")?;
-    Ok(found.get())
+    let filters = |batch: &mut Batch| batch.dump_ingress_filters(index);
+    Ok(host.list(filters, read_redirect).step("look for the limits")?.pop())
 }
 
 #[cfg(test)]

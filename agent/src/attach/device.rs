@@ -151,7 +151,7 @@ pub enum DeviceError {
 }
 
 /// A step's name for its error.
-pub(super) trait Step<T> {
+pub(crate) trait Step<T> {
     fn step(self, step: &'static str) -> Result<T, DeviceError>;
 }
 

@@ -50,6 +50,20 @@ impl DeviceWorkers {
         Ok(DeviceWorkers { shared: Arc::new(shared) })
     }
 
+    /// Looks at a pod from both sides: the host's socket, and one of the pod's namespace.
+    pub async fn look<T: Send + 'static>(
+        &self,
+        netns: OwnedFd,
+        look: impl FnOnce(&mut Connection, &mut Connection) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Result<T, DeviceError> {
+        self.run(move |host| {
+            netns::enter(netns.as_fd()).map_err(DeviceError::Namespace)?;
+            let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
+            look(host, &mut pod)
+        })
+        .await
+    }
+
     /// Makes the device of `spec`, or completes what is there of it.
     pub async fn attach(&self, netns: OwnedFd, spec: DeviceSpec) -> Result<Device, DeviceError> {
         self.run(move |host| {
@@ -77,12 +91,7 @@ impl DeviceWorkers {
 
     /// Looks whether the device of `spec` is whole, the host's routes and neighbours included.
     pub async fn check(&self, netns: OwnedFd, spec: DeviceSpec) -> Result<Device, DeviceError> {
-        self.run(move |host| {
-            netns::enter(netns.as_fd()).map_err(DeviceError::Namespace)?;
-            let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
-            check::check_device(host, &mut pod, &spec)
-        })
-        .await
+        self.look(netns, move |host, pod| check::check_device(host, pod, &spec)).await
     }
 
     async fn run<T: Send + 'static>(

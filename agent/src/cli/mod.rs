@@ -6,9 +6,11 @@
 pub mod client;
 pub mod show;
 pub mod table;
+pub mod walk;
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +19,9 @@ use anyhow::Context;
 use ipnet::IpNet;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use trunkline_api::control::{AgentStatus, DumpDone, Explanation, Peer, PodStatus, Query, Route, Table};
+use trunkline_api::control::{
+    AgentStatus, DumpDone, Explanation, Peer, PodStatus, Query, Route, Table, Walk,
+};
 use trunkline_bgp::types::PeerKey;
 
 /// Pod networking on the real network: the node's agent, and what an operator asks of it.
@@ -72,7 +76,24 @@ pub enum Command {
         ask: Ask,
     },
     /// Attached pods and their addresses.
-    Pods(Ask),
+    Pods {
+        /// Only these: by name, `namespace/name`, container ID (its beginning will do) or address.
+        #[arg(value_name = "POD")]
+        pod: Option<String>,
+        /// What becomes of a packet from POD to DST: the rules, routes and neighbours that it meets in the pod and on this node, and the way
+        /// back, as the kernel says.
+        #[arg(long, value_name = "DST", requires = "pod")]
+        path: Option<IpAddr>,
+        /// With --path: the packet's source address. Otherwise the pod's kernel chooses.
+        #[arg(long, value_name = "ADDRESS", requires = "path")]
+        from: Option<IpAddr>,
+        /// With --path: the pod's network namespace, if it is no longer where the runtime had it.
+        #[arg(long, value_name = "FILE", requires = "path")]
+        netns: Option<PathBuf>,
+        /// How to ask.
+        #[command(flatten)]
+        ask: Ask,
+    },
 }
 
 /// How to ask the agent.
@@ -124,16 +145,59 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             let routes: Vec<Route> = client::ask(&ask.socket, Query::Routes { table })?;
             print(ask.output, &routes, |routes| show::routes(routes))
         }
-        Command::Pods(ask) => {
-            let pods: Vec<PodStatus> = client::ask(&ask.socket, Query::Pods)?;
-            print(ask.output, &pods, |pods| show::pods(pods))
+        Command::Pods { pod, path, from, netns, ask } => {
+            let mut pods: Vec<PodStatus> = client::ask(&ask.socket, Query::Pods)?;
+            pods.retain(|status| pod.as_ref().is_none_or(|pod| names(pod, status)));
+            match (path, pod) {
+                (Some(destination), Some(pod)) => {
+                    let (container_id, netns) = one(&pods, &pod, netns)?;
+                    let question = Query::Path { container_id, destination, source: from };
+                    let walked: Walk = client::ask_into(&ask.socket, question, netns.as_fd())?;
+                    print(ask.output, &walked, walk::walk)
+                }
+                _ => print(ask.output, &pods, |pods| show::pods(pods)),
+            }
         }
     }
 }
 
+/// Whether an operator who wrote this means the pod.
+fn names(written: &str, pod: &PodStatus) -> bool {
+    let address = written.parse().is_ok_and(|address| pod.addresses.contains(&address));
+    address || written == pod.name || written == pod.title() || pod.container_id.starts_with(written)
+}
+
+/// The container that these interfaces are of, and its network namespace. It is opened here and not by the agent, which may live in another
+/// mount namespace.
+fn one(pods: &[PodStatus], written: &str, netns: Option<PathBuf>) -> anyhow::Result<(String, File)> {
+    let Some(first) = pods.first() else {
+        anyhow::bail!("no pod {written} is attached here: `trunkline pods` lists those that are")
+    };
+    if let Some(other) = pods.iter().find(|pod| pod.container_id != first.container_id) {
+        let titles = [first, other].map(|pod| format!("{} ({})", pod.title(), pod.container_id));
+        anyhow::bail!("{written} is several pods: name one of {} by its container ID", titles.join(", "))
+    }
+    let path = match netns {
+        Some(path) => path,
+        None if first.netns.is_empty() => anyhow::bail!(
+            "where the network namespace of {} is was not recorded: name it with --netns, /proc/PID/ns/net of one of its processes will do",
+            first.title()
+        ),
+        None => PathBuf::from(&first.netns),
+    };
+    let file = File::open(&path).with_context(|| {
+        format!(
+            "the network namespace of {}, {}, cannot be opened: name it with --netns, /proc/PID/ns/net of one of its processes will do",
+            first.title(),
+            path.display()
+        )
+    })?;
+    Ok((first.container_id.clone(), file))
+}
+
 /// A prefix, or an address for its host route; host bits are taken off.
 fn prefix(text: &str) -> Result<IpNet, String> {
-    let prefix = text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from));
+    let prefix = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     prefix
         .map(|prefix| prefix.trunc())
         .map_err(|_| "write a prefix such as 10.0.0.0/8, or an address".to_owned())
@@ -192,6 +256,8 @@ mod tests {
             "trunkline routes --explain 10.0.0.0/8 -o json",
             "trunkline routes --explain 2001:db8::1",
             "trunkline pods --socket /x -o table",
+            "trunkline pods default/web-0",
+            "trunkline pods web-0 --path 192.0.2.1 --from 10.0.0.7 --netns /run/netns/x -o json",
         ] {
             Cli::try_parse_from(good.split(' ')).unwrap();
         }
@@ -199,6 +265,8 @@ mod tests {
             "trunkline",
             "trunkline routes --received 1.2.3.4 --advertised 1.2.3.4",
             "trunkline routes --received tor1",
+            "trunkline pods --path 192.0.2.1",
+            "trunkline pods web-0 --from 192.0.2.1",
         ] {
             Cli::try_parse_from(bad.split(' ')).unwrap_err();
         }

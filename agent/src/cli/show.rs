@@ -399,13 +399,9 @@ pub fn pods(pods: &[PodStatus]) -> String {
         "STATE",
     ]);
     for pod in pods {
-        let name = match (pod.namespace.as_str(), pod.name.as_str()) {
-            ("", name) => name.to_owned(),
-            (namespace, name) => format!("{namespace}/{name}"),
-        };
         let addresses: Vec<String> = pod.addresses.iter().map(IpAddr::to_string).collect();
         columns.row([
-            name,
+            if pod.name.is_empty() { String::new() } else { pod.title() },
             pod.container_id.chars().take(12).collect(),
             pod.ifname.clone(),
             pod.network.clone(),

@@ -43,6 +43,8 @@ pub struct Reservation {
     pub mac: [u8; 6],
     /// Its bandwidth limits.
     pub bandwidth: Bandwidth,
+    /// Path of the container's network namespace.
+    pub netns: String,
     /// The pod.
     pub pod: PodName,
 }
@@ -280,7 +282,7 @@ impl Owner {
                 cursors.push((assigned.subnet.clone(), before));
             }
         }
-        let Reservation { key, conf_name, wish: _, mac, bandwidth, pod } = reservation;
+        let Reservation { key, conf_name, wish: _, mac, bandwidth, netns, pod } = reservation;
         let record = Record {
             key: key.clone(),
             phase: Phase::Attaching,
@@ -290,6 +292,7 @@ impl Owner {
             addresses,
             mac,
             bandwidth,
+            netns,
             mtu: None,
             pod,
         };

@@ -34,6 +34,7 @@ fn reservation(container_id: &str) -> Reservation {
         wish: Wish::default(),
         mac: [2, 0, 0, 0, 0, 1],
         bandwidth: Bandwidth::default(),
+        netns: String::new(),
         pod: PodName::default(),
     }
 }

@@ -87,6 +87,9 @@ pub struct Record {
     /// Its bandwidth limits.
     #[serde(default, skip_serializing_if = "Bandwidth::is_empty")]
     pub bandwidth: Bandwidth,
+    /// Path of the network namespace, where the runtime sees it: for people, never opened.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub netns: String,
     /// The pod.
     #[serde(default)]
     pub pod: PodName,

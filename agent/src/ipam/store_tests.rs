@@ -28,6 +28,7 @@ fn record(container_id: &str, phase: Phase, address: &str) -> Record {
         mac: [2, 0x12, 0x34, 0, 0, 1],
         mtu: None,
         bandwidth: Bandwidth::default(),
+        netns: String::new(),
         pod: PodName::default(),
     }
 }

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, FamilySet};
 
-use crate::plan::{Host, KernelPlan, PodPlan};
+use crate::plan::{Host, KernelPlan, NatRules, PodPlan};
 
 mod events;
 mod nat;
@@ -163,6 +163,7 @@ enum Command {
     Release(Family, Reply<Result<(), KernelError>>),
     Devices(Reply<Vec<OwnDevice>>),
     Installed(Reply<usize>),
+    Nat(Reply<NatRules>),
     Resync(Reply<Result<usize, KernelError>>),
 }
 
@@ -242,6 +243,11 @@ impl KernelHandle {
     /// How many of the wanted routes are installed. Looks at each: for status and scrapes.
     pub async fn installed(&self) -> Result<usize, KernelError> {
         self.ask(Command::Installed).await
+    }
+
+    /// What is masqueraded.
+    pub async fn nat(&self) -> Result<NatRules, KernelError> {
+        self.ask(Command::Nat).await
     }
 
     /// Scans, compares and repairs. How much had to be repaired.

@@ -298,6 +298,9 @@ impl Owner {
             Command::Installed(reply) => {
                 let _ = reply.send(self.routes.values().filter(|entry| entry.installed.is_some()).count());
             }
+            Command::Nat(reply) => {
+                let _ = reply.send(self.plan.nat.clone());
+            }
             Command::Resync(reply) => {
                 let result = self.rescan();
                 self.report();

@@ -1,9 +1,9 @@
-//! What a pod may have beside its addresses: bandwidth limits.
+//! What a pod may have beside its addresses, and what the operator may ask about it.
 
 use std::net::IpAddr;
 use std::process::Child;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -13,11 +13,18 @@ use crate::cni::{self, Sandbox};
 use crate::shell::{Seen, cmd, wait_for};
 use crate::{client, packages};
 
-pub(super) const TESTS: &[Test] = &[Test {
-    name: "attach/bandwidth",
-    about: "limits of the bandwidth capability hold both ways, over a restart of the agent too, and go with the pod",
-    run: bandwidth,
-}];
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "attach/bandwidth",
+        about: "limits of the bandwidth capability hold both ways, over a restart of the agent too, and go with the pod",
+        run: bandwidth,
+    },
+    Test {
+        name: "attach/path",
+        about: "trunkline pods POD --path DST says which way packets go: out, to another pod, and back",
+        run: path,
+    },
+];
 
 /// iperf3's server in a pod, until the value is dropped.
 struct Server(Child);
@@ -118,5 +125,38 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
         ensure!(left.is_empty(), "still there: {left}");
         let mbit = |rates: [f64; 2]| format!("{:.1} in, {:.1} out", rates[0] / 1e6, rates[1] / 1e6);
         passed(format!("limits 20 in, 8 out: {} Mbit/s; without: {}", mbit(seen), mbit(unlimited)))
+    })
+}
+
+fn path(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let (pod, attached) = bed.attached("asks", "rack1")?;
+        let (_other, other) = bed.attached("asked", "global")?;
+        // A name of the pod, a container ID and an address all name it.
+        let source = attached.addresses[0];
+        for name in ["lab/node1-asks", "node1-asks", &pod.container_id, &source.to_string()] {
+            let walk = client::path(bed.node()?, name, "192.0.2.10".parse()?)?;
+            ensure!(walk.source == Some(source) && walk.end.starts_with("out by "), "{walk:?}");
+            let [_, node] = &walk.forth[..] else { bail!("{walk:?}") };
+            let route = node.route.as_ref().context("no route out")?;
+            ensure!(route.hops.len() == 2 && route.table >= 10_000, "not by both ToRs: {route:?}");
+            ensure!(route.hops.iter().filter(|hop| hop.taken).count() == 1, "{route:?}");
+            let [back] = &walk.back[..] else { bail!("{walk:?}") };
+            let back = back.route.as_ref().context("no route back")?;
+            ensure!(back.hops[0].pod.as_deref() == Some("lab/node1-asks"), "{back:?}");
+            ensure!(walk.advertised_to.len() == 2, "{:?}", walk.advertised_to);
+        }
+        let inside = client::path(bed.node()?, "lab/node1-asks", other.addresses[0])?;
+        ensure!(inside.end.starts_with("into pod lab/node1-asked by tl"), "{inside:?}");
+        let text = bed.node()?.run("trunkline", ["pods", "node1-asks", "--path", "192.0.2.10"])?;
+        for words in ["in the pod", "lookup 39999", "no route", "decides", "the way back", "is advertised to"]
+        {
+            ensure!(text.contains(words), "it does not say {words:?}: {text}");
+        }
+        let unknown = bed.node()?.run("trunkline", ["pods", "nobody", "--path", "192.0.2.10"]);
+        let error = format!("{:#}", unknown.err().context("a pod that is not there has a path")?);
+        ensure!(error.contains("no pod nobody"), "{error}");
+        passed(inside.end)
     })
 }

@@ -20,6 +20,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 mod ipvlan;
 mod links;
+pub mod lookup;
 pub mod message;
 pub mod objects;
 pub mod tc;

@@ -116,7 +116,7 @@ pub struct RuleInfo {
     pub rule: Rule,
 }
 
-fn family_of(address: IpAddr) -> AddressFamily {
+pub(super) fn family_of(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
@@ -588,7 +588,7 @@ pub fn read_neighbour(body: &[u8]) -> Option<NeighbourInfo> {
     Some(NeighbourInfo { protocol, entry })
 }
 
-fn ip(address: &RouteAddress) -> Option<IpAddr> {
+pub(super) fn ip(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
         RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
@@ -597,7 +597,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 impl Hop {
-    fn take(&mut self, attribute: &RouteAttribute) {
+    pub(super) fn take(&mut self, attribute: &RouteAttribute) {
         match attribute {
             RouteAttribute::Oif(index) => self.ifindex = Some(*index),
             RouteAttribute::Gateway(gateway) => self.gateway = ip(gateway),

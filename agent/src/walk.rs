@@ -1,0 +1,274 @@
+//! The walk of a packet from a pod, for `trunkline pods NAME --path DST`: the kernel is asked at each place where it would look up a route.
+//!
+//! ```text
+//!   pod's namespace                       node
+//!   rules, route, neighbour ──pair──► iif tl…: rules, route, neighbour ──► out, or into another pod, or the node itself
+//!           └── IPVLAN slave ──► straight onto the link below
+//!                                         ◄── iif of the way out: rules, route ── the way back
+//! ```
+//!
+//! **Nothing is derived from the plan**: a rule or route that somebody else put there, a neighbour that does not answer and a strict reverse
+//! path check show as what they do. Which route is taken, and which of several hops, is the kernel's own answer (RTM_GETROUTE with
+//! source and incoming interface, which runs the whole of its input path). Only the rules are matched here, to say how it came to that table:
+//! the first that is for the packet and leads to the table of the answer decided; those before it that are for the packet have nothing for it.
+//!
+//! What is not seen: netfilter (but for the node's own NAT), marks that somebody sets on the way, and eBPF programs.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use netlink_packet_route::route::RouteType;
+use trunkline_api::control::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
+use trunkline_bgp::types::Family;
+
+use crate::attach::device::{DeviceError, Step as _};
+use crate::kernel::netlink::lookup::{self, Found, Match, Packet, kind_name};
+use crate::kernel::netlink::objects::{self, LinkInfo};
+use crate::kernel::netlink::{Batch, Connection, Outcome, Refusal};
+use crate::plan::Hop;
+use crate::pods::show_mac;
+
+const STEP: &str = "follow the packet";
+
+/// Which packet, and what is known of pods.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Where it goes.
+    pub destination: IpAddr,
+    /// Where it is from; the pod's kernel chooses if none.
+    pub source: Option<IpAddr>,
+    /// The pod's own interfaces: the host's end of each.
+    pub interfaces: BTreeMap<String, String>,
+    /// Pods' names, by the host's end.
+    pub pods: BTreeMap<String, String>,
+}
+
+/// Follows the packet there and, where that is known, its answer back.
+pub fn walk(host: &mut Connection, pod: &mut Connection, question: &Question) -> Result<Walk, DeviceError> {
+    let destination = question.destination;
+    let mut walk = Walk {
+        source: question.source,
+        destination,
+        forth: Vec::new(),
+        end: String::new(),
+        masqueraded: false,
+        back: Vec::new(),
+        advertised_to: Vec::new(),
+    };
+    let mut inside = Side { place: "pod", connection: pod, question };
+    if walk.source.is_none() {
+        walk.source = inside.chosen_source()?;
+    }
+    let packet = Packet { destination, source: walk.source, iif: None };
+    let (stage, way) = inside.look_up(&packet, None)?;
+    walk.forth.push(stage);
+    let end = |walk: Walk, end: String| Ok(Walk { end, ..walk });
+    let Some(way) = way else { return end(walk, "it does not leave the pod".to_owned()) };
+    let Some(link) = way.link else {
+        return end(walk, format!("the pod itself: a {} route", kind_name(way.kind)));
+    };
+    let mut node = Side { place: "node", connection: host, question };
+    if link.kind.as_deref() == Some("ipvlan") {
+        let below = match link.peer {
+            Some(index) => node.link(index)?.map(|link| link.name),
+            None => None,
+        };
+        let below = below.unwrap_or_else(|| "a link that is not in the node's namespace".to_owned());
+        return end(walk, format!("straight onto {below}, past the node's own routing"));
+    }
+    let host_end = match question.interfaces.get(&link.name) {
+        Some(name) => node.link_named(name)?,
+        None => {
+            return end(
+                walk,
+                format!("out by {}, which is not Trunkline's: its other end is not known", link.name),
+            );
+        }
+    };
+    let Some(host_end) = host_end.filter(|end| end.peer == Some(link.index)) else {
+        return end(walk, format!("{} does not lead to this node", link.name));
+    };
+
+    let packet = Packet { iif: Some(host_end.index), ..packet };
+    let (stage, way) = node.look_up(&packet, Some(&host_end.name))?;
+    walk.forth.push(stage);
+    let Some(way) = way else { return end(walk, "it is dropped on the node".to_owned()) };
+    let ended = match (&way.link, way.kind) {
+        (_, RouteType::Local) => "the node itself".to_owned(),
+        (None, kind) => format!("the node drops it: a {} route", kind_name(kind)),
+        (Some(link), _) => match (question.pods.get(&link.name), way.gateway) {
+            (Some(pod), _) => format!("into pod {pod} by {}", link.name),
+            (None, Some(gateway)) => format!("out by {} to {gateway}", link.name),
+            (None, None) => format!("out by {} to {destination} itself", link.name),
+        },
+    };
+    // What is for the node itself is answered from there; the rest comes back as it went.
+    let back_by = way.link.filter(|_| way.kind != RouteType::Local);
+    if let Some(source) = walk.source
+        && (back_by.is_some() || way.kind == RouteType::Local)
+    {
+        let answer = Packet {
+            destination: source,
+            source: Some(destination),
+            iif: back_by.as_ref().map(|link| link.index),
+        };
+        let (stage, _) = node.look_up(&answer, back_by.as_ref().map(|link| link.name.as_str()))?;
+        walk.back.push(stage);
+    }
+    end(walk, ended)
+}
+
+/// One network namespace.
+struct Side<'a> {
+    place: &'static str,
+    connection: &'a mut Connection,
+    question: &'a Question,
+}
+
+/// How a packet goes on.
+struct Way {
+    kind: RouteType,
+    gateway: Option<IpAddr>,
+    /// None of a route that leads nowhere.
+    link: Option<LinkInfo>,
+}
+
+impl Side<'_> {
+    fn chosen_source(&mut self) -> Result<Option<IpAddr>, DeviceError> {
+        let packet = Packet { destination: self.question.destination, source: None, iif: None };
+        let mut batch = Batch::new();
+        batch.look_up(&packet, false);
+        Ok(found(&self.connection.run(&mut batch).step(STEP)?, 0).and_then(|found| found.source))
+    }
+
+    /// One look-up, `iif` being the name of the interface that the packet came in by.
+    fn look_up(&mut self, packet: &Packet, iif: Option<&str>) -> Result<(Stage, Option<Way>), DeviceError> {
+        let mut batch = Batch::new();
+        batch.look_up(packet, true);
+        batch.look_up(packet, false);
+        let outcome = self.connection.run(&mut batch).step(STEP)?;
+        // The route tells of all hops; whether the packet is let through, and which hop it takes, only the second answer.
+        let (route, taken) = (found(&outcome, 0), found(&outcome, 1));
+        let refused = outcome.refusals.last().map(|refusal| in_words(refusal, packet));
+        let table = route.as_ref().filter(|_| refused.is_none()).map(|route| route.table);
+        let mut stage = Stage {
+            place: self.place.to_owned(),
+            interface: iif.map(str::to_owned),
+            rules: self.rules(packet, iif, table)?,
+            route: None,
+            refused,
+        };
+        let (Some(route), Some(taken)) = (route, taken) else { return Ok((stage, None)) };
+        let taken_hop = taken.hops.first().copied();
+        let leads_on = taken.kind == RouteType::Unicast;
+        let mut hops = Vec::new();
+        for hop in route.hops.iter().filter(|_| leads_on) {
+            let same = |taken: Hop| (taken.ifindex, taken.gateway) == (hop.ifindex, hop.gateway);
+            let is_taken = route.hops.len() == 1 || taken_hop.is_some_and(same);
+            hops.extend(self.hop(hop, packet.destination, is_taken)?);
+        }
+        stage.route =
+            Some(WalkRoute { prefix: route.prefix, table: route.table, kind: kind_name(taken.kind), hops });
+        if stage.refused.is_some() {
+            return Ok((stage, None));
+        }
+        let link = match taken_hop.and_then(|hop| hop.ifindex).filter(|_| leads_on) {
+            Some(index) => self.link(index)?,
+            None => None,
+        };
+        let gateway = taken_hop.and_then(|hop| hop.gateway);
+        Ok((stage, Some(Way { kind: taken.kind, gateway, link })))
+    }
+
+    /// The rules up to the one that led to `table`; all of them where none did.
+    fn rules(
+        &mut self,
+        packet: &Packet,
+        iif: Option<&str>,
+        table: Option<u32>,
+    ) -> Result<Vec<WalkRule>, DeviceError> {
+        let family = Family::of(&packet.destination.into());
+        let there =
+            self.connection.list(|batch| batch.dump_rules(family), lookup::read_any_rule).step(STEP)?;
+        let mut rules = Vec::new();
+        for rule in there {
+            let matches = rule.matches(packet, iif);
+            let decides = matches != Match::No && table.is_some() && rule.table == table;
+            let standing = match matches {
+                _ if decides => "decides",
+                Match::Yes if rule.table.is_some() => "no route",
+                Match::Yes => "for it",
+                Match::No => "not for it",
+                Match::Unknown => "unknown",
+            };
+            rules.push(WalkRule { priority: rule.priority, rule: rule.text, standing: standing.to_owned() });
+            if decides {
+                break;
+            }
+        }
+        Ok(rules)
+    }
+
+    fn hop(&mut self, hop: &Hop, destination: IpAddr, taken: bool) -> Result<Option<WalkHop>, DeviceError> {
+        let Some(index) = hop.ifindex else { return Ok(None) };
+        let Some(link) = self.link(index)? else { return Ok(None) };
+        let mut batch = Batch::new();
+        batch.get_neighbour(index, hop.gateway.unwrap_or(destination));
+        let outcome = self.connection.run(&mut batch).step(STEP)?;
+        let neighbour = outcome.replies.iter().find_map(|(_, _, body)| lookup::read_neighbour_state(body));
+        let about = match (link.kind.as_deref(), link.vlan_id, link.peer) {
+            (Some("vlan"), Some(id), Some(parent)) => {
+                let parent = self.link(parent)?.map_or_else(|| "?".to_owned(), |parent| parent.name);
+                Some(format!("VLAN {id} of {parent}"))
+            }
+            (Some("veth") | None, ..) => None,
+            (Some(kind), ..) => Some(kind.to_owned()),
+        };
+        Ok(Some(WalkHop {
+            gateway: hop.gateway,
+            pod: self.question.pods.get(&link.name).filter(|_| self.place == "node").cloned(),
+            link: about,
+            mtu: link.mtu,
+            mac: neighbour.and_then(|(mac, _)| mac).map(|mac| show_mac(&mac)),
+            neighbour: neighbour.map(|(_, state)| state.to_owned()),
+            interface: link.name,
+            taken,
+        }))
+    }
+
+    fn link(&mut self, index: u32) -> Result<Option<LinkInfo>, DeviceError> {
+        self.ask_link(|batch| batch.get_link_at(index))
+    }
+
+    fn link_named(&mut self, name: &str) -> Result<Option<LinkInfo>, DeviceError> {
+        self.ask_link(|batch| batch.get_link(name))
+    }
+
+    fn ask_link(&mut self, request: impl FnOnce(&mut Batch)) -> Result<Option<LinkInfo>, DeviceError> {
+        let mut batch = Batch::new();
+        request(&mut batch);
+        let outcome = self.connection.run(&mut batch).step(STEP)?;
+        Ok(outcome.replies.iter().find_map(|(_, _, body)| objects::read_link(body)))
+    }
+}
+
+/// The answer to one look-up of a batch.
+fn found(outcome: &Outcome, index: usize) -> Option<Found> {
+    outcome.replies.iter().find(|(at, ..)| *at == index).and_then(|(.., body)| lookup::read_found(body))
+}
+
+/// What the kernel means by refusing a packet.
+fn in_words(refusal: &Refusal, packet: &Packet) -> String {
+    let came_in = packet.iif.is_some();
+    let meaning = match refusal.errno {
+        libc::ENETUNREACH => "there is no route",
+        libc::EHOSTUNREACH if came_in => "there is no route, or an unreachable one, or forwarding is off",
+        libc::EHOSTUNREACH => "an unreachable route",
+        libc::EACCES => "a prohibit route",
+        libc::EXDEV => "the reverse path check (rp_filter): the source is not reached by this interface",
+        libc::EINVAL if came_in => "a blackhole route, or addresses that cannot come in here",
+        libc::EINVAL => "a blackhole route, or a source that is not this place's",
+        _ => return refusal.to_string(),
+    };
+    format!("{meaning} ({})", std::io::Error::from_raw_os_error(refusal.errno))
+}
