@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod attach;
+mod bpf;
 pub mod cli;
 pub mod config;
 pub mod http;
@@ -19,3 +20,4 @@ pub mod server;
 pub mod socket;
 pub mod source;
 pub mod walk;
+pub mod wire;

@@ -16,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::netlink::message::{self, Message};
 use super::netlink::objects::PROTOCOL;
+use crate::bpf;
 
 /// The listening socket.
 pub(super) struct Events {
@@ -103,26 +104,20 @@ impl AsRawFd for Events {
 /// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12) and `rtmsg` (destination length 16 + 1, protocol 16 + 5); BPF
 /// loads in network order, so that host-order constants are swapped here.
 fn filter(own_port: u32) -> [SockFilter; 13] {
-    const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-    const LOAD_HALF: u16 = 0x28;
-    const LOAD_OCTET: u16 = 0x30;
-    const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-    const ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
-    const RETURN: u16 = 0x06;
     let half = |value: u16| u32::from(value.to_be());
     [
-        SockFilter::new(LOAD_WORD, 0, 0, 12),
-        SockFilter::new(EQUAL, 10, 0, own_port.to_be()), // own: drop
-        SockFilter::new(LOAD_HALF, 0, 0, 4),
-        SockFilter::new(EQUAL, 3, 0, half(libc::RTM_DELROUTE)), // to the length
-        SockFilter::new(EQUAL, 0, 6, half(libc::RTM_NEWROUTE)), // no route: keep
-        SockFilter::new(LOAD_HALF, 0, 0, 6),
-        SockFilter::new(ANY_BIT, 4, 0, half(libc::NLM_F_REPLACE as u16)),
-        SockFilter::new(LOAD_OCTET, 0, 0, 17),
-        SockFilter::new(EQUAL, 2, 0, 0), // a default route: keep
-        SockFilter::new(LOAD_OCTET, 0, 0, 21),
-        SockFilter::new(EQUAL, 0, 1, u32::from(PROTOCOL)),
-        SockFilter::new(RETURN, 0, 0, u32::MAX),
-        SockFilter::new(RETURN, 0, 0, 0),
+        bpf::load_word(12),
+        bpf::equal(own_port.to_be(), 10, 0), // own: drop
+        bpf::load_half(4),
+        bpf::equal(half(libc::RTM_DELROUTE), 3, 0), // to the length
+        bpf::equal(half(libc::RTM_NEWROUTE), 0, 6), // no route: keep
+        bpf::load_half(6),
+        bpf::any_bit(half(libc::NLM_F_REPLACE as u16), 4, 0),
+        bpf::load_octet(17),
+        bpf::equal(0, 2, 0), // a default route: keep
+        bpf::load_octet(21),
+        bpf::equal(u32::from(PROTOCOL), 0, 1),
+        bpf::KEEP,
+        bpf::DROP,
     ]
 }

@@ -1,0 +1,194 @@
+//! ARP (RFC 826) for IPv4 on Ethernet, as the checks need it.
+//!
+//! Three uses of one packet: a *request* asks who has an address; a *probe* is a request whose sender address is 0.0.0.0, so that it
+//! changes nobody's table (RFC 5227 §1.1); an *announcement* is a request or a reply whose sender and target are the same
+//! address. Done of RFC 5227: probes (§2.1.1), announcements (§2.3). Not: its times (see [`super::check`]), and the defence of an
+//! address later on (§2.4), which is for the kernel that has it.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::frame::{self, BROADCAST, Heard, Kind, Mac};
+
+/// Ethernet's type of ARP.
+pub(super) const ETHER_TYPE: u16 = 0x0806;
+
+/// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
+const PREAMBLE: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
+/// What a packet is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Request,
+    Reply,
+}
+
+/// A packet's four addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packet {
+    pub(super) operation: Operation,
+    pub(super) sender_mac: Mac,
+    pub(super) sender: Ipv4Addr,
+    pub(super) target_mac: Mac,
+    pub(super) target: Ipv4Addr,
+}
+
+/// The frame that asks everybody who has `target`; from 0.0.0.0 it is a probe.
+pub(super) fn request(mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    let packet =
+        Packet { operation: Operation::Request, sender_mac: mac, sender, target_mac: [0; 6], target };
+    frame::encode(BROADCAST, mac, ETHER_TYPE, &encode(&packet))
+}
+
+/// The frames that tell everybody who has `address`: a request, as RFC 5227 §3 wants it, and a reply, because there are devices that
+/// learn from one kind only.
+pub(super) fn announcements(mac: Mac, address: Ipv4Addr) -> [Vec<u8>; 2] {
+    let reply = Packet {
+        operation: Operation::Reply,
+        sender_mac: mac,
+        sender: address,
+        target_mac: BROADCAST,
+        target: address,
+    };
+    [request(mac, address, address), frame::encode(BROADCAST, mac, ETHER_TYPE, &encode(&reply))]
+}
+
+/// What a frame says of an address; `None` if it is no ARP of IPv4 on Ethernet, or says nothing of any.
+pub(super) fn hear(frame: &[u8]) -> Option<Heard> {
+    let (destination, _, payload) = frame::decode(frame, ETHER_TYPE)?;
+    let packet = decode(payload)?;
+    let (address, kind) = match (packet.operation, packet.sender.is_unspecified()) {
+        (Operation::Request, true) => (packet.target, Kind::Probe),
+        (Operation::Request, false) => (packet.sender, Kind::Use),
+        (Operation::Reply, false) => (packet.sender, Kind::Answer),
+        (Operation::Reply, true) => return None,
+    };
+    Some(Heard { address: IpAddr::V4(address), mac: packet.sender_mac, kind, destination })
+}
+
+fn encode(packet: &Packet) -> [u8; 28] {
+    let mut octets = [0; 28];
+    octets[..6].copy_from_slice(&PREAMBLE);
+    octets[7] = match packet.operation {
+        Operation::Request => 1,
+        Operation::Reply => 2,
+    };
+    octets[8..14].copy_from_slice(&packet.sender_mac);
+    octets[14..18].copy_from_slice(&packet.sender.octets());
+    octets[18..24].copy_from_slice(&packet.target_mac);
+    octets[24..].copy_from_slice(&packet.target.octets());
+    octets
+}
+
+/// Frames are padded to 60 octets on the way, so that more may follow.
+fn decode(payload: &[u8]) -> Option<Packet> {
+    let octets: &[u8; 28] = payload.first_chunk()?;
+    let operation = match (&octets[..6], &octets[6..8]) {
+        (preamble, [0, 1]) if preamble == PREAMBLE => Operation::Request,
+        (preamble, [0, 2]) if preamble == PREAMBLE => Operation::Reply,
+        _ => return None,
+    };
+    let address = |from: usize| Ipv4Addr::from(std::array::from_fn(|index| octets[from + index]));
+    Some(Packet {
+        operation,
+        sender_mac: frame::mac(&octets[8..]),
+        sender: address(14),
+        target_mac: frame::mac(&octets[18..]),
+        target: address(24),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 7];
+    const OTHER: Mac = [2, 0, 0, 0, 0, 9];
+
+    fn ip(text: &str) -> Ipv4Addr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_probe_is_the_octets_of_rfc_5227() {
+        let probe = request(MAC, Ipv4Addr::UNSPECIFIED, ip("10.10.0.7"));
+        #[rustfmt::skip]
+        let octets = [
+            0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 7, 0x08, 0x06,
+            0, 1, 8, 0, 6, 4, 0, 1,
+            2, 0, 0, 0, 0, 7, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 10, 10, 0, 7,
+        ];
+        assert_eq!(probe, octets);
+    }
+
+    #[test]
+    fn what_each_packet_says() {
+        let said = |operation, sender: &str, target: &str| {
+            let packet = Packet {
+                operation,
+                sender_mac: OTHER,
+                sender: ip(sender),
+                target_mac: MAC,
+                target: ip(target),
+            };
+            hear(&frame::encode(MAC, OTHER, ETHER_TYPE, &encode(&packet)))
+                .map(|heard| (heard.address.to_string(), heard.kind))
+        };
+        let is = |address: &str, kind| Some((address.to_owned(), kind));
+        assert_eq!(said(Operation::Reply, "10.10.0.1", "0.0.0.0"), is("10.10.0.1", Kind::Answer));
+        assert_eq!(said(Operation::Request, "10.10.0.9", "10.10.0.1"), is("10.10.0.9", Kind::Use));
+        assert_eq!(said(Operation::Request, "0.0.0.0", "10.10.0.9"), is("10.10.0.9", Kind::Probe));
+        assert_eq!(said(Operation::Reply, "0.0.0.0", "10.10.0.9"), None);
+        let whom: Vec<_> = announcements(MAC, ip("10.10.0.7"))
+            .iter()
+            .map(|frame| hear(frame).unwrap())
+            .map(|heard| (heard.address.to_string(), heard.mac, heard.kind, heard.destination))
+            .collect();
+        let address = "10.10.0.7".to_owned();
+        assert_eq!(
+            whom,
+            [(address.clone(), MAC, Kind::Use, BROADCAST), (address, MAC, Kind::Answer, BROADCAST)]
+        );
+    }
+
+    #[test]
+    fn what_is_no_arp_of_ipv4_on_ethernet_says_nothing() {
+        let good = request(OTHER, ip("10.10.0.9"), ip("10.10.0.1"));
+        assert!(hear(&good).is_some());
+        let padded = [good.as_slice(), &[0; 18]].concat();
+        assert_eq!(hear(&padded), hear(&good));
+        for length in 0..good.len() {
+            assert_eq!(hear(&good[..length]), None, "{length} octets");
+        }
+        // Ethernet's type, hardware and protocol type, both lengths, an operation that is neither.
+        for place in [12, 13, 14, 15, 16, 17, 18, 19, 20, 21] {
+            let mut bad = good.clone();
+            bad[place] ^= 0x80;
+            assert_eq!(hear(&bad), None, "octet {place}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_is_too_much(octets in prop::collection::vec(any::<u8>(), 0..80)) {
+            let _ = hear(&octets);
+            let _ = hear(&frame::encode(BROADCAST, OTHER, ETHER_TYPE, &octets));
+        }
+
+        #[test]
+        fn what_is_written_is_read(
+            reply: bool, sender_mac: Mac, sender: u32, target_mac: Mac, target: u32,
+        ) {
+            let packet = Packet {
+                operation: if reply { Operation::Reply } else { Operation::Request },
+                sender_mac,
+                sender: Ipv4Addr::from(sender),
+                target_mac,
+                target: Ipv4Addr::from(target),
+            };
+            prop_assert_eq!(decode(&encode(&packet)), Some(packet));
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The socket of one link and one family, shared by all checks that are under way on it.
+//!
+//! A packet socket for one protocol on one interface. It is made by the first check and closed after the last one; each check says which
+//! addresses it listens for, which is the socket's filter ([`super::filter`]), and gets what is said of those and of no others.
+//!
+//! Closing it waits until the kernel's readers have left (`synchronize_net`, some milliseconds): that is for a thread that may wait.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddrV6};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use socket2::{Domain, SockAddr, SockAddrStorage, SockRef, Socket, Type};
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use trunkline_bgp::types::Family;
+
+use super::frame::{Heard, Mac};
+use super::{arp, filter, nd};
+
+/// Octets that are read of a frame: ARP and Neighbour Discovery are shorter.
+const LONGEST: usize = 1514;
+
+/// What a check has not yet read. More is lost as on the wire.
+const BACKLOG: usize = 32;
+
+/// One link, heard by one protocol.
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    mac: Mac,
+    reader: JoinHandle<()>,
+}
+
+/// What the reader and the checks have in common.
+struct Shared {
+    family: Family,
+    /// To tokio any socket of datagrams is a UDP socket. `None` only while it is closed.
+    socket: Option<UdpSocket>,
+    watches: Mutex<Watches>,
+}
+
+#[derive(Default)]
+struct Watches {
+    next: u64,
+    open: BTreeMap<u64, (Vec<IpAddr>, mpsc::Sender<io::Result<Heard>>)>,
+}
+
+impl Link {
+    /// Listens on an interface of the calling thread's network namespace. Needs CAP_NET_RAW.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub(super) fn open(index: u32, family: Family) -> io::Result<Link> {
+        // Without a protocol it hears nothing until it is bound: never anything that has not passed the filter.
+        let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
+        socket.attach_filter(&filter::program(family, &[]))?;
+        let ether_type = match family {
+            Family::Ipv4Unicast => arp::ETHER_TYPE,
+            Family::Ipv6Unicast => nd::ETHER_TYPE,
+        };
+        let mac = bind(&socket, index, ether_type)?;
+        socket.set_nonblocking(true)?;
+        let socket = Some(UdpSocket::from_std(socket.into())?);
+        let shared = Arc::new(Shared { family, socket, watches: Mutex::default() });
+        let reader = tokio::spawn(read(Arc::clone(&shared)));
+        Ok(Link { shared, mac, reader })
+    }
+
+    /// The interface's MAC address.
+    pub(super) fn mac(&self) -> Mac {
+        self.mac
+    }
+
+    /// Whether there is nothing more to be heard: the interface went down or away.
+    pub(super) fn is_over(&self) -> bool {
+        self.reader.is_finished()
+    }
+
+    /// Listens for these addresses from now on.
+    pub(super) fn watch(self: &Arc<Link>, addresses: Vec<IpAddr>) -> io::Result<Watch> {
+        let (says, heard) = mpsc::channel(BACKLOG);
+        let mut watches = self.shared.watches();
+        let number = watches.next;
+        watches.next += 1;
+        watches.open.insert(number, (addresses, says));
+        let watch = Watch { link: Arc::clone(self), number, heard };
+        self.shared.listen_for(&watches).map(|()| {
+            drop(watches);
+            watch
+        })
+    }
+
+    /// Sends a frame.
+    pub(super) async fn send(&self, frame: &[u8]) -> io::Result<()> {
+        match &self.shared.socket {
+            Some(socket) => socket.send(frame).await.map(drop),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// A check's ear; it is closed when this is dropped.
+pub(super) struct Watch {
+    link: Arc<Link>,
+    number: u64,
+    heard: mpsc::Receiver<io::Result<Heard>>,
+}
+
+impl Watch {
+    /// The next that somebody says of one of the addresses. An error: the interface went down or away.
+    pub(super) async fn hear(&mut self) -> io::Result<Heard> {
+        self.heard.recv().await.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut watches = self.link.shared.watches();
+        watches.open.remove(&self.number);
+        // A filter that is too wide is not wrong.
+        let _ = self.link.shared.listen_for(&watches);
+    }
+}
+
+impl Shared {
+    fn watches(&self) -> std::sync::MutexGuard<'_, Watches> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen_for(&self, watches: &Watches) -> io::Result<()> {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        let addresses: Vec<IpAddr> =
+            watches.open.values().flat_map(|(addresses, _)| addresses).copied().collect();
+        SockRef::from(socket).attach_filter(&filter::program(self.family, &addresses))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let Some(Ok(socket)) = self.socket.take().map(UdpSocket::into_std) else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || drop(socket));
+        }
+    }
+}
+
+/// Passes on what is heard, until the interface goes down or away.
+async fn read(shared: Arc<Shared>) {
+    let Some(socket) = &shared.socket else { return };
+    let mut buffer = [0; LONGEST];
+    loop {
+        let heard = match socket.recv(&mut buffer).await {
+            Ok(length) => match shared.family {
+                Family::Ipv4Unicast => arp::hear(&buffer[..length]),
+                Family::Ipv6Unicast => nd::hear(&buffer[..length]),
+            },
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
+            Err(error) => {
+                for (_, says) in std::mem::take(&mut shared.watches().open).into_values() {
+                    let _ = says.try_send(Err(io::Error::new(error.kind(), error.to_string())));
+                }
+                return;
+            }
+        };
+        let Some(heard) = heard else { continue };
+        for (addresses, says) in shared.watches().open.values() {
+            if addresses.contains(&heard.address) {
+                let _ = says.try_send(Ok(heard));
+            }
+        }
+    }
+}
+
+/// Binds a packet socket; the interface's MAC address is returned.
+#[expect(unsafe_code, reason = "no safe crate has sockaddr_ll")]
+fn bind(socket: &Socket, index: u32, ether_type: u16) -> io::Result<Mac> {
+    let mut storage = SockAddrStorage::zeroed();
+    // SAFETY: a sockaddr_ll is shorter than a sockaddr_storage, is aligned as it, and is valid for any octets.
+    let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = ether_type.to_be();
+    address.sll_ifindex = i32::try_from(index).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
+    // SAFETY: the family says what it is, and the length is that of the structure.
+    let address = unsafe { SockAddr::new(storage, size_of::<libc::sockaddr_ll>() as libc::socklen_t) };
+    socket.bind(&address)?;
+    let mut bound = socket.local_addr()?.as_storage();
+    // SAFETY: as above; the kernel has filled it in for a socket of this family.
+    let bound = unsafe { bound.view_as::<libc::sockaddr_ll>() };
+    match bound.sll_halen {
+        6 => Ok(std::array::from_fn(|octet| bound.sll_addr[octet])),
+        _ => Err(io::Error::new(io::ErrorKind::Unsupported, "it is no Ethernet device")),
+    }
+}
+
+/// Hears solicitations for an address as who has it must (RFC 4862 §5.4.2): in their multicast group, which switches that look into MLD are told of too.
+/// The membership lasts as long as the socket.
+pub(super) fn join_solicited_node(index: u32, address: Ipv6Addr) -> io::Result<std::net::UdpSocket> {
+    let socket = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+    socket.join_multicast_v6(&nd::solicited_node(address), index)?;
+    Ok(socket)
+}
+
+/// The link-local address that the kernel itself would ask from, if the interface has one that may be used. Nothing is sent.
+pub(super) fn link_local(index: u32) -> Option<Ipv6Addr> {
+    const NEIGHBOUR: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    let socket = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect(SocketAddrV6::new(NEIGHBOUR, 9, 0, index)).ok()?;
+    match socket.local_addr().ok()?.ip() {
+        IpAddr::V6(address) if address.is_unicast_link_local() => Some(address),
+        _ => None,
+    }
+}
