@@ -73,7 +73,7 @@ fn ranked(model: &Model, prefix: usize) -> Vec<(u32, Community)> {
 }
 
 fn check(bench: &mut Bench, model: &Model, limit: u8) {
-    bench.flush();
+    bench.flush_by(1);
     for (prefix, text) in PREFIXES.into_iter().enumerate() {
         let ranked = ranked(model, prefix);
         for (number, paths) in TOLD {
@@ -206,4 +206,19 @@ fn paths_of_one_peer_share_the_traffic() {
     assert_eq!(bench.fib(PREFIXES[0]).len(), 1);
     bench.feed_path(2, PREFIXES[0], 8, None);
     assert!(bench.fib(PREFIXES[0]).is_empty());
+}
+
+#[test]
+fn a_refresh_of_several_paths_ends_however_little_is_written_at_a_time() {
+    let mut bench = Bench::down(1, &[(2, true), (4, true)]);
+    bench.up_with(2, facts(2, 3));
+    bench.up_with(4, facts(4, 3));
+    for identifier in 0..3 {
+        bench.feed_path(2, PREFIXES[0], identifier, Some(&attributes(2, identifier, 1)));
+    }
+    bench.flush();
+    let before = bench.receivers[&4].announced;
+    bench.rib.refresh_out(PeerId(4), Family::Ipv4Unicast, false);
+    bench.flush_by(1);
+    assert_eq!(bench.receivers[&4].announced, before + 3, "each once");
 }

@@ -233,9 +233,14 @@ impl AdjOut {
 
     /// What was told is told again, as far as `which` says so.
     pub(super) fn tell_again(&mut self, which: impl Fn(AttrId) -> bool) {
-        if let Some(paths) = &self.paths {
-            for (row, _, _) in paths.iter().filter(|(_, _, told)| which(*told)) {
-                self.again.insert(row);
+        if let Some(paths) = &mut self.paths {
+            let these: Vec<(u32, u32)> = paths
+                .iter()
+                .filter(|(_, _, told)| which(*told))
+                .map(|(row, identifier, _)| (row, identifier))
+                .collect();
+            for (row, identifier) in these {
+                paths.tell_again(row, identifier);
                 self.pending.insert(row);
             }
         }

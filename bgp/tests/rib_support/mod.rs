@@ -231,8 +231,17 @@ impl Bench {
 
     /// Writes all that is pending to every peer, and gives the FIB its changes.
     pub(crate) fn flush(&mut self) {
+        self.flush_by(4096);
+    }
+
+    /// The same, about so many octets at a time.
+    pub(crate) fn flush_by(&mut self, budget: usize) {
         while let Some(PeerId(number)) = self.rib.poll_writable() {
-            while self.write(number, 4096) {}
+            let mut writes = 0;
+            while self.write(number, budget) {
+                writes += 1;
+                assert!(writes < 10_000, "there is no end to what peer {number} is told");
+            }
         }
         while self.rib.has_route_changes() {
             for change in self.rib.route_changes(3) {

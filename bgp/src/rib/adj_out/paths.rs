@@ -12,7 +12,7 @@
 //! What was told is kept in a map by row and not in a vector: who wants several paths is a route server or a reflector, and
 //! the memory goes with the number of paths anyway.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::{AdjOut, BATCH, adj_out, export_path, was_written};
@@ -25,33 +25,50 @@ use crate::wire::{EncodeContext, UpdateWriter};
 /// Identifiers and attributes of the paths of a row that a peer was told.
 type Paths = SmallVec<[(u32, AttrId); 2]>;
 
-/// What a peer was told, by row; no entry is empty.
+/// What a peer was told.
 #[derive(Debug, Default)]
-pub(super) struct Told(FxHashMap<u32, Paths>);
+pub(super) struct Told {
+    /// By row; no entry is empty.
+    rows: FxHashMap<u32, Paths>,
+    /// Rows and identifiers of these that are told again though nothing differs. By path and not by row: of a row's paths some
+    /// may be written, and the others find no room.
+    again: FxHashSet<(u32, u32)>,
+}
 
 impl Told {
     pub(super) fn is_told(&self, row: u32) -> bool {
-        self.0.contains_key(&row)
+        self.rows.contains_key(&row)
     }
 
     pub(super) fn rows(&self) -> impl Iterator<Item = u32> {
-        self.0.keys().copied()
+        self.rows.keys().copied()
     }
 
     /// Row, identifier and attributes of each path.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u32, AttrId)> {
-        self.0
+        self.rows
             .iter()
             .flat_map(|(row, paths)| paths.iter().map(|(identifier, told)| (*row, *identifier, *told)))
     }
 
     pub(super) fn of(&self, row: u32) -> Paths {
-        self.0.get(&row).cloned().unwrap_or_default()
+        self.rows.get(&row).cloned().unwrap_or_default()
+    }
+
+    /// A path is told again.
+    pub(super) fn tell_again(&mut self, row: u32, identifier: u32) {
+        self.again.insert((row, identifier));
+    }
+
+    /// Whether it has yet to be.
+    fn is_owed(&self, row: u32, identifier: u32) -> bool {
+        self.again.contains(&(row, identifier))
     }
 
     /// Puts down what was told; what stood there before. The caller has counted `told`.
     fn set(&mut self, row: u32, identifier: u32, told: AttrId) -> Option<AttrId> {
-        let paths = self.0.entry(row).or_default();
+        self.again.remove(&(row, identifier));
+        let paths = self.rows.entry(row).or_default();
         match paths.iter_mut().find(|(other, _)| *other == identifier) {
             Some((_, old)) => Some(std::mem::replace(old, told)),
             None => {
@@ -63,13 +80,14 @@ impl Told {
 
     /// Takes out what was told.
     fn take(&mut self, row: u32, identifier: u32) -> Option<AttrId> {
-        let paths = self.0.get_mut(&row)?;
+        self.again.remove(&(row, identifier));
+        let paths = self.rows.get_mut(&row)?;
         let place = paths.iter().position(|(other, _)| *other == identifier)?;
         let (_, old) = paths.swap_remove(place);
         if paths.is_empty() {
-            self.0.remove(&row);
-            if self.0.is_empty() {
-                self.0 = FxHashMap::default(); // a large table has gone: its memory is given back
+            self.rows.remove(&row);
+            if self.rows.is_empty() {
+                *self = Told::default(); // a large table has gone: its memory is given back
             }
         }
         Some(old)
@@ -96,14 +114,14 @@ pub(super) fn write_batch<F: AddressFamily>(
         && let Some(row) = adj.take(held)
     {
         looked_at += 1;
-        let again = adj.again.remove(row);
         let told = adj.paths.as_ref().map_or_else(Paths::new, |paths| paths.of(row));
         let wanted = wanted(table, shared, peer, row);
         let is_wanted = |identifier: u32| wanted.iter().any(|(other, _)| *other == identifier);
         withdrawn
             .extend(told.iter().filter(|(it, _)| !is_wanted(*it)).map(|(identifier, _)| (row, *identifier)));
         for path in &wanted {
-            match told.contains(path) && !again {
+            let paths = adj_out::<F>(shared, peer).and_then(|adj| adj.paths.as_ref());
+            match told.contains(path) && !paths.is_some_and(|paths| paths.is_owed(row, path.0)) {
                 true => shared.release(Some(path.1)),
                 false => announced.push((path.1, row, path.0)),
             }
@@ -181,13 +199,13 @@ fn announce<F: AddressFamily>(
     let block = shared.attributes.block(new);
     if UpdateWriter::new(out, context).announce_paths::<F>(next_hop, block, prefixes).is_err() {
         // They cannot be said to this peer; what it was told before does not hold any more.
-        let gone: Vec<(u32, u32)> = group.iter().map(|(_, row, identifier)| (*row, *identifier)).collect();
         group.iter().for_each(|(new, ..)| shared.release(Some(*new)));
-        let told = |(row, identifier): &(u32, u32)| {
-            let adj = adj_out::<F>(shared, peer).and_then(|adj| adj.paths.as_ref());
-            adj.is_some_and(|told| told.of(*row).iter().any(|(other, _)| other == identifier))
+        let told = adj_out::<F>(shared, peer).and_then(|adj| adj.paths.as_ref());
+        let is_told = |(row, identifier): &(u32, u32)| {
+            told.is_some_and(|told| told.of(*row).iter().any(|(other, _)| other == identifier))
         };
-        let gone: Vec<(u32, u32)> = gone.into_iter().filter(told).collect();
+        let gone = group.iter().map(|(_, row, identifier)| (*row, *identifier)).filter(is_told);
+        let gone: Vec<(u32, u32)> = gone.collect();
         withdraw(table, shared, peer, out, context, &gone);
         return;
     }
@@ -209,13 +227,10 @@ fn announce<F: AddressFamily>(
 /// Makes pending again what there was no room for.
 fn put_back<F: AddressFamily>(shared: &mut Shared, peer: PeerId, paths: &[(AttrId, u32, u32)]) {
     let Some(first) = paths.iter().map(|(_, row, _)| *row).min() else { return };
-    for (new, row, identifier) in paths {
+    for (new, row, _) in paths {
         shared.release(Some(*new));
         let Some(adj) = adj_out::<F>(shared, peer) else { return };
         adj.pending.insert(*row);
-        if adj.paths.as_ref().is_some_and(|told| told.of(*row).contains(&(*identifier, *new))) {
-            adj.again.insert(*row);
-        }
     }
     if let Some(adj) = adj_out::<F>(shared, peer) {
         adj.pending.set_cursor(first);
