@@ -122,6 +122,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         node: node.clone(),
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
+        vlan_interfaces: config.vlan_interfaces.clone(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {
             local_as: Asn(0),

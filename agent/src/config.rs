@@ -13,6 +13,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 use trunkline_bgp::bmp::StationConfig;
+use trunkline_bgp::types::InterfaceName;
 
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -40,6 +41,8 @@ pub struct Config {
     /// one cluster; the BGP identifier unless said.
     #[serde(rename = "clusterID")]
     pub cluster_id: Option<Ipv4Addr>,
+    /// Names of links that may carry the VLANs of VLAN networks: the first that is there does. Empty: the link of the default route.
+    pub vlan_interfaces: Vec<String>,
     /// How long after a restart of the agent the first route selection waits for the peers' End-of-RIB, in seconds
     /// (RFC 4724 §4.1), 1 to 3600.
     pub selection_deferral_seconds: u16,
@@ -109,6 +112,7 @@ impl Default for Config {
             ],
             router_id: None,
             cluster_id: None,
+            vlan_interfaces: Vec::new(),
             selection_deferral_seconds: 120,
             max_paths: 16,
             service_cidrs: BTreeSet::new(),
@@ -243,6 +247,12 @@ impl Config {
         if self.cluster_id == Some(Ipv4Addr::UNSPECIFIED) {
             return Err(("clusterID", "0.0.0.0 names no cluster: write an address-like number, or leave the field out for the BGP identifier".to_owned()));
         }
+        for (index, name) in self.vlan_interfaces.iter().enumerate() {
+            name.parse::<InterfaceName>().map_err(|error| ("vlanInterfaces", error.to_string()))?;
+            if self.vlan_interfaces[..index].contains(name) {
+                return Err(("vlanInterfaces", format!("{name} stands there twice: leave one out")));
+            }
+        }
         if self.node_name.as_deref() == Some("") {
             return Err((
                 "nodeName",
@@ -342,6 +352,7 @@ mod tests {
             "listen",
             "routerID",
             "clusterID",
+            "vlanInterfaces",
             "selectionDeferralSeconds",
             "maxPaths",
             "serviceCIDRs",
@@ -371,6 +382,8 @@ mod tests {
             ("readiness: {timeout: 3}", "timeout", "agent.yaml"),
             ("routerID: 0.0.0.0", "routerID", "leave the field out"),
             ("clusterID: 0.0.0.0", "clusterID", "leave the field out"),
+            ("vlanInterfaces: [eth0, 'a/b']", "vlanInterfaces", "agent.yaml"),
+            ("vlanInterfaces: [eth0, eth0]", "vlanInterfaces", "twice"),
             ("routerID: 2001:db8::1", "IPv4", "agent.yaml"),
             ("httpAddress: localhost", "socket address", "agent.yaml"),
             ("listen: ['10.0.0.1:0']", "listen", "179"),

@@ -456,6 +456,13 @@ async fn missing(view: &View, summary: &Summary) -> Vec<String> {
             reasons => reasons.join("; "),
         });
     }
+    for network in view.networks.values() {
+        let faults = network
+            .subnets
+            .iter()
+            .filter_map(|(name, subnet)| Some((name, subnet.device.as_ref()?.fault.as_ref()?)));
+        missing.extend(faults.map(|(name, fault)| format!("Subnet {name}: {fault}")));
+    }
     missing.extend(summary.fault.as_ref().map(ToString::to_string));
     missing.extend(view.speaker_fault.clone());
     if let Some(bgp) = &view.bgp {
@@ -496,13 +503,21 @@ fn networks(view: &View, summary: &Summary) -> Vec<NetworkStatus> {
                 .subnets
                 .iter()
                 .filter(|subnet| subnet.spec.network == *name)
-                .map(|subnet| SubnetStatus {
-                    name: subnet.spec.subnet.clone(),
-                    cidr: Some(subnet.spec.cidr),
-                    total: subnet.counts.total,
-                    used: subnet.counts.used,
-                    free: subnet.counts.free,
-                    refused: None,
+                .map(|subnet| {
+                    let planned = network.subnets.get(&subnet.spec.subnet);
+                    let device = planned.and_then(|planned| planned.device.as_ref());
+                    SubnetStatus {
+                        name: subnet.spec.subnet.clone(),
+                        cidr: Some(subnet.spec.cidr),
+                        total: subnet.counts.total,
+                        used: subnet.counts.used,
+                        free: subnet.counts.free,
+                        refused: None,
+                        table: planned.and_then(|planned| planned.table),
+                        vlan: planned.and_then(|planned| planned.vlan),
+                        device: device.map(|device| device.name.clone()),
+                        device_fault: device.and_then(|device| device.fault.clone()),
+                    }
                 })
                 .collect();
             subnets.extend(network.refused_subnets.iter().map(|(subnet, reason)| SubnetStatus {
@@ -512,12 +527,17 @@ fn networks(view: &View, summary: &Summary) -> Vec<NetworkStatus> {
                 used: 0,
                 free: 0,
                 refused: Some(reason.clone()),
+                table: None,
+                vlan: None,
+                device: None,
+                device_fault: None,
             }));
             NetworkStatus {
                 name: name.clone(),
                 mode: match network.mode {
                     Mode::Bgp => "BGP",
                     Mode::GlobalBgp => "GlobalBGP",
+                    Mode::Vlan => "VLAN",
                     Mode::Other => "other",
                 }
                 .to_owned(),

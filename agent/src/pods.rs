@@ -414,7 +414,7 @@ fn device_failure(error: DeviceError) -> Failure {
 
 fn pod_failure(error: PodError) -> Failure {
     let code = match &error {
-        PodError::NotStarted | PodError::Stopped => Code::TryAgainLater,
+        PodError::NotStarted | PodError::Waits(_) | PodError::Stopped => Code::TryAgainLater,
         PodError::Plan(_) => Code::NoSuchNetwork,
         PodError::Kernel(_) => Code::Internal,
     };

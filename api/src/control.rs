@@ -208,7 +208,7 @@ pub struct NetworkStatus {
     pub name: String,
     /// Its mode.
     pub mode: String,
-    /// The routing table of its subnets.
+    /// The routing table of its subnets, if it is the same for all.
     pub table: Option<u32>,
     /// Why it is not served here.
     pub refused: Option<String>,
@@ -232,6 +232,18 @@ pub struct SubnetStatus {
     pub free: u32,
     /// Why it is not served here.
     pub refused: Option<String>,
+    /// The routing table that its rule leads to.
+    #[serde(default)]
+    pub table: Option<u32>,
+    /// VLAN: its id; 0 is untagged.
+    #[serde(default)]
+    pub vlan: Option<u16>,
+    /// VLAN: the device that its packets leave the node by.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// Why that device carries nothing now; its pods are not attached before it does.
+    #[serde(default)]
+    pub device_fault: Option<String>,
 }
 
 /// The kernel's tables.

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use trunkline_api::attach::Bandwidth;
-use trunkline_api::control::{AgentStatus, Dated, DumpDone, Explanation, Peer, PeerFamily, PodStatus, Route};
+use trunkline_api::control::{
+    AgentStatus, Dated, DumpDone, Explanation, Peer, PeerFamily, PodStatus, Route, SubnetStatus,
+};
 
 use super::table::{Columns, duration};
 
@@ -92,7 +94,8 @@ pub fn agent(status: &AgentStatus) -> String {
         ),
     );
     kernel.last_error.iter().for_each(|error| line("", format!("last error: {error}")));
-    let mut subnets = Columns::new(&["NETWORK", "MODE", "TABLE", "SUBNET", "CIDR", "USED", "FREE", "TOTAL"]);
+    let mut subnets =
+        Columns::new(&["NETWORK", "MODE", "TABLE", "SUBNET", "CIDR", "DEVICE", "USED", "FREE", "TOTAL"]);
     let mut refused = String::new();
     for network in &status.networks {
         if let Some(reason) = &network.refused {
@@ -106,9 +109,10 @@ pub fn agent(status: &AgentStatus) -> String {
             subnets.row([
                 network.name.clone(),
                 network.mode.clone(),
-                network.table.map(|table| table.to_string()).unwrap_or_default(),
+                subnet.table.map(|table| table.to_string()).unwrap_or_default(),
                 subnet.name.clone(),
                 subnet.cidr.map(|cidr| cidr.to_string()).unwrap_or_default(),
+                device(subnet),
                 subnet.used.to_string(),
                 subnet.free.to_string(),
                 subnet.total.to_string(),
@@ -116,6 +120,16 @@ pub fn agent(status: &AgentStatus) -> String {
         }
     }
     format!("{text}\n{}{refused}", subnets.render())
+}
+
+/// `eth0.10`, `eth0 (untagged)`, or `-` where pods leave by the peers.
+fn device(subnet: &SubnetStatus) -> String {
+    match (&subnet.device, subnet.vlan, &subnet.device_fault) {
+        (None, _, _) => "-".to_owned(),
+        (Some(_), Some(id), Some(_)) => format!("VLAN {id}: NONE"),
+        (Some(name), Some(0), None) => format!("{name} (untagged)"),
+        (Some(name), _, _) => name.clone(),
+    }
 }
 
 /// One line a peer.

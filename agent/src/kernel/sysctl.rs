@@ -18,9 +18,12 @@ pub(super) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
     let failed = |error: io::Error| {
         format!("sysctl {path}: {error}: write it by hand, or let the agent write to /proc/sys")
     };
-    let found = fs::read_to_string(&file).map_err(failed)?;
+    let found = match (fs::read_to_string(&file), wanted) {
+        (Err(error), Sysctl::IfThere(_)) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        (found, _) => found.map_err(failed)?,
+    };
     let value = match wanted {
-        Sysctl::Exactly(value) if found.trim() != *value => value,
+        Sysctl::Exactly(value) | Sysctl::IfThere(value) if found.trim() != *value => value,
         // The kernel takes the greater of the two; 1 is strict, 2 is loose.
         Sysctl::LooseReversePath => {
             let all = fs::read_to_string(Path::new(ROOT).join(ALL_REVERSE_PATH)).unwrap_or_default();

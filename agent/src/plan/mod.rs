@@ -9,7 +9,8 @@
 //! |---|---|---|
 //! | 1000 | everything | 39999: local pods, one /32 or /128 each |
 //! | 1030 | what came in from the fabric | 39998: a blackhole for each local subnet |
-//! | 1100 | what comes from a local subnet | T ≥ 10000: the way out, one table per network |
+//! | 1090 | what comes from the host itself, where it lives in a pods' subnet | the main table |
+//! | 1100 | what comes from a local subnet | T ≥ 10000: the way out, one table per BGP network or VLAN subnet |
 //!
 //! The blackhole is only for what the fabric sends: the fabric believes that this node has the subnet, and sending such a packet back would
 //! make it loop; a local pod's packet to a pod of the same subnet on another node must go out.
@@ -30,6 +31,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 pub mod types;
+mod vlan;
 
 pub use types::*;
 
@@ -46,6 +48,8 @@ pub struct Intent {
     pub router_id: Option<Ipv4Addr>,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
+    /// Names of links that may carry VLANs: the first that is there does. Empty: the link of the default route.
+    pub vlan_interfaces: Vec<String>,
 }
 
 /// Everything that this node should have. Faults are about what validation cannot see, because it depends on the node.
@@ -64,8 +68,10 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         return Ok(plan);
     }
     let mut tables = tables::Tables::of(host);
-    if let Some(underlay) = underlay.filter(|network| network.mode() == NetworkMode::BGP) {
-        bgp::plan(underlay, intent, host, &mut tables, &mut plan)?;
+    match underlay.map(|network| (network, network.mode())) {
+        Some((network, NetworkMode::BGP)) => bgp::plan(network, intent, host, &mut tables, &mut plan)?,
+        Some((network, NetworkMode::VLAN)) => vlan::plan(network, intent, host, &mut tables, &mut plan),
+        _ => {}
     }
     plan_subnets(&mut plan);
     plan.kernel.nat = nat(&plan, intent);
@@ -81,8 +87,9 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
     }
     // In an underlay the fabric beyond the rack has the subnet; the pods' own routes stay with the routers that need them.
     let communities = match network.mode {
-        Mode::Bgp => vec![Community::NO_EXPORT],
-        Mode::GlobalBgp | Mode::Other => Vec::new(),
+        Mode::Bgp => Some(vec![Community::NO_EXPORT]),
+        Mode::GlobalBgp => Some(Vec::new()),
+        Mode::Vlan | Mode::Other => None,
     };
     let mut planned = PodPlan {
         host_ifname: pod.host_ifname.clone(),
@@ -94,11 +101,27 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
         let on_link = Hop::link(pod.host_ifindex);
         planned.routes.insert(RouteKey { table: POD_TABLE, prefix }, RouteTarget::via(vec![on_link]));
         planned.neighbours.insert(Neighbour { ifindex: pod.host_ifindex, address: *address, mac: pod.mac });
-        planned
-            .originate
-            .insert(prefix, Origination { communities: communities.clone(), ..Origination::default() });
+        if let Some(communities) = &communities {
+            let communities = communities.clone();
+            planned.originate.insert(prefix, Origination { communities, ..Origination::default() });
+        }
+        if network.mode == Mode::Vlan {
+            let device = network.subnet_of(*address).and_then(|(_, subnet)| subnet.device.as_ref());
+            let ifindex = device.and_then(|device| device.ifindex);
+            planned.proxies.extend(ifindex.map(|ifindex| Proxy { ifindex, address: *address }));
+        }
     }
     Ok(planned)
+}
+
+/// Why a pod cannot be attached now: the device of one of its subnets does not carry anything. None: it can.
+pub fn pod_fault(plan: &Plan, pod: &Pod) -> Option<String> {
+    let network = plan.networks.get(&pod.network)?;
+    pod.addresses.iter().find_map(|address| {
+        let (name, subnet) = network.subnet_of(*address)?;
+        let fault = subnet.device.as_ref()?.fault.as_ref()?;
+        Some(format!("Subnet {name}: {fault}"))
+    })
 }
 
 /// The node's one underlay network.
@@ -125,7 +148,8 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
     let mode = match network.mode() {
         NetworkMode::BGP => Mode::Bgp,
         NetworkMode::GlobalBGP => Mode::GlobalBgp,
-        NetworkMode::VLAN | NetworkMode::VXLAN => Mode::Other,
+        NetworkMode::VLAN => Mode::Vlan,
+        NetworkMode::VXLAN => Mode::Other,
     };
     let mut refused = validate::unsupported_network(network);
     if mode == Mode::GlobalBgp && underlay.is_none_or(|underlay| underlay.mode() != NetworkMode::BGP) {
@@ -149,7 +173,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
             (None, Err(error)) => {
                 drop(planned.refused_subnets.insert(name, format!("spec.range.cidr: {error}")));
             }
-            (None, Ok(prefix)) => drop(planned.subnets.insert(name, SubnetPlan { prefix, table: None })),
+            (None, Ok(prefix)) => drop(planned.subnets.insert(name, SubnetPlan::of(prefix))),
         }
     }
     planned

@@ -156,6 +156,8 @@ pub struct Learned {
 pub enum Sysctl {
     /// This value.
     Exactly(&'static str),
+    /// This value, where the kernel has the setting at all: without IPv6 there is none of it to be switched off.
+    IfThere(&'static str),
     /// For an interface's `rp_filter`: where the check is strict, by its own setting or by `all`'s, it becomes loose. Off stays off.
     LooseReversePath,
 }
@@ -320,6 +322,8 @@ pub enum Mode {
     Bgp,
     /// Each pod is advertised, wherever it runs.
     GlobalBgp,
+    /// Underlay: the subnet is a VLAN of the switch.
+    Vlan,
     /// A mode that this version does not do; the network is refused.
     Other,
 }
@@ -335,7 +339,7 @@ pub struct NetworkPlan {
     pub subnets: BTreeMap<String, SubnetPlan>,
     /// Subnets that are not served, and why.
     pub refused_subnets: BTreeMap<String, String>,
-    /// What a pod's link may carry: the least MTU of the links to the peers.
+    /// What a pod's link may carry: the least MTU of the links to the peers, or that of the link with the VLANs.
     pub mtu: Option<u32>,
     /// Why this network is not served here, in words for the operator. None: it is.
     pub refused: Option<String>,
@@ -363,6 +367,30 @@ pub struct SubnetPlan {
     pub prefix: IpNet,
     /// The table that its rule leads to; in BGP and GlobalBGP the underlay's.
     pub table: Option<u32>,
+    /// VLAN: its id, 0 for untagged.
+    pub vlan: Option<u16>,
+    /// VLAN: its router.
+    pub gateway: Option<IpAddr>,
+    /// VLAN: where its pods' packets leave the node.
+    pub device: Option<SubnetDevice>,
+}
+
+impl SubnetPlan {
+    /// A subnet of which only the prefix is known.
+    pub fn of(prefix: IpNet) -> SubnetPlan {
+        SubnetPlan { prefix, table: None, vlan: None, gateway: None, device: None }
+    }
+}
+
+/// The device that a subnet's packets leave the node by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubnetDevice {
+    /// Its name; empty while it is not known what would carry it.
+    pub name: String,
+    /// Its index, once it is there.
+    pub ifindex: Option<u32>,
+    /// Why it carries nothing now, in words for the operator. None: it does.
+    pub fault: Option<String>,
 }
 
 /// How a pod is joined: what its links need to know beyond its addresses.
@@ -508,5 +536,7 @@ pub enum PlanError {
 pub const POD_TABLE: u32 = 39_999;
 /// The table that drops what comes from the fabric for an address that no local pod has.
 pub const DROP_TABLE: u32 = 39_998;
+/// The host's own table.
+pub const MAIN_TABLE: u32 = 254;
 /// The first table that a network may get.
 pub const FIRST_TABLE: u32 = 10_000;

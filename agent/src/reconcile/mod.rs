@@ -130,6 +130,9 @@ pub enum PodError {
     /// The plan has no place for it.
     #[error("{0}")]
     Plan(String),
+    /// The host is not ready for it.
+    #[error("{0}")]
+    Waits(String),
     /// The kernel did not take it.
     #[error("{0}")]
     Kernel(String),

@@ -22,7 +22,7 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
 use crate::plan::{
     Hop, Intent, Mode, NodeIdentity, POD_TABLE, Plan, Pod, PodPlan, RouteKey, RouteTarget, Session, plan,
-    plan_pod,
+    plan_pod, pod_fault,
 };
 use crate::source::{Refused, Snapshot};
 
@@ -34,6 +34,8 @@ pub struct Start {
     pub router_id: Option<Ipv4Addr>,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
+    /// Names of links that may carry VLANs, the preferred one first.
+    pub vlan_interfaces: Vec<String>,
     /// Where BGP listens.
     pub shell: ShellConfig,
     /// Everything of the speaker's configuration that is not the plan's.
@@ -83,6 +85,7 @@ struct Task {
     node: NodeIdentity,
     router_id: Option<Ipv4Addr>,
     service_cidrs: BTreeSet<IpNet>,
+    vlan_interfaces: Vec<String>,
     shell: ShellConfig,
     speaker: SpeakerConfig,
     stations: Vec<SocketAddr>,
@@ -118,6 +121,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         node,
         router_id,
         service_cidrs,
+        vlan_interfaces,
         shell,
         speaker,
         stations,
@@ -134,6 +138,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         node,
         router_id,
         service_cidrs,
+        vlan_interfaces,
         shell,
         speaker,
         stations,
@@ -323,6 +328,7 @@ impl Task {
             // What was derived once stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
             service_cidrs: self.service_cidrs.clone(),
+            vlan_interfaces: self.vlan_interfaces.clone(),
         };
         let plan = plan(&intent, &host)
             .map_err(|errors| Refused { faults: errors.iter().map(ToString::to_string).collect() })?;
@@ -409,7 +415,7 @@ impl Task {
     fn configure_pools(&self, plan: &Plan, snapshot: &Snapshot) {
         let networks = plan.networks.iter().map(|(name, network)| NetworkSpec {
             name: name.clone(),
-            default_candidate: network.mode == Mode::Bgp,
+            default_candidate: matches!(network.mode, Mode::Bgp | Mode::Vlan),
             attachment: network.attachment,
             refused: network.refused.clone(),
         });
@@ -448,7 +454,11 @@ impl Task {
     // ---- fast path
 
     async fn add_pod(&mut self, pod: Pod) -> Result<Gate, PodError> {
+        self.mend_for(&pod).await;
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
+        if let Some(fault) = pod_fault(plan, &pod) {
+            return Err(PodError::Waits(fault));
+        }
         let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
         self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
         let bgp = plan.bgp.as_ref();
@@ -471,6 +481,21 @@ impl Task {
             prefixes: if gated { prefixes } else { Vec::new() },
             speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
         })
+    }
+
+    /// Where the pod would have to wait for something of the host, looks whether that has come meanwhile: a device that the last plan had made
+    /// is known to the next one only, and nobody says when a driver can be loaded that could not be before.
+    async fn mend_for(&mut self, pod: &Pod) {
+        let waits = |plan: &Option<Plan>| plan.as_ref().is_some_and(|plan| pod_fault(plan, pod).is_some());
+        if waits(&self.plan) {
+            self.replan().await;
+        }
+        if waits(&self.plan)
+            && let Some(plan) = self.plan.clone()
+        {
+            self.apply(plan).await;
+            self.replan().await;
+        }
     }
 
     async fn remove_pod(&mut self, host_ifname: &str) {

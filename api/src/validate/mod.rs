@@ -102,9 +102,9 @@ pub fn unsupported(network: &Network, subnet: &Subnet) -> Option<String> {
 /// What this version cannot do for a network, in words; `None` if it can.
 pub fn unsupported_network(network: &Network) -> Option<String> {
     match network.mode() {
-        NetworkMode::BGP | NetworkMode::GlobalBGP => None,
-        mode @ (NetworkMode::VLAN | NetworkMode::VXLAN) => Some(format!(
-            "Network {}: spec.mode: {mode:?} is not supported yet: BGP and GlobalBGP are",
+        NetworkMode::VLAN | NetworkMode::BGP | NetworkMode::GlobalBGP => None,
+        mode @ NetworkMode::VXLAN => Some(format!(
+            "Network {}: spec.mode: {mode:?} is not supported yet: VLAN, BGP and GlobalBGP are",
             network.name()
         )),
     }

@@ -9,6 +9,8 @@ use trunkline_bgp::types::{Asn, Community, Family, NextHop, PeerKey};
 
 use super::*;
 
+mod vlan;
+
 fn network(name: &str, kind: &str, spec: serde_json::Value) -> Network {
     let mut whole = serde_json::json!({
         "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": name}, "spec": spec,
@@ -41,13 +43,7 @@ fn two_tors() -> serde_json::Value {
 
 fn intent(networks: Vec<Network>, subnets: Vec<Subnet>) -> Intent {
     let labels = [("rack".to_owned(), "1".to_owned())].into();
-    Intent {
-        node: NodeIdentity { name: "node1".to_owned(), labels },
-        networks,
-        subnets,
-        router_id: None,
-        service_cidrs: BTreeSet::new(),
-    }
+    Intent { node: NodeIdentity { name: "node1".to_owned(), labels }, networks, subnets, ..Intent::default() }
 }
 
 fn usual() -> Intent {
@@ -469,16 +465,16 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
 
 #[test]
 fn what_cannot_be_served_is_refused_by_name() {
-    let vlan = network("vlan", "Underlay/VLAN", serde_json::json!({"netID": 7}));
+    let vxlan = network("vxlan", "Overlay/VXLAN", serde_json::json!({"netID": 7}));
     let global = network("global", "GlobalBGP/GlobalBGP", serde_json::json!({}));
     let elsewhere = {
         let mut network = bgp("elsewhere", 65100, two_tors());
         network.spec.node_selector = [("rack".to_owned(), "2".to_owned())].into();
         network
     };
-    let planned = plan(&intent(vec![vlan, global, elsewhere], Vec::new()), &host(Vec::new())).unwrap();
+    let planned = plan(&intent(vec![vxlan, global, elsewhere], Vec::new()), &host(Vec::new())).unwrap();
     assert!(planned.bgp.is_none() && planned.kernel == KernelPlan::default(), "nothing is done for them");
-    assert!(planned.networks["vlan"].refused.as_ref().unwrap().contains("VLAN is not supported"));
+    assert!(planned.networks["vxlan"].refused.as_ref().unwrap().contains("VXLAN is not supported"));
     assert!(planned.networks["global"].refused.as_ref().unwrap().contains("needs an Underlay network"));
     assert!(!planned.networks.contains_key("elsewhere"));
 

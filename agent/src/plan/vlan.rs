@@ -1,0 +1,203 @@
+//! Networks whose pods are straight in a VLAN that the switch carries to this node.
+//!
+//! ```text
+//!  pod ──tl…──► rule 1000: local pods ─► rule 1100: from 10.10.0.0/24 ─► T: 10.10.0.0/24 dev eth0.10
+//!                                                                           default via 10.10.0.1 dev eth0.10
+//! ```
+//!
+//! Each subnet has a VLAN device and a table T of its own: neighbours in the subnet are on the link, everything else goes to the subnet's
+//! router. The device has no address. The host answers ARP and neighbour solicitations there for its own pods and for nothing else
+//! ([`super::Proxy`]; not `proxy_arp`, which answers for whatever the host could route). What comes in for an address that no local pod
+//! has is dropped, as behind BGP uplinks.
+//!
+//! **Which link carries them.** The first of `vlanInterfaces` that is there. Without that setting, or while none of them is there, the link
+//! that own VLAN devices are on already: a default route that comes and goes with its link, or a link that was renamed, must
+//! not move running pods. Else the link of the default route. A device is known by its parent and its id; its name is only what it
+//! was called when it was made.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use trunkline_api::resources::{Network, Subnet};
+use trunkline_bgp::types::Family;
+
+use super::tables::Tables;
+use super::{
+    DROP_TABLE, Hop, Host, Intent, Link, LinkKind, LinkPlan, MAIN_TABLE, Plan, RouteKey, RouteTarget, Rule,
+    SubnetDevice, SubnetPlan, Sysctl,
+};
+use crate::attach::device::ALIAS_PREFIX;
+
+/// The longest name of an interface (IFNAMSIZ, without the zero).
+const MAX_NAME: usize = 15;
+
+/// Adds to the plan what the subnets of a VLAN network need.
+pub(super) fn plan(
+    network: &Network,
+    intent: &Intent,
+    host: &Host,
+    tables: &mut Tables<'_>,
+    plan: &mut Plan,
+) {
+    let parent = parent(intent, host);
+    let Some(planned) = plan.networks.get_mut(network.name()) else { return };
+    planned.mtu = parent.as_ref().ok().map(|parent| parent.mtu);
+    let mut done: Vec<SubnetPlan> = Vec::new();
+    let subnets = intent.subnets.iter().filter(|subnet| subnet.spec.network == network.name());
+    for subnet in subnets {
+        let Some(entry) = planned.subnets.get_mut(subnet.name()) else { continue };
+        match read(network, subnet) {
+            Ok((vlan, gateway)) => (entry.vlan, entry.gateway) = (Some(vlan), Some(gateway)),
+            Err(reason) => {
+                planned.subnets.remove(subnet.name());
+                planned.refused_subnets.insert(subnet.name().to_owned(), reason);
+                continue;
+            }
+        }
+        // Rules go by prefix, so subnets with the same one share everything.
+        if let Some(same) = done.iter().find(|same| same.prefix == entry.prefix) {
+            if (same.vlan, same.gateway) == (entry.vlan, entry.gateway) {
+                entry.clone_from(same);
+            } else {
+                let reason = format!(
+                    "{} is the prefix of another subnet with another VLAN or gateway: give both the same",
+                    entry.prefix
+                );
+                planned.subnets.remove(subnet.name());
+                planned.refused_subnets.insert(subnet.name().to_owned(), reason);
+            }
+            continue;
+        }
+        entry.table = Some(tables.shared([entry.prefix]));
+        entry.device = Some(device(entry.vlan.unwrap_or(0), &parent, host));
+        done.push(entry.clone());
+    }
+    for subnet in &done {
+        if let (Ok(parent), Some(device), Some(vlan)) = (&parent, &subnet.device, subnet.vlan) {
+            if vlan > 0 {
+                let kind = LinkKind::Vlan { parent: parent.index, id: vlan };
+                let alias = alias(network.name());
+                plan.kernel.links.insert(device.name.clone(), LinkPlan { kind, alias, mtu: parent.mtu });
+            }
+            if let Some(ifindex) = device.ifindex {
+                plan_device(plan, host, subnet, &device.name, ifindex);
+            }
+        }
+    }
+}
+
+/// A subnet's VLAN and router. Validation has looked at both: what is said here is for resources that came round it.
+fn read(network: &Network, subnet: &Subnet) -> Result<(u16, IpAddr), String> {
+    let id = subnet.spec.net_id.or(network.spec.net_id).and_then(|id| u16::try_from(id).ok());
+    let gateway = subnet.spec.range.parse().map_err(|error| error.to_string())?.gateway;
+    Ok((
+        id.ok_or("spec.netID: missing: write the VLAN id, 0 (untagged) to 4094")?,
+        gateway.ok_or("spec.range.gateway: missing: a VLAN subnet needs the router on its VLAN")?,
+    ))
+}
+
+fn alias(network: &str) -> String {
+    let short: String = network.chars().take(200).collect(); // the kernel takes 255
+    format!("{ALIAS_PREFIX}vlan:{short}")
+}
+
+/// The link that carries the VLANs, or why there is none.
+fn parent<'a>(intent: &Intent, host: &'a Host) -> Result<&'a Link, String> {
+    let named = |name: &String| host.links.iter().find(|link| link.name == *name);
+    if let Some(link) = intent.vlan_interfaces.iter().find_map(named) {
+        return Ok(link);
+    }
+    let at = |index: u32| host.links.iter().find(|link| link.index == index);
+    let carrier = |link: &Link| match link.kind {
+        Some(LinkKind::Vlan { parent, .. }) if link.own => at(parent),
+        _ => None,
+    };
+    if let Some(link) = host.links.iter().find_map(carrier) {
+        return Ok(link);
+    }
+    if intent.vlan_interfaces.is_empty() {
+        host.default_link.and_then(at).ok_or_else(|| {
+            "no link for VLANs: the host has no default route, whose link it would be: write vlanInterfaces into agent.yaml".to_owned()
+        })
+    } else {
+        Err(format!(
+            "no link for VLANs: none of vlanInterfaces ({}) in agent.yaml is on this host",
+            intent.vlan_interfaces.join(", ")
+        ))
+    }
+}
+
+/// The device of a VLAN, and what is wrong with it.
+fn device(vlan: u16, parent: &Result<&Link, String>, host: &Host) -> SubnetDevice {
+    let parent = match parent {
+        Ok(parent) => *parent,
+        Err(reason) => {
+            return SubnetDevice { name: String::new(), ifindex: None, fault: Some(reason.clone()) };
+        }
+    };
+    let kind = Some(LinkKind::Vlan { parent: parent.index, id: vlan });
+    let there = match vlan {
+        0 => Some(parent),
+        _ => host.links.iter().find(|link| link.own && link.kind == kind),
+    };
+    let name = there.map_or_else(|| name(parent, vlan), |link| link.name.clone());
+    let down = |link: &Link| {
+        let name = &link.name;
+        match (link.up, link.running) {
+            (false, _) => Some(format!("{name} is down: `ip link set {name} up`")),
+            (true, false) => Some(format!("{name} has no carrier")),
+            (true, true) => None,
+        }
+    };
+    let fault = match (host.link_faults.get(&name), there) {
+        (Some(fault), _) => Some(fault.clone()),
+        (None, None) => Some(format!("{name} is not made yet")),
+        (None, Some(link)) => down(parent).or_else(|| down(link)),
+    };
+    SubnetDevice { name, ifindex: there.map(|link| link.index), fault }
+}
+
+/// `<parent>.<id>`, where that is a name of an interface.
+fn name(parent: &Link, vlan: u16) -> String {
+    let name = format!("{}.{vlan}", parent.name);
+    if name.len() <= MAX_NAME { name } else { format!("vlan{}.{vlan}", parent.index) }
+}
+
+/// Routes, rules and settings of one subnet, whose device is there.
+fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, ifindex: u32) {
+    let kernel = &mut plan.kernel;
+    let family = Family::of(&subnet.prefix);
+    let (Some(table), Some(gateway)) = (subnet.table, subnet.gateway) else { return };
+    let key = RouteKey { table, prefix: subnet.prefix };
+    kernel.routes.insert(key, RouteTarget::via(vec![Hop::link(ifindex)]));
+    // The device has no address that would say that the router is on it.
+    let hop = Hop { onlink: true, ..Hop::by(gateway, ifindex) };
+    kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(vec![hop]));
+    kernel.rules.insert(Rule::from_link(family, name, DROP_TABLE));
+    // Untagged, the subnet may be the one that the host itself lives in: its own traffic stays on its own way.
+    let own = host.links.iter().flat_map(|link| &link.addresses).map(IpNet::addr);
+    for address in own.filter(|address| subnet.prefix.contains(address)) {
+        kernel.rules.insert(Rule::from_prefix(1090, address.into(), MAIN_TABLE));
+    }
+
+    let mut set = |path: String, value| drop(kernel.sysctls.insert(path, Sysctl::Exactly(value)));
+    match family {
+        Family::Ipv4Unicast => {
+            // An answer for a pod is not held back; who asks does not wait.
+            set(format!("net/ipv4/neigh/{name}/proxy_delay"), "0");
+            // The sender of a request is an address of the host, one of the subnet if the device has it, whoever's packet waits.
+            set(format!("net/ipv4/conf/{name}/arp_announce"), "2");
+            let reverse_path = format!("net/ipv4/conf/{name}/rp_filter");
+            kernel.sysctls.insert(reverse_path, Sysctl::LooseReversePath);
+        }
+        Family::Ipv6Unicast => {
+            set(format!("net/ipv6/neigh/{name}/proxy_delay"), "0");
+            set(format!("net/ipv6/conf/{name}/proxy_ndp"), "1");
+        }
+    }
+    if subnet.vlan != Some(0) {
+        // The VLAN is the pods': its routers tell the host nothing.
+        let path = format!("net/ipv6/conf/{name}/accept_ra");
+        kernel.sysctls.insert(path, Sysctl::IfThere("0"));
+    }
+}
