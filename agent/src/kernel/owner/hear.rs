@@ -45,7 +45,10 @@ impl Owner {
             .collect();
         for notice in notices {
             let result = match notice {
-                Notice::Link(info) => self.hear_link(info),
+                Notice::Link(info) => match self.as_it_is_now(info) {
+                    Some(info) => self.hear_link(info),
+                    None => Ok(()),
+                },
                 Notice::LinkGone(index) => self.hear_link_gone(index).and_then(|()| self.settle_links()),
                 Notice::Address(index, address) => self.hear_address(index, address, true),
                 Notice::AddressGone(index, address) => self.hear_address(index, address, false),
@@ -126,11 +129,20 @@ impl Owner {
     /// Whether a link is up, by the kernel and not by the picture of it: a namespace that is taken down announces routes, addresses and
     /// links one by one, and what is still announced as there may be gone. None: it is gone.
     pub(super) fn is_up_now(&mut self, index: u32) -> Option<bool> {
+        self.link_now(index).map(|link| link.is_up())
+    }
+
+    fn link_now(&mut self, index: u32) -> Option<objects::LinkInfo> {
         let mut batch = Batch::new();
         batch.get_link_at(index);
         let outcome = self.connection.run(&mut batch).ok()?;
-        let link = outcome.replies.iter().find_map(|(_, _, body)| objects::read_link(body))?;
-        Some(link.is_up())
+        outcome.replies.iter().find_map(|(_, _, body)| objects::read_link(body))
+    }
+
+    /// What a notification about a link says, or for a link of the plan what is so now: kernels before 6.2 tell of each step of
+    /// its making as if others had done it, and by the time that is read it has its name and is up.
+    fn as_it_is_now(&mut self, info: objects::LinkInfo) -> Option<objects::LinkInfo> {
+        if self.topology.is_planned(&info) { self.link_now(info.index) } else { Some(info) }
     }
 
     pub(super) fn hear_link(&mut self, info: objects::LinkInfo) -> Result<(), KernelError> {
