@@ -180,7 +180,9 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
         kernel.rules.insert(Rule::from_prefix(1090, address.into(), MAIN_TABLE));
     }
 
-    let mut set = |path: String, value| drop(kernel.sysctls.insert(path, Sysctl::Exactly(value)));
+    let mut set = |path: String, value| {
+        kernel.sysctls.insert(path, Sysctl::Exactly(value));
+    };
     match family {
         Family::Ipv4Unicast => {
             // An answer for a pod is not held back; who asks does not wait.

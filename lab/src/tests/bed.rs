@@ -78,7 +78,12 @@ impl Bed<'_> {
 
     /// A manifest of node1 that may be edited; the folder's name is the topology's.
     pub(super) fn manifest(&self, file: &str) -> Manifest {
-        let path = self.fabric.file(&format!("{}/node1/manifests/{file}", self.fabric.topology.name));
+        self.manifest_of("node1", file)
+    }
+
+    /// Likewise of another node.
+    pub(super) fn manifest_of(&self, node: &str, file: &str) -> Manifest {
+        let path = self.fabric.file(&format!("{}/{node}/manifests/{file}", self.fabric.topology.name));
         Manifest { path }
     }
 

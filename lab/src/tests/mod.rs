@@ -15,6 +15,7 @@ mod faults;
 mod flaps;
 mod interop;
 mod l2;
+mod l2_veth;
 mod library;
 mod manifests;
 mod unnumbered;
@@ -69,7 +70,7 @@ pub(crate) struct Test {
 }
 
 /// Tests of what this machine's kernel may have no devices for.
-const IN_USER_MODE_KERNEL: &[&[Test]] = &[l2::TESTS];
+const IN_USER_MODE_KERNEL: &[&[Test]] = &[l2::TESTS, l2_veth::TESTS];
 
 /// How long one of them may take.
 const BOUND: Duration = Duration::from_secs(600);

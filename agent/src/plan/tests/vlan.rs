@@ -156,7 +156,8 @@ fn subnets_with_one_prefix_share_its_table_or_are_refused() {
 #[test]
 fn vlans_are_on_the_first_of_the_links_that_are_named_or_where_they_were() {
     let own = |name, parent| vec![own_vlan(7, name, parent, 10)];
-    let rows: &[(&str, &[&str], Option<u32>, Vec<Link>, &str)] = &[
+    type Row = (&'static str, &'static [&'static str], Option<u32>, Vec<Link>, &'static str);
+    let rows: &[Row] = &[
         ("default route", &[], Some(3), vec![], "up2.10 None up2.10 is not made yet"),
         ("named", &["none", "up1", "up2"], Some(3), vec![], "up1.10 None up1.10 is not made yet"),
         ("nothing", &[], None, vec![], " None no link for VLANs: the host has no default route"),
@@ -217,7 +218,8 @@ fn what_is_wrong_with_a_device_is_said_and_its_pods_wait() {
         pod_fault(&plan(&three_subnets(), &host).unwrap(), &pod)
     };
     assert_eq!(fault(&|_| {}), None);
-    let rows: &[(&str, &dyn Fn(&mut Host))] = &[
+    type Row = (&'static str, &'static dyn Fn(&mut Host));
+    let rows: &[Row] = &[
         ("Subnet a4: up1 is down: `ip link set up1 up`", &|host| host.links[1].up = false),
         ("Subnet a4: up1 has no carrier", &|host| host.links[1].running = false),
         ("Subnet a4: up1.10 is down: `ip link set up1.10 up`", &|host| host.links[4].up = false),

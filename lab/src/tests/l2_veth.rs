@@ -1,0 +1,196 @@
+//! VLAN networks with attachment veth: both racks of lab/topologies/l2.clab.yml attached so.
+
+use std::net::IpAddr;
+
+use anyhow::{Result, ensure};
+use rustix::process::Signal;
+
+use super::bed::{Bed, PATIENCE, lab, lost_nothing};
+use super::{Context, Test, Verdict, passed};
+use crate::client;
+use crate::cni::{self, Attached, Sandbox};
+use crate::pinger::{Flow, unreachable};
+use crate::shell::{Seen, wait_for};
+
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "l2/veth",
+        about: "pods of one node, two nodes and two VLANs, their nodes, hosts on the VLAN and beyond reach each other; no ARP as a pod",
+        run: everybody,
+    },
+    Test {
+        name: "l2/veth-restart",
+        about: "the agent is killed and stopped under ping: none lost, the device stays the same",
+        run: restart,
+    },
+    Test {
+        name: "l2/veth-parent",
+        about: "the parent goes down, comes back, is renamed, changes its MTU; somebody deletes the VLAN device",
+        run: parent,
+    },
+];
+
+const NODES: [(&str, &str); 4] =
+    [("node1", "rack1"), ("node2", "rack1"), ("node3", "rack2"), ("node4", "rack2")];
+
+fn veth(context: &Context, test: impl FnOnce(&Bed<'_>) -> Result<Verdict>) -> Result<Verdict> {
+    lab(context, "l2", |bed| {
+        for (node, _) in NODES {
+            let networks = bed.manifest_of(node, "networks.yaml");
+            networks.write(&networks.read()?.replace("attachment: ipvlan", "attachment: veth"))?;
+            ready(bed, node)?;
+        }
+        test(bed)
+    })
+}
+
+fn ready(bed: &Bed<'_>, node: &str) -> Result<()> {
+    wait_for(&format!("{node} to be ready"), PATIENCE, || {
+        let status = client::status(bed.host(node)?)?;
+        Ok(Seen::when(status.ready, || format!("{:?}", status.not_ready)))
+    })
+}
+
+fn attach(bed: &Bed<'_>, node: &str, name: &str) -> Result<(Sandbox, Attached)> {
+    let network = NODES.iter().find(|(of, _)| *of == node).map(|(_, network)| *network);
+    let pod = Sandbox::create(bed.fabric, node, name)?;
+    let attached = cni::add(bed.fabric, &cni::trunkline(network), &pod)?;
+    Ok((pod, attached))
+}
+
+/// The id of what carries the rack's VLAN on node1; another one if it was made anew.
+fn device(bed: &Bed<'_>) -> Result<String> {
+    bed.node()?.sh("cat /sys/class/net/eth1.11/ifindex")
+}
+
+fn everybody(context: &Context) -> Result<Verdict> {
+    veth(context, |bed| {
+        let log = bed.host("host1")?.folder.join("log/arp.log");
+        let args = ["-nn", "-l", "-i", "vlan11", "arp"];
+        let _until_the_lab_ends = bed.host("host1")?.daemon("arp.log", "tcpdump", &args, &[])?;
+        wait_for("tcpdump to listen", PATIENCE, || {
+            let text = std::fs::read_to_string(&log)?;
+            Ok(Seen::when(text.contains("listening on"), || text))
+        })?;
+
+        let mut pods = Vec::new();
+        for (node, name) in [("node1", "a"), ("node1", "b"), ("node2", "c"), ("node3", "d"), ("node4", "e")] {
+            pods.push(attach(bed, node, name)?);
+        }
+        let addresses: Vec<IpAddr> =
+            pods.iter().flat_map(|(_, attached)| attached.addresses.clone()).collect();
+        ensure!(addresses.len() == 2 * pods.len(), "both families: {addresses:?}");
+        let others = ["10.11.0.1", "fd00:11::1", "10.11.0.200", "fd00:11::c8", "10.21.0.200", "fd00:21::c8"];
+        let far =
+            ["10.90.0.2", "fd00:90::2", "10.1.0.11", "fd00:1::11", "10.1.0.12", "10.2.0.13", "fd00:2::13"];
+        let fixed: Vec<IpAddr> = others.iter().chain(&far).map(|to| to.parse()).collect::<Result<_, _>>()?;
+        let mut flows = Vec::new();
+        let mut from = |name: &str, ns: &crate::netns::Namespace, to: &[IpAddr]| {
+            for to in to {
+                flows.push(Flow { name: format!("{name} to {to}"), from: ns.clone(), to: *to });
+            }
+        };
+        for (pod, _) in &pods {
+            from(&pod.name, &pod.ns, &addresses);
+            from(&pod.name, &pod.ns, &fixed);
+        }
+        for host in ["host1", "host2", "outside", "node1", "node2", "node3"] {
+            from(host, &bed.host(host)?.ns, &addresses);
+        }
+        let count = flows.len();
+        let without = unreachable(flows, PATIENCE)?;
+        ensure!(without.is_empty(), "no answer: {without:?}");
+
+        // Whoever's packet waited for the answer, the question was the node's own.
+        let log = std::fs::read_to_string(&log)?;
+        let asked: Vec<&str> = log.lines().filter(|line| line.contains("Request who-has")).collect();
+        ensure!(!asked.is_empty(), "no ARP request was seen: {log}");
+        let sender = |line: &&&str| {
+            let after = line.split(" tell ").nth(1).unwrap_or_default();
+            let address = after.split([',', ' ']).next().unwrap_or_default();
+            addresses.iter().any(|pod| pod.to_string() == address)
+        };
+        let as_pod: Vec<_> = asked.iter().filter(sender).collect();
+        ensure!(as_pod.is_empty(), "asked as a pod: {as_pod:?}");
+        passed(format!("{count} pairs, {} ARP requests, none as a pod", asked.len()))
+    })
+}
+
+fn restart(context: &Context) -> Result<Verdict> {
+    veth(context, |bed| {
+        let (_a, at_a) = attach(bed, "node1", "a")?;
+        let before = device(bed)?;
+        let tables = bed.node()?.sh("ip rule; ip -6 rule; ip route show table all | grep -w eth1.11")?;
+        let pings = bed.pings("outside", &at_a.addresses)?;
+        for signal in [Signal::KILL, Signal::TERM] {
+            client::end_agent(bed.node()?, signal)?;
+            client::start_agent(bed.node()?)?;
+            ready(bed, "node1")?;
+            let (b, _) = attach(bed, "node1", "b")?;
+            cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &b)?;
+            b.ns.delete()?;
+        }
+        let lost = lost_nothing(pings)?;
+        ensure!(device(bed)? == before, "the VLAN device was made anew");
+        let after = bed.node()?.sh("ip rule; ip -6 rule; ip route show table all | grep -w eth1.11")?;
+        ensure!(tables == after, "rules and routes moved:\n{tables}\nbecame\n{after}");
+        passed(format!("{lost} pings, none lost"))
+    })
+}
+
+fn parent(context: &Context) -> Result<Verdict> {
+    veth(context, |bed| {
+        let node = bed.node()?;
+        let (_a, at_a) = attach(bed, "node1", "a")?;
+        let reached = |when: &str| -> Result<()> {
+            for from in ["host1", "outside"] {
+                let ns = &bed.host(from)?.ns;
+                let flow = |to: &IpAddr| Flow { name: format!("{from} to {to}"), from: ns.clone(), to: *to };
+                let without = unreachable(at_a.addresses.iter().map(flow).collect(), PATIENCE)?;
+                ensure!(without.is_empty(), "{when}: no answer: {without:?}");
+            }
+            Ok(())
+        };
+        let says = |words: &str| {
+            wait_for(&format!("the status to say {words:?}"), PATIENCE, || {
+                let said = client::status(node)?.not_ready;
+                Ok(Seen::when(said.iter().any(|said| said.contains(words)), || format!("{said:?}")))
+            })
+        };
+        reached("at first")?;
+
+        node.sh("ip link set eth1 down")?;
+        says("eth1 is down")?;
+        let refused = cni::run(bed.fabric, "ADD", &cni::trunkline(Some("rack1")), &bed.pod("b")?)?.error()?;
+        ensure!(refused.text.contains("eth1 is down"), "{refused:?}");
+        node.sh("ip link set eth1 up")?;
+        ready(bed, "node1")?;
+        reached("up again")?;
+
+        let before = device(bed)?;
+        node.sh("ip link del eth1.11")?;
+        wait_for("the VLAN device to be back", PATIENCE, || {
+            let now = device(bed)?;
+            Ok(Seen::when(now != before, || now))
+        })?;
+        reached("deleted and made again")?;
+
+        let before = device(bed)?;
+        node.sh("ip link set eth1 down && ip link set eth1 name up0 && ip link set up0 up")?;
+        ready(bed, "node1")?;
+        reached("the parent renamed")?;
+        ensure!(device(bed)? == before, "the VLAN device was made anew");
+        node.sh("ip link set up0 mtu 1400")?;
+        wait_for("the VLAN device's MTU", PATIENCE, || {
+            let mtu = node.sh("cat /sys/class/net/eth1.11/mtu")?;
+            Ok(Seen::when(mtu.trim() == "1400", || mtu))
+        })?;
+        node.sh("ip link set up0 mtu 1500")?;
+        wait_for("the VLAN device's MTU to be back", PATIENCE, || {
+            let mtu = node.sh("cat /sys/class/net/eth1.11/mtu")?;
+            Ok(Seen::when(mtu.trim() == "1500", || mtu))
+        })?;
+        reached("the MTU changed")?;
+        passed("down, deleted, renamed, another MTU")
+    })
+}
