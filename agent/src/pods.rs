@@ -30,7 +30,9 @@ use tokio::time::Instant;
 use trunkline_api::attach::{
     Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
 };
+use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::SpeakerHandle;
+use trunkline_bgp::types::Family;
 
 use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6, default_mac};
 use crate::attach::workers::DeviceWorkers;
@@ -38,7 +40,7 @@ use crate::ipam::{
     AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation, Wish,
 };
 use crate::metrics::Metrics;
-use crate::plan::{self, Pod};
+use crate::plan::{self, Joined, OnLink, Place, Pod, default_prefix};
 use crate::reconcile::{Gate, PodError, Reconcile};
 
 /// The answer must be on its way before the client's own deadline.
@@ -85,6 +87,7 @@ impl Pods {
             Some(text) => parse_mac(text)?,
             None => default_mac(&key.container_id, &key.ifname),
         };
+        let named_mac = request.wanted.mac.is_some();
         let _turn = self.turns.take(&key).await;
         // Before a plan is in force there are no pools, and "no network" would be the wrong answer.
         self.reconcile.started().map_err(pod_failure)?;
@@ -107,8 +110,12 @@ impl Pods {
             pod: PodName { namespace: pod.namespace, name: pod.name, uid: pod.uid },
         };
         let (record, new) = self.ipam.reserve(reservation).await.map_err(ipam_failure)?;
-        match self.complete(&record, netns, deadline, abandoned).await {
-            Ok(device) => Ok(attachment(&record, &device)),
+        let outcome = match unsuited(&record, named_mac) {
+            Some(failure) => Err(failure),
+            None => self.complete(&record, netns, deadline, abandoned).await,
+        };
+        match outcome {
+            Ok(attachment) => Ok(attachment),
             Err(failure) => {
                 // What was there before this request stays; what this one began goes.
                 if new {
@@ -126,9 +133,10 @@ impl Pods {
         netns: OwnedFd,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
-    ) -> Result<Device, Failure> {
-        let mtu = self.reconcile.mtu(&record.network);
-        let device = self.devices.attach(netns, spec(record, mtu)).await.map_err(device_failure)?;
+    ) -> Result<Attachment, Failure> {
+        let joined = self.reconcile.join(place(record)).await.map_err(pod_failure)?;
+        let spec = spec(record, joined);
+        let device = self.devices.attach(netns, spec.clone()).await.map_err(device_failure)?;
         let gate = self.reconcile.add_pod(pod(record, &device)).await.map_err(pod_failure)?;
         self.told(gate, deadline, abandoned).await?;
         // Nobody waits for the record's second commit: without it the next start sees a complete device and takes the
@@ -139,7 +147,7 @@ impl Pods {
                 tracing::warn!(attachment = %key, %error, "the record stays at \"attaching\"");
             }
         });
-        Ok(device)
+        Ok(attachment(record, &spec, &device))
     }
 
     /// Waits until every prefix was told to an established peer.
@@ -234,8 +242,12 @@ impl Pods {
         let netns = netns.ok_or_else(|| {
             Failure::new(Code::UnknownContainer, "the network namespace of the container is gone")
         })?;
-        let mtu = record.mtu;
-        match self.devices.check(netns, spec(&record, mtu)).await {
+        let joined = self.reconcile.join(place(&record)).await.map_err(|error| match error {
+            PodError::Waits(reason) => Failure::new(Code::CheckFailed, reason),
+            error => pod_failure(error),
+        })?;
+        let joined = Joined { mtu: record.mtu, ..joined };
+        match self.devices.check(netns, spec(&record, joined)).await {
             Ok(_) => Ok(Done {}),
             Err(error @ DeviceError::Check(_)) => Err(Failure::new(Code::CheckFailed, error.to_string())),
             Err(error) => Err(device_failure(error)),
@@ -286,16 +298,43 @@ fn key_of(interface: &Interface) -> AttachmentKey {
     AttachmentKey { container_id: interface.container_id.clone(), ifname: interface.ifname.clone() }
 }
 
+/// What was asked for and an IPVLAN slave cannot have, if there is something.
+fn unsuited(record: &Record, named_mac: bool) -> Option<Failure> {
+    let what = match record.attachment {
+        AttachmentKind::Veth => return None,
+        AttachmentKind::Ipvlan if named_mac => "a MAC of its own: it has its VLAN device's",
+        AttachmentKind::Ipvlan if !record.bandwidth.is_empty() => {
+            "bandwidth limits: its packets do not pass the host's end of a pair, where they are"
+        }
+        AttachmentKind::Ipvlan => return None,
+    };
+    Some(Failure::new(
+        Code::InvalidConfiguration,
+        format!(
+            "an IPVLAN slave cannot have {what}. Leave it out, or write `attachment: veth` into the config of Network {}",
+            record.network
+        ),
+    ))
+}
+
+fn place(record: &Record) -> Place {
+    Place {
+        network: record.network.clone(),
+        addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
+        attachment: record.attachment,
+    }
+}
+
 /// The device that belongs to a record.
-pub fn spec(record: &Record, mtu: Option<u32>) -> DeviceSpec {
+pub fn spec(record: &Record, joined: Joined) -> DeviceSpec {
     DeviceSpec {
         container_id: record.key.container_id.clone(),
         ifname: record.key.ifname.clone(),
         addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
         mac: Some(record.mac),
-        mtu,
+        mtu: joined.mtu,
         bandwidth: record.bandwidth,
-        attachment: plan::Attachment::Veth,
+        attachment: joined.attachment,
     }
 }
 
@@ -310,32 +349,36 @@ fn pod(record: &Record, device: &Device) -> Pod {
     }
 }
 
-fn attachment(record: &Record, device: &Device) -> Attachment {
-    let gateway = |address: IpAddr| match address {
-        IpAddr::V4(_) => IpAddr::V4(GATEWAY_V4),
-        IpAddr::V6(_) => IpAddr::V6(GATEWAY_V6),
+fn attachment(record: &Record, spec: &DeviceSpec, device: &Device) -> Attachment {
+    let on_link = match &spec.attachment {
+        plan::Attachment::Veth => spec
+            .addresses
+            .iter()
+            .map(|address| OnLink {
+                address: IpNet::from(*address),
+                gateway: if address.is_ipv4() { GATEWAY_V4.into() } else { GATEWAY_V6.into() },
+            })
+            .collect(),
+        plan::Attachment::Ipvlan(ipvlan) => ipvlan.on_link.clone(),
     };
-    let default = |address: IpAddr| match address {
-        IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
-        IpAddr::V6(_) => IpNet::V6(ipnet::Ipv6Net::default()),
-    };
+    let default = |gateway: &IpAddr| default_prefix(Family::of(&(*gateway).into()));
     Attachment {
         network: record.network.clone(),
         addresses: record
             .addresses
             .iter()
-            .map(|Assigned { subnet, address, .. }| AttachedAddress {
-                address: IpNet::from(*address),
-                gateway: Some(gateway(*address)),
+            .zip(&on_link)
+            .map(|(Assigned { subnet, .. }, OnLink { address, gateway })| AttachedAddress {
+                address: *address,
+                gateway: Some(*gateway),
                 subnet: subnet.clone(),
             })
             .collect(),
-        routes: record
-            .addresses
+        routes: on_link
             .iter()
-            .map(|Assigned { address, .. }| AttachedRoute {
-                destination: default(*address),
-                gateway: Some(gateway(*address)),
+            .map(|OnLink { gateway, .. }| AttachedRoute {
+                destination: default(gateway),
+                gateway: Some(*gateway),
             })
             .collect(),
         mac: show_mac(&device.mac),

@@ -38,6 +38,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
     let network = NetworkPlan {
         mode: Mode::Bgp,
         attachment: AttachmentKind::Veth,
+        by_host: Default::default(),
         subnets: Default::default(),
         refused_subnets: Default::default(),
         mtu: None,

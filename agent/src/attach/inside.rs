@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use trunkline_bgp::types::Family;
 
 use super::device::{DeviceSpec, HOST_MAC, gateways};
 use crate::kernel::netlink::Batch;
 use crate::kernel::netlink::objects::OnlinkRoute;
-use crate::plan::{Ipvlan, Neighbour, OnLink};
+use crate::plan::{Ipvlan, Neighbour, OnLink, default_prefix};
 
 /// Addresses, neighbours and routes inside. Put in place by ADD, looked for by CHECK.
 #[derive(Debug, Default)]
@@ -83,8 +84,5 @@ impl Inside {
 
 /// Everything of the gateway's family.
 fn default_route(gateway: IpAddr) -> IpNet {
-    match gateway {
-        IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
-        IpAddr::V6(_) => IpNet::V6(ipnet::Ipv6Net::default()),
-    }
+    default_prefix(Family::of(&gateway.into()))
 }

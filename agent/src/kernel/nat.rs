@@ -23,7 +23,7 @@ const NAME: &str = "trunkline";
 /// Brings the table to the rules. Whether it had to be changed.
 pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
     let there = list()?;
-    let wanted = (!rules.sources.is_empty()).then(|| render(rules));
+    let wanted = (!rules.sources.is_empty() || !rules.slaves.is_empty()).then(|| render(rules));
     let script = match (&there, &wanted) {
         (None, None) => return Ok(false),
         // Where lines break is nft's matter.
@@ -56,10 +56,15 @@ fn render(rules: &NatRules) -> String {
     for (name, kind, v4) in [("sources4", "ipv4_addr", true), ("sources6", "ipv6_addr", false)] {
         set(&mut text, name, kind, rules.sources.iter().filter(|prefix| prefix.addr().is_ipv4() == v4));
     }
+    for (name, kind, v4) in [("slaves4", "ipv4_addr", true), ("slaves6", "ipv6_addr", false)] {
+        set(&mut text, name, kind, rules.slaves.iter().filter(|prefix| prefix.addr().is_ipv4() == v4));
+    }
     text.push_str(
         "\tchain postrouting {\n\t\ttype nat hook postrouting priority srcnat; policy accept;\n\
          \t\tip saddr @sources4 ip daddr != @inside4 masquerade\n\
-         \t\tip6 saddr @sources6 ip6 daddr != @inside6 masquerade\n\t}\n}\n",
+         \t\tip6 saddr @sources6 ip6 daddr != @inside6 masquerade\n\
+         \t\tip saddr @slaves4 ct status dnat masquerade\n\
+         \t\tip6 saddr @slaves6 ct status dnat masquerade\n\t}\n}\n",
     );
     text
 }

@@ -19,12 +19,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
+use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet};
 use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Community, Family};
 
 mod bgp;
+mod join;
 mod peers;
 mod policy;
 mod tables;
@@ -33,6 +34,7 @@ mod tests;
 pub mod types;
 mod vlan;
 
+pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
 pub use types::*;
 
 /// What is wanted: an immutable snapshot of the source.
@@ -75,6 +77,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     }
     plan_subnets(&mut plan);
     plan.kernel.nat = nat(&plan, intent);
+    join::plan_by_host(intent, host, &mut plan);
     Ok(plan)
 }
 
@@ -105,7 +108,8 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
             let communities = communities.clone();
             planned.originate.insert(prefix, Origination { communities, ..Origination::default() });
         }
-        if network.mode == Mode::Vlan {
+        // A slave answers for itself.
+        if network.mode == Mode::Vlan && pod.attachment == AttachmentKind::Veth {
             let device = network.subnet_of(*address).and_then(|(_, subnet)| subnet.device.as_ref());
             let ifindex = device.and_then(|device| device.ifindex);
             planned.proxies.extend(ifindex.map(|ifindex| Proxy { ifindex, address: *address }));
@@ -161,6 +165,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
     let mut planned = NetworkPlan {
         mode,
         attachment: network.attachment(),
+        by_host: BTreeSet::new(),
         subnets: BTreeMap::new(),
         refused_subnets: BTreeMap::new(),
         mtu: None,
@@ -211,5 +216,6 @@ fn nat(plan: &Plan, intent: &Intent) -> NatRules {
             .filter_map(|subnet| subnet.spec.range.cidr().ok())
             .collect(),
         inside: intent.subnets.iter().filter_map(|subnet| subnet.spec.range.cidr().ok()).collect(),
+        slaves: BTreeSet::new(),
     }
 }

@@ -206,11 +206,15 @@ pub struct RouteKey {
 impl RouteKey {
     /// The default route of a family.
     pub fn default_route(table: u32, family: Family) -> RouteKey {
-        let prefix = match family {
-            Family::Ipv4Unicast => IpNet::V4(Ipv4Net::default()),
-            Family::Ipv6Unicast => IpNet::V6(Ipv6Net::default()),
-        };
-        RouteKey { table, prefix }
+        RouteKey { table, prefix: default_prefix(family) }
+    }
+}
+
+/// Everything of a family.
+pub fn default_prefix(family: Family) -> IpNet {
+    match family {
+        Family::Ipv4Unicast => IpNet::V4(Ipv4Net::default()),
+        Family::Ipv6Unicast => IpNet::V6(Ipv6Net::default()),
     }
 }
 
@@ -275,6 +279,8 @@ pub struct NatRules {
     pub sources: BTreeSet<IpNet>,
     /// Every known subnet: traffic to these keeps its source.
     pub inside: BTreeSet<IpNet>,
+    /// Subnets of pods with an IPVLAN slave, where Services are: the way back of what was translated must lead by the host too.
+    pub slaves: BTreeSet<IpNet>,
 }
 
 /// What the speaker should have.
@@ -335,6 +341,8 @@ pub struct NetworkPlan {
     pub mode: Mode,
     /// How its pods are joined.
     pub attachment: AttachmentKind,
+    /// What pods with an IPVLAN slave reach by the host.
+    pub by_host: BTreeSet<IpNet>,
     /// Its subnets by name.
     pub subnets: BTreeMap<String, SubnetPlan>,
     /// Subnets that are not served, and why.
@@ -391,38 +399,6 @@ pub struct SubnetDevice {
     pub ifindex: Option<u32>,
     /// Why it carries nothing now, in words for the operator. None: it does.
     pub fault: Option<String>,
-}
-
-/// How a pod is joined: what its links need to know beyond its addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Attachment {
-    /// One veth pair, and everything goes to the host.
-    #[default]
-    Veth,
-    /// A slave on the VLAN's device, and a veth pair beside it.
-    Ipvlan(Ipvlan),
-}
-
-/// What an IPVLAN slave needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ipvlan {
-    /// Index of the device that carries it.
-    pub parent: u32,
-    /// Its name.
-    pub parent_name: String,
-    /// The pod's addresses with the length of their subnet's prefix, and the gateway that is there.
-    pub on_link: Vec<OnLink>,
-    /// What is reached by the host all the same.
-    pub by_host: BTreeSet<IpNet>,
-}
-
-/// An address on a network with a gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OnLink {
-    /// The address, with the length of the subnet's prefix.
-    pub address: IpNet,
-    /// The gateway.
-    pub gateway: IpAddr,
 }
 
 /// One attached pod: the planner's input on the fast path.

@@ -31,7 +31,7 @@ use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{InterfaceName, PeerKey};
 
-use crate::plan::{NetworkPlan, Pod};
+use crate::plan::{Joined, NetworkPlan, Place, Pod};
 use crate::source::{Refused, Snapshot};
 
 pub use task::{Start, spawn};
@@ -146,6 +146,7 @@ type Answer<T> = oneshot::Sender<T>;
 enum Request {
     Snapshot(Box<Snapshot>, Answer<Result<Arc<Snapshot>, Refused>>),
     Refused(Refused),
+    Join(Place, Answer<Result<Joined, PodError>>),
     AddPod(Pod, Answer<Result<Gate, PodError>>),
     RemovePod(String, Answer<()>),
     View(Answer<View>),
@@ -156,11 +157,8 @@ enum Request {
 #[derive(Clone)]
 pub struct Reconcile {
     requests: mpsc::Sender<Request>,
-    mtus: watch::Receiver<Option<Mtus>>,
+    started: watch::Receiver<bool>,
 }
-
-/// MTU of pods' links by network; of the plan in force, once there is one.
-type Mtus = BTreeMap<String, Option<u32>>;
 
 impl Reconcile {
     /// Takes a snapshot over, or refuses it as a whole. What is in force after is returned.
@@ -185,12 +183,12 @@ impl Reconcile {
 
     /// Whether a plan is in force.
     pub fn started(&self) -> Result<(), PodError> {
-        self.mtus.borrow().as_ref().map(|_| ()).ok_or(PodError::NotStarted)
+        self.started.borrow().then_some(()).ok_or(PodError::NotStarted)
     }
 
-    /// The MTU that a pod of this network should have, if the plan says.
-    pub fn mtu(&self, network: &str) -> Option<u32> {
-        self.mtus.borrow().as_ref().and_then(|mtus| *mtus.get(network)?)
+    /// What the links of a pod need to know.
+    pub async fn join(&self, place: Place) -> Result<Joined, PodError> {
+        self.ask(|answer| Request::Join(place, answer)).await.ok_or(PodError::Stopped)?
     }
 
     /// The state of things; `None` when the task has ended.

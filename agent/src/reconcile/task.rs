@@ -17,12 +17,12 @@ use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 use super::bgp::{Prefixes, Told};
 use super::pump::{self, Tiding, Turn};
 use super::search::Search;
-use super::{BgpView, Gate, Mtus, PodError, Reconcile, Request, Unrecorded, View};
+use super::{BgpView, Gate, PodError, Reconcile, Request, Unrecorded, View};
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
 use crate::plan::{
-    Hop, Intent, Mode, NodeIdentity, POD_TABLE, Plan, Pod, PodPlan, RouteKey, RouteTarget, Session, plan,
-    plan_pod, pod_fault,
+    Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey, RouteTarget,
+    Session, join, plan, plan_pod, pod_fault,
 };
 use crate::source::{Refused, Snapshot};
 
@@ -108,7 +108,7 @@ struct Task {
     refused: Vec<String>,
     speaker_fault: Option<String>,
     kernel_faults: Vec<String>,
-    mtus: watch::Sender<Option<Mtus>>,
+    started: watch::Sender<bool>,
     /// Links or sessions have changed since the plan was made.
     stale: bool,
 }
@@ -116,7 +116,7 @@ struct Task {
 /// Starts the task. It ends after [`Reconcile::stop`], or when it cannot do its work any more.
 pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
     let (requests, inbox) = mpsc::channel(256);
-    let (mtus, mtu_reader) = watch::channel(None);
+    let (started, has_started) = watch::channel(false);
     let Start {
         node,
         router_id,
@@ -160,11 +160,11 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         refused: Vec::new(),
         speaker_fault: None,
         kernel_faults: Vec::new(),
-        mtus,
+        started,
         stale: false,
     };
     let handle = tokio::spawn(task.run(inbox, kernel_events));
-    (Reconcile { requests, mtus: mtu_reader }, handle)
+    (Reconcile { requests, started: has_started }, handle)
 }
 
 /// The next thing that the speaker tells; never, if there is none.
@@ -259,6 +259,10 @@ impl Task {
                 let _ = answer.send(outcome);
             }
             Request::Refused(refused) => self.refused = refused.faults,
+            Request::Join(place, answer) => {
+                let outcome = self.join(&place).await;
+                let _ = answer.send(outcome);
+            }
             Request::AddPod(pod, answer) => {
                 let outcome = self.add_pod(pod).await;
                 let _ = answer.send(outcome);
@@ -399,11 +403,10 @@ impl Task {
             }
         }
         self.planned = planned;
-        let mtus = plan.networks.iter().map(|(name, network)| (name.clone(), network.mtu)).collect();
         self.search.follow(plan.bgp.as_ref().map(|bgp| &bgp.unnumbered));
         self.plan = Some(plan);
         self.drive_speaker().await;
-        self.mtus.send_replace(Some(mtus));
+        self.started.send_replace(true);
         if first && self.running.is_none() {
             // Nobody will converge.
             for family in Family::ALL {
@@ -454,7 +457,7 @@ impl Task {
     // ---- fast path
 
     async fn add_pod(&mut self, pod: Pod) -> Result<Gate, PodError> {
-        self.mend_for(&pod).await;
+        self.mend_while(|plan| pod_fault(plan, &pod).is_some()).await;
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
         if let Some(fault) = pod_fault(plan, &pod) {
             return Err(PodError::Waits(fault));
@@ -483,10 +486,16 @@ impl Task {
         })
     }
 
-    /// Where the pod would have to wait for something of the host, looks whether that has come meanwhile: a device that the last plan had made
+    async fn join(&mut self, place: &Place) -> Result<Joined, PodError> {
+        self.mend_while(|plan| join(plan, place).is_err()).await;
+        let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
+        join(plan, place).map_err(PodError::Waits)
+    }
+
+    /// Where a pod would have to wait for something of the host, looks whether that has come meanwhile: a device that the last plan had made
     /// is known to the next one only, and nobody says when a driver can be loaded that could not be before.
-    async fn mend_for(&mut self, pod: &Pod) {
-        let waits = |plan: &Option<Plan>| plan.as_ref().is_some_and(|plan| pod_fault(plan, pod).is_some());
+    async fn mend_while(&mut self, waits: impl Fn(&Plan) -> bool) {
+        let waits = |plan: &Option<Plan>| plan.as_ref().is_some_and(&waits);
         if waits(&self.plan) {
             self.replan().await;
         }

@@ -9,6 +9,7 @@ use trunkline_bgp::types::{Asn, Community, Family, NextHop, PeerKey};
 
 use super::*;
 
+mod join;
 mod vlan;
 
 fn network(name: &str, kind: &str, spec: serde_json::Value) -> Network {

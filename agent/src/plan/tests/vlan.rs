@@ -15,7 +15,7 @@ fn subnet_in(name: &str, cidr: &str, gateway: &str, net_id: Option<u32>) -> Subn
 }
 
 /// VLAN 10 with both families, VLAN 20.
-fn three_subnets() -> Intent {
+pub(super) fn three_subnets() -> Intent {
     intent(
         vec![vlan(None)],
         vec![
@@ -26,12 +26,12 @@ fn three_subnets() -> Intent {
     )
 }
 
-fn own_vlan(index: u32, name: &str, parent: u32, id: u16) -> Link {
+pub(super) fn own_vlan(index: u32, name: &str, parent: u32, id: u16) -> Link {
     Link { kind: Some(LinkKind::Vlan { parent, id }), own: true, ..link(index, name, &[]) }
 }
 
 /// `up1` has the default route.
-fn with_default() -> Host {
+pub(super) fn with_default() -> Host {
     Host { default_link: Some(2), ..host(Vec::new()) }
 }
 

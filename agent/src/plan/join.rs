@@ -1,0 +1,147 @@
+//! How a pod is joined to its network: what its links need to know beyond its addresses.
+//!
+//! By `veth`, nothing: everything goes to the host, which has the plan's tables. An IPVLAN slave decides in the pod itself what goes into the
+//! VLAN and what to the host, so the pod is told when it is attached:
+//!
+//! - **by the slave**: its subnet, and everything else through the subnet's router;
+//! - **by the host**: the host's own addresses, which a slave cannot reach on the wire; the subnets of the other networks that are here,
+//!   whose pods the host knows the way to; and the prefixes of Services, which are translated here.
+//!
+//! What the host sends to the pod comes by the pair, and its answer has to go back the same way, since connection tracking on the host would
+//! else see half of it. That is why the list is not only of what could not be reached otherwise.
+//!
+//! What comes later, a subnet or an address of the host, is told to the pods that are attached from then on. CHECK names it where it is
+//! missing, and a second ADD puts it in place.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use trunkline_api::resources::AttachmentKind;
+
+use super::{Host, Intent, Plan};
+
+/// A pod's place, before it has links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The network's name.
+    pub network: String,
+    /// The pod's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// How it is joined.
+    pub attachment: AttachmentKind,
+}
+
+/// What a pod's links need to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Joined {
+    /// MTU in octets; the kernel's default if none.
+    pub mtu: Option<u32>,
+    /// How it is joined.
+    pub attachment: Attachment,
+}
+
+/// How a pod is joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Attachment {
+    /// One veth pair, and everything goes to the host.
+    #[default]
+    Veth,
+    /// A slave on the VLAN's device, and a veth pair beside it.
+    Ipvlan(Ipvlan),
+}
+
+/// What an IPVLAN slave needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipvlan {
+    /// Index of the device that carries it.
+    pub parent: u32,
+    /// Its name.
+    pub parent_name: String,
+    /// The pod's addresses with the length of their subnet's prefix, and the gateway that is there.
+    pub on_link: Vec<OnLink>,
+    /// What is reached by the host all the same.
+    pub by_host: BTreeSet<IpNet>,
+}
+
+/// An address on a network with a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnLink {
+    /// The address, with the length of the subnet's prefix.
+    pub address: IpNet,
+    /// The gateway.
+    pub gateway: IpAddr,
+}
+
+/// What a pod's links need to know, or why they cannot be made now, in words. Of a network that is not there, nothing: whoever
+/// adds the pod says so.
+pub fn join(plan: &Plan, place: &Place) -> Result<Joined, String> {
+    let Some(network) = plan.networks.get(&place.network) else { return Ok(Joined::default()) };
+    let joined = |attachment| Joined { mtu: network.mtu, attachment };
+    if place.attachment == AttachmentKind::Veth {
+        return Ok(joined(Attachment::Veth));
+    }
+    let mut slave: Option<Ipvlan> = None;
+    for address in &place.addresses {
+        let Some((name, subnet)) = network.subnet_of(*address) else {
+            return Err(format!("{address} is in no subnet of Network {}", place.network));
+        };
+        let (Some(gateway), Some(device)) = (subnet.gateway, &subnet.device) else {
+            return Err(format!("Subnet {name}: it is in no VLAN, which `attachment: ipvlan` needs"));
+        };
+        let Some(parent) = device.ifindex else {
+            return Err(format!(
+                "Subnet {name}: {}",
+                device.fault.as_deref().unwrap_or("its device is not there")
+            ));
+        };
+        let slave = slave.get_or_insert_with(|| Ipvlan {
+            parent,
+            parent_name: device.name.clone(),
+            on_link: Vec::new(),
+            by_host: network.by_host.clone(),
+        });
+        if slave.parent != parent {
+            return Err(format!(
+                "Subnet {name} is on {}, and the pod's other address on {}: with `attachment: ipvlan` both are in one VLAN",
+                device.name, slave.parent_name
+            ));
+        }
+        // The subnet's prefix has the family of its addresses.
+        let address = IpNet::new(*address, subnet.prefix.prefix_len()).unwrap_or((*address).into());
+        slave.on_link.push(OnLink { address, gateway });
+    }
+    Ok(joined(slave.map(Attachment::Ipvlan).unwrap_or_default()))
+}
+
+/// Says for each network whose pods have slaves what these reach by the host.
+pub(super) fn plan_by_host(intent: &Intent, host: &Host, plan: &mut Plan) {
+    // Links that are down are such as `kube-ipvs0`, whose thousands of addresses are Services'.
+    let own = host.links.iter().filter(|link| link.up).flat_map(|link| &link.addresses).map(IpNet::addr);
+    let own: BTreeSet<IpNet> = own.filter(is_reachable).map(IpNet::from).collect();
+    let served: Vec<(String, IpNet)> = plan
+        .networks
+        .iter()
+        .filter(|(_, network)| network.refused.is_none())
+        .flat_map(|(name, network)| network.subnets.values().map(|subnet| (name.clone(), subnet.prefix)))
+        .collect();
+    for (name, network) in &mut plan.networks {
+        if network.attachment != AttachmentKind::Ipvlan || network.refused.is_some() {
+            continue;
+        }
+        let others = served.iter().filter(|(other, _)| other != name).map(|(_, prefix)| *prefix);
+        network.by_host =
+            own.iter().copied().chain(others).chain(intent.service_cidrs.iter().copied()).collect();
+        if !intent.service_cidrs.is_empty() {
+            plan.kernel.nat.slaves.extend(network.subnets.values().map(|subnet| subnet.prefix));
+        }
+    }
+}
+
+/// Whether an address of the host means the host to somebody else, too.
+fn is_reachable(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_loopback(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    }
+}

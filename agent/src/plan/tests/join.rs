@@ -1,0 +1,116 @@
+//! How pods are joined: a network and a host on the left, what a pod's links are told on the right.
+
+use trunkline_api::resources::AttachmentKind;
+
+use super::vlan::{own_vlan, three_subnets, with_default};
+use super::*;
+use crate::plan::join::plan_by_host;
+
+fn slaves() -> Intent {
+    let mut intent = three_subnets();
+    let config = serde_json::json!({"attachment": "ipvlan"});
+    intent.networks[0].spec.config = serde_json::from_value(config).unwrap();
+    intent.service_cidrs = [prefix("10.96.0.0/12")].into();
+    intent
+}
+
+fn prefix(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn place(addresses: &[&str], attachment: AttachmentKind) -> Place {
+    let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    Place { network: "rack".to_owned(), addresses, attachment }
+}
+
+fn with_devices() -> Host {
+    let mut host = with_default();
+    host.links.extend([own_vlan(7, "up1.10", 2, 10), own_vlan(8, "up1.20", 2, 20)]);
+    host
+}
+
+#[test]
+fn a_slave_is_told_its_gateways_and_what_is_the_hosts() {
+    let plan = plan(&slaves(), &with_devices()).unwrap();
+    let joined = join(&plan, &place(&["10.10.0.5", "2001:db8:10::5"], AttachmentKind::Ipvlan)).unwrap();
+    assert_eq!(joined.mtu, Some(1502));
+    let Attachment::Ipvlan(slave) = joined.attachment else { panic!("no slave") };
+    assert_eq!((slave.parent, slave.parent_name.as_str()), (7, "up1.10"));
+    let on_link: Vec<String> =
+        slave.on_link.iter().map(|there| format!("{} {}", there.address, there.gateway)).collect();
+    assert_eq!(on_link, ["10.10.0.5/24 10.10.0.1", "2001:db8:10::5/64 2001:db8:10::1"]);
+    let by_host: Vec<String> = slave.by_host.iter().map(IpNet::to_string).collect();
+    assert_eq!(
+        by_host,
+        [
+            "10.96.0.0/12",
+            "10.255.0.9/32",
+            "192.0.2.0/32",
+            "192.0.2.2/32",
+            "2001:db8:0:1::1/128",
+            "2001:db8:0:2::1/128"
+        ],
+        "no loopback, no link-local address"
+    );
+    assert_eq!(
+        plan.kernel.nat.slaves,
+        ["10.10.0.0/24", "10.20.0.0/24", "2001:db8:10::/64"].map(prefix).into()
+    );
+
+    // One that was attached by veth stays so.
+    let veth = join(&plan, &place(&["10.10.0.5"], AttachmentKind::Veth)).unwrap();
+    assert_eq!(veth, Joined { mtu: Some(1502), attachment: Attachment::Veth });
+}
+
+#[test]
+fn other_networks_are_reached_by_the_host_and_addresses_of_links_that_are_down_are_not() {
+    let mut host = with_devices();
+    host.links.push(Link { up: false, ..link(9, "kube-ipvs0", &["10.96.0.1/32"]) });
+    let mut intent = slaves();
+    intent.service_cidrs.clear();
+    let mut plan = plan(&intent, &host).unwrap();
+    assert!(plan.kernel.nat.slaves.is_empty(), "no Services, nothing to translate");
+    let rack = plan.networks["rack"].clone();
+    let overlay = BTreeMap::from([("o".to_owned(), SubnetPlan::of(prefix("10.30.0.0/16")))]);
+    let refused = Some("for a reason".to_owned());
+    plan.networks.extend([
+        (
+            "overlay".to_owned(),
+            NetworkPlan { subnets: overlay.clone(), attachment: AttachmentKind::Veth, ..rack.clone() },
+        ),
+        ("other".to_owned(), NetworkPlan { refused, ..rack }),
+    ]);
+    plan_by_host(&intent, &host, &mut plan);
+    let by_host = &plan.networks["rack"].by_host;
+    assert!(by_host.contains(&prefix("10.30.0.0/16")));
+    for absent in ["10.10.0.0/24", "10.20.0.0/24", "10.96.0.1/32"] {
+        assert!(!by_host.contains(&prefix(absent)), "{absent}");
+    }
+}
+
+#[test]
+fn a_slave_waits_for_its_device_and_has_only_one() {
+    let waiting = plan(&slaves(), &with_default()).unwrap();
+    let error = join(&waiting, &place(&["10.10.0.5"], AttachmentKind::Ipvlan)).unwrap_err();
+    assert_eq!(error, "Subnet a4: up1.10 is not made yet");
+    let mut apart = slaves();
+    apart.subnets[1].spec.net_id = Some(20);
+    let apart = plan(&apart, &with_devices()).unwrap();
+    let error = join(&apart, &place(&["10.10.0.5", "2001:db8:10::5"], AttachmentKind::Ipvlan)).unwrap_err();
+    assert!(error.contains("Subnet a6 is on up1.20, and the pod's other address on up1.10"), "{error}");
+}
+
+#[test]
+fn a_slave_answers_for_itself() {
+    let plan = plan(&slaves(), &with_devices()).unwrap();
+    let pod = |attachment| Pod {
+        network: "rack".to_owned(),
+        addresses: vec!["10.10.0.5".parse().unwrap()],
+        host_ifname: "tl0123456789ab".to_owned(),
+        host_ifindex: 9,
+        mac: [2, 0, 0, 0, 0, 1],
+        attachment,
+    };
+    let proxies = |attachment| plan_pod(&plan, &pod(attachment)).unwrap().proxies.len();
+    assert_eq!((proxies(AttachmentKind::Veth), proxies(AttachmentKind::Ipvlan)), (1, 0));
+}
