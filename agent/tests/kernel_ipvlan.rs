@@ -38,17 +38,17 @@ fn on_node(name: &str, test: impl FnOnce(&Runtime, &Node) + Send) {
     isolated(name, |runtime| {
         let gateway = namespace();
         let path = format!("/proc/{}/fd/{}", std::process::id(), gateway.as_raw_fd());
-        ip(&format!("link add up0 type veth peer name sw netns {path}"));
+        ip(&format!("link add eth0 type veth peer name sw netns {path}"));
         let vlan =
-            Command::new("ip").args("link add link up0 name up0.10 type vlan id 10".split(' ')).output();
-        let slave = Command::new("ip").args("link add link up0 name probe type ipvlan".split(' ')).output();
+            Command::new("ip").args("link add link eth0 name eth0.10 type vlan id 10".split(' ')).output();
+        let slave = Command::new("ip").args("link add link eth0 name probe type ipvlan".split(' ')).output();
         if !vlan.unwrap().status.success() || !slave.unwrap().status.success() {
             println!("{name}: skipped, this kernel has no 8021q or no ipvlan");
             return;
         }
         ip("link del probe");
-        ip("link set up0 up");
-        ip("link set up0.10 up");
+        ip("link set eth0 up");
+        ip("link set eth0.10 up");
         ip("addr add 192.0.2.1/32 dev lo");
         ip("addr add 2001:db8:ffff::1/128 dev lo");
         for command in [
@@ -71,7 +71,7 @@ fn on_node(name: &str, test: impl FnOnce(&Runtime, &Node) + Send) {
             assert_eq!(kernel.set_plan(plan).await.unwrap().faults, [""; 0]);
             assert!(kernel.set_pods(Vec::new()).await.unwrap().is_empty());
         });
-        let parent = ip_json("link show up0.10")[0]["ifindex"].as_u64().unwrap() as u32;
+        let parent = ip_json("link show eth0.10")[0]["ifindex"].as_u64().unwrap() as u32;
         test(runtime, &Node { workers: DeviceWorkers::spawn(4).unwrap(), kernel, gateway, parent });
     });
 }
@@ -97,7 +97,7 @@ impl Node {
             bandwidth: Bandwidth::default(),
             attachment: Attachment::Ipvlan(Ipvlan {
                 parent: self.parent,
-                parent_name: "up0.10".to_owned(),
+                parent_name: "eth0.10".to_owned(),
                 on_link,
                 by_host: by_host.map(|prefix| prefix.parse().unwrap()).into(),
             }),
@@ -184,7 +184,7 @@ fn a_slave_reaches_its_vlan_directly_and_the_host_by_the_pair() {
             assert!(inside(&beside, || ping(address)), "{address} from a veth pod");
         }
         // The slave's MAC is the VLAN device's, and so the one that the gateway learned.
-        let parent = ip_json("link show up0.10")[0]["address"].as_str().unwrap().to_owned();
+        let parent = ip_json("link show eth0.10")[0]["address"].as_str().unwrap().to_owned();
         let learned = inside(&node.gateway, || ip_json("neigh show 10.10.0.5"));
         assert_eq!(learned[0]["lladdr"], parent.as_str());
         assert_eq!(device.mac.map(|octet| format!("{octet:02x}")).join(":"), parent);
@@ -284,10 +284,12 @@ fn del_takes_both_and_spares_what_is_not_ours() {
 fn what_an_earlier_attempt_left_is_taken_up() {
     on_node("what_an_earlier_attempt_left_is_taken_up", |runtime, node| {
         let (netns, spec) = (namespace(), node.slave("c", 5));
-        // Killed between slave and alias.
+        // Killed between slave and name.
         let path = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());
-        ip(&format!("link add link up0.10 name eth0 netns {path} type ipvlan mode l2"));
+        let first = format!("{}-", host_ifname("c", "eth0"));
+        ip(&format!("link add link eth0.10 name {first} netns {path} type ipvlan mode l2"));
         node.attach(runtime, &netns, &spec);
+        assert_eq!(inside(&netns, || ip_json("link show").len()), 3, "loopback, slave, pair");
         // The network is joined in another way now, and back: made anew.
         let veth = DeviceSpec { attachment: Attachment::Veth, ..spec.clone() };
         for spec in [&veth, &spec] {
@@ -295,18 +297,18 @@ fn what_an_earlier_attempt_left_is_taken_up() {
             assert_eq!(node.check(runtime, &netns, spec).as_ref(), Ok(&device));
         }
         // Another VLAN.
-        ip("link add link up0 name up0.20 type vlan id 20");
-        let parent = ip_json("link show up0.20")[0]["ifindex"].as_u64().unwrap() as u32;
+        ip("link add link eth0 name eth0.20 type vlan id 20");
+        let parent = ip_json("link show eth0.20")[0]["ifindex"].as_u64().unwrap() as u32;
         let Attachment::Ipvlan(ipvlan) = spec.attachment.clone() else { unreachable!() };
         let moved = DeviceSpec { attachment: Attachment::Ipvlan(Ipvlan { parent, ..ipvlan }), ..spec };
         let error = node.check(runtime, &netns, &moved).unwrap_err();
-        assert!(error.contains("eth0 is not an IPVLAN slave of up0.10"), "{error}");
+        assert!(error.contains("eth0 is not an IPVLAN slave of eth0.10"), "{error}");
         node.attach(runtime, &netns, &moved);
         assert!(node.check(runtime, &netns, &moved).is_ok());
         // And one that is gone, with its slaves.
-        ip("link del up0.20");
+        ip("link del eth0.20");
         let attach = node.workers.attach(netns.try_clone().unwrap(), moved);
         let error = runtime.block_on(attach).unwrap_err().to_string();
-        assert!(error.contains("eth0 cannot be made on up0.10: the kernel says No such device"), "{error}");
+        assert!(error.contains("eth0 cannot be made on eth0.10: the kernel says No such device"), "{error}");
     });
 }

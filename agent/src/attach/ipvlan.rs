@@ -20,12 +20,13 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 
 use super::device::{ALIAS_PREFIX, DeviceError, DeviceSpec, Step};
-use super::veth::first_link;
+use super::veth::{first_link, links};
 use crate::kernel::netlink::objects::LinkInfo;
 use crate::kernel::netlink::{Batch, Connection};
 use crate::plan::Ipvlan;
 
-/// Makes the slave, or finds what an earlier attempt left of it. `pair`: the host's end of the pair beside it.
+/// Makes the slave, or finds what an earlier attempt left of it; it may still have its [`first_name`]. `pair`: the host's end of the
+/// pair beside it.
 pub(super) fn make(
     host: &mut Connection,
     netns: BorrowedFd<'_>,
@@ -37,39 +38,51 @@ pub(super) fn make(
     let taken = || DeviceError::Taken { ifname: spec.ifname.clone() };
     let netns_id = pair.peer_netns.ok_or_else(taken)?;
     let mut batch = Batch::new();
-    for again in [false, true] {
-        batch.clear();
-        batch.create_ipvlan(&spec.ifname, ipvlan.parent, spec.mtu, netns);
-        batch.get_link_in(netns_id, &spec.ifname);
-        let outcome = host.run(&mut batch).step(STEP)?;
-        let link = first_link(&outcome);
-        match (outcome.refusal(0).map(|refusal| refusal.errno), link) {
-            (None, Some(link)) => {
-                outcome.check(&[]).step(STEP)?;
-                return Ok(link);
-            }
-            (Some(libc::EEXIST), Some(link)) if is_own(&link) => {
-                if link.peer == Some(ipvlan.parent) {
-                    return Ok(link);
-                }
-                if again {
-                    return Err(taken());
-                }
-                // Of another VLAN than now.
-                batch.clear();
-                batch.delete_link_in(netns_id, link.index);
-                host.run(&mut batch).step(STEP)?.check(&[libc::ENODEV]).step(STEP)?;
-            }
-            (Some(libc::EEXIST), _) => return Err(taken()),
-            (Some(libc::EOPNOTSUPP), _) => return Err(DeviceError::NoIpvlan { ifname: spec.ifname.clone() }),
-            _ => {
-                let parent = ipvlan.parent_name.clone();
-                let error = outcome.check(&[]).err();
-                return Err(DeviceError::Parent { ifname: spec.ifname.clone(), parent, error });
-            }
+    for link in find(host, netns_id, &pair.name, &spec.ifname)? {
+        match (is_own(&link), link.peer == Some(ipvlan.parent)) {
+            (true, true) => return Ok(link),
+            (true, false) => batch.delete_link_in(netns_id, link.index), // of another VLAN than now
+            (false, _) => return Err(taken()),
         }
     }
-    Err(taken())
+    host.run(&mut batch).step(STEP)?.check(&[libc::ENODEV]).step(STEP)?;
+
+    let name = first_name(&pair.name);
+    batch.clear();
+    batch.create_ipvlan(&name, ipvlan.parent, spec.mtu, netns);
+    batch.get_link_in(netns_id, &name);
+    let outcome = host.run(&mut batch).step(STEP)?;
+    match (outcome.refusal(0).map(|refusal| refusal.errno), first_link(&outcome)) {
+        (None, Some(link)) => Ok(link),
+        (Some(libc::EOPNOTSUPP), _) => Err(DeviceError::NoIpvlan { ifname: spec.ifname.clone() }),
+        _ => {
+            let parent = ipvlan.parent_name.clone();
+            let error = outcome.check(&[]).err();
+            Err(DeviceError::Parent { ifname: spec.ifname.clone(), parent, error })
+        }
+    }
+}
+
+/// What a slave is called until it gets its name in the pod. Kernels before 6.14 look for a new link's name in the namespace that asks for
+/// it, and `eth0` is likely there.
+fn first_name(pair: &str) -> String {
+    format!("{pair}-")
+}
+
+/// What there is in the pod under the slave's name and under its first one.
+fn find(
+    host: &mut Connection,
+    netns_id: i32,
+    pair: &str,
+    ifname: &str,
+) -> Result<Vec<LinkInfo>, DeviceError> {
+    const STEP: &str = "look for the IPVLAN slave";
+    let mut batch = Batch::new();
+    batch.get_link_in(netns_id, ifname);
+    batch.get_link_in(netns_id, &first_name(pair));
+    // EINVAL: no namespace has the number any more.
+    let outcome = host.run(&mut batch).step(STEP)?.check(&[libc::ENODEV, libc::EINVAL]).step(STEP)?;
+    Ok(links(&outcome).collect())
 }
 
 /// Adds the requests that delete the slave beside `pair`, if there is one.
@@ -79,13 +92,8 @@ pub(super) fn delete(
     ifname: &str,
     batch: &mut Batch,
 ) -> Result<(), DeviceError> {
-    const STEP: &str = "look for the IPVLAN slave";
     let Some(netns_id) = pair.peer_netns else { return Ok(()) };
-    let mut look = Batch::new();
-    look.get_link_in(netns_id, ifname);
-    // EINVAL: no namespace has the number any more.
-    let outcome = host.run(&mut look).step(STEP)?.check(&[libc::ENODEV, libc::EINVAL]).step(STEP)?;
-    if let Some(slave) = first_link(&outcome).filter(is_own) {
+    for slave in find(host, netns_id, &pair.name, ifname)?.into_iter().filter(is_own) {
         batch.delete_link_in(netns_id, slave.index);
     }
     Ok(())
@@ -100,8 +108,8 @@ pub(super) fn is_own(link: &LinkInfo) -> bool {
 
 /// The VLAN's routers advertise to every host there; a pod has what its subnet says. The calling thread is in the pod's namespace. Without
 /// IPv6 there is nothing to write.
-pub(super) fn refuse_advertisements(ifname: &str) -> Result<(), DeviceError> {
-    let path = format!("/proc/sys/net/ipv6/conf/{ifname}/accept_ra");
+pub(super) fn refuse_advertisements(slave: &LinkInfo) -> Result<(), DeviceError> {
+    let path = format!("/proc/sys/net/ipv6/conf/{}/accept_ra", slave.name);
     match fs::write(&path, "0") {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(DeviceError::Setting { path, error })

@@ -118,9 +118,11 @@ pub(super) fn find(connection: &mut Connection, name: &str) -> Result<Option<Lin
 }
 
 pub(super) fn first_link(outcome: &Outcome) -> Option<LinkInfo> {
-    outcome
-        .replies
-        .iter()
-        .find(|(_, kind, _)| *kind == libc::RTM_NEWLINK)
-        .and_then(|(_, _, body)| objects::read_link(body))
+    links(outcome).next()
+}
+
+/// The links that requests were answered with.
+pub(super) fn links(outcome: &Outcome) -> impl Iterator<Item = LinkInfo> {
+    let replies = outcome.replies.iter().filter(|(_, kind, _)| *kind == libc::RTM_NEWLINK);
+    replies.filter_map(|(_, _, body)| objects::read_link(body))
 }

@@ -160,7 +160,10 @@ fn attach_device(
         Attachment::Veth => (Inside::veth(spec, pair), pair_mac, link.mtu),
         Attachment::Ipvlan(ipvlan) => {
             let slave = ipvlan::make(host, netns, &link, spec, ipvlan)?;
-            ipvlan::refuse_advertisements(&spec.ifname)?;
+            ipvlan::refuse_advertisements(&slave)?;
+            if slave.name != spec.ifname {
+                batch.rename(slave.index, &spec.ifname);
+            }
             for index in [pair, slave.index] {
                 batch.set_pod_link(index, &alias);
             }

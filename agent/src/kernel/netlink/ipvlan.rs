@@ -28,6 +28,12 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message));
     }
 
+    /// Gives a link that is down another name.
+    pub fn rename(&mut self, index: u32, name: &str) {
+        let message = link(index, LinkFlags::empty(), vec![LinkAttribute::IfName(name.to_owned())]);
+        self.push(0, RouteNetlinkMessage::SetLink(message));
+    }
+
     /// Settings of the links of a pod that has a slave: whose they are, and that what comes in by one of them may be answered by the
     /// other.
     pub fn set_pod_link(&mut self, index: u32, alias: &str) {
