@@ -88,6 +88,13 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
     if let Some(reason) = &network.refused {
         return Err(PlanError::Refused { name: pod.network.clone(), reason: reason.clone() });
     }
+    if network.attachment != pod.attachment {
+        return Err(PlanError::Attachment {
+            name: pod.network.clone(),
+            network: network.attachment,
+            pod: pod.attachment,
+        });
+    }
     // In an underlay the fabric beyond the rack has the subnet; the pods' own routes stay with the routers that need them.
     let communities = match network.mode {
         Mode::Bgp => Some(vec![Community::NO_EXPORT]),

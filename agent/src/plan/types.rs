@@ -455,9 +455,30 @@ pub struct Proxy {
     pub address: IpAddr,
 }
 
+/// As manifests have it.
+fn attachment_name(kind: AttachmentKind) -> &'static str {
+    match kind {
+        AttachmentKind::Veth => "veth",
+        AttachmentKind::Ipvlan => "ipvlan",
+    }
+}
+
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
+    /// A slave and the host's proxy entries do not hear each other, so pods of one VLAN on one node are all of one kind.
+    #[error(
+        "Network {name}: spec.config.attachment: {} does not reach pods of this node that are joined by {}",
+        attachment_name(*network), attachment_name(*pod)
+    )]
+    Attachment {
+        /// The network's name.
+        name: String,
+        /// What it says.
+        network: AttachmentKind,
+        /// How the pod is joined.
+        pod: AttachmentKind,
+    },
     /// Two networks on one node want different local AS numbers.
     #[error(
         "Network {first} and Network {second} are both on this node with different local AS numbers ({first_as} and {second_as}): give them the same netID, or keep them apart by nodeSelector"

@@ -21,7 +21,7 @@ mod subnet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::resources::{AttachmentKind, Network, NetworkMode, Subnet};
+use crate::resources::{Network, NetworkMode, Subnet};
 
 /// Something in a resource that is wrong. Displayed: `Network rack1: spec.config.bgpPeers[1].asn: 0 is …: write …`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,10 +102,6 @@ pub fn unsupported(network: &Network, subnet: &Subnet) -> Option<String> {
 /// What this version cannot do for a network, in words; `None` if it can.
 pub fn unsupported_network(network: &Network) -> Option<String> {
     match network.mode() {
-        NetworkMode::VLAN if network.attachment() == AttachmentKind::Ipvlan => Some(format!(
-            "Network {}: spec.config.attachment: ipvlan is not supported yet: veth is",
-            network.name()
-        )),
         NetworkMode::VLAN | NetworkMode::BGP | NetworkMode::GlobalBGP => None,
         mode @ NetworkMode::VXLAN => Some(format!(
             "Network {}: spec.mode: {mode:?} is not supported yet: VLAN, BGP and GlobalBGP are",

@@ -101,8 +101,7 @@ fn a_slave_waits_for_its_device_and_has_only_one() {
 }
 
 #[test]
-fn a_slave_answers_for_itself() {
-    let plan = plan(&slaves(), &with_devices()).unwrap();
+fn a_slave_answers_for_itself_and_goes_with_slaves_only() {
     let pod = |attachment| Pod {
         network: "rack".to_owned(),
         addresses: vec!["10.10.0.5".parse().unwrap()],
@@ -111,6 +110,14 @@ fn a_slave_answers_for_itself() {
         mac: [2, 0, 0, 0, 0, 1],
         attachment,
     };
-    let proxies = |attachment| plan_pod(&plan, &pod(attachment)).unwrap().proxies.len();
-    assert_eq!((proxies(AttachmentKind::Veth), proxies(AttachmentKind::Ipvlan)), (1, 0));
+    let (veth, ipvlan) = (three_subnets(), slaves());
+    for (intent, kind, proxies) in [(&veth, AttachmentKind::Veth, 1), (&ipvlan, AttachmentKind::Ipvlan, 0)] {
+        let plan = plan(intent, &with_devices()).unwrap();
+        assert_eq!(plan_pod(&plan, &pod(kind)).unwrap().proxies.len(), proxies);
+    }
+    let error = plan_pod(&plan(&ipvlan, &with_devices()).unwrap(), &pod(AttachmentKind::Veth)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Network rack: spec.config.attachment: ipvlan does not reach pods of this node that are joined by veth"
+    );
 }
