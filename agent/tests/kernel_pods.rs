@@ -5,7 +5,8 @@
 mod namespace;
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
@@ -14,7 +15,7 @@ use trunkline_agent::attach::device::{Device, DeviceError, DeviceSpec, host_ifna
 use trunkline_agent::attach::workers::DeviceWorkers;
 use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
 use trunkline_agent::plan::{
-    Attachment, KernelPlan, Mode, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
+    Attachment, KernelPlan, Mode, NatRules, NetworkPlan, Plan, Pod, PodPlan, Rule, Sysctl, plan_pod,
 };
 use trunkline_agent::walk::{Question, walk};
 use trunkline_api::attach::{Bandwidth, RateLimit};
@@ -136,6 +137,43 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
         assert!(inside(&one, || ping("10.1.0.2") && ping("2001:db8::2")));
         assert_eq!(node.kernel.status().repairs, 0);
         assert_eq!(node.kernel.status().last_error, None);
+    });
+}
+
+/// What a Service has been translated to would answer straight to a slave; so it is asked from an address of the host. The backend here
+/// knows no way to the pod's subnet, and so answers nobody else.
+#[test]
+fn what_a_service_became_is_asked_from_the_host() {
+    isolated("what_a_service_became_is_asked_from_the_host", |runtime| {
+        let nft = |command: &str| Command::new("nft").arg(command).status();
+        if nft("add table ip services").is_err() {
+            println!("skipped, nft is not installed");
+            return;
+        }
+        let node = node(runtime);
+        let (netns, backend) = (namespace(), namespace());
+        let path = format!("/proc/{}/fd/{}", std::process::id(), backend.as_raw_fd());
+        ip(&format!("link add out type veth peer name in netns {path}"));
+        ip("addr add 203.0.113.1/24 dev out");
+        ip("link set out up");
+        inside(&backend, || {
+            ip("addr add 203.0.113.9/24 dev in");
+            ip("link set in up");
+        });
+        attach(runtime, &node, &netns, &spec("c", &["10.1.0.4"]));
+        for command in [
+            "add chain ip services pre { type nat hook prerouting priority dstnat; }",
+            "add rule ip services pre ip daddr 10.96.0.1 dnat to 203.0.113.9",
+        ] {
+            assert!(nft(command).unwrap().success(), "{command}");
+        }
+        let asked = || inside(&netns, || ping("10.96.0.1"));
+        assert!(!asked(), "from the pod's own address");
+        let nat = NatRules { slaves: ["10.1.0.0/24".parse().unwrap()].into(), ..NatRules::default() };
+        let applied = runtime.block_on(node.kernel.set_plan(KernelPlan { nat, ..base() })).unwrap();
+        assert_eq!(applied.faults, [""; 0]);
+        assert!(asked(), "from an address of the host");
+        assert!(!inside(&netns, || ping("203.0.113.9")), "what was not translated keeps its source");
     });
 }
 

@@ -405,6 +405,7 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
                     "10.9.9.9/32",
                     "2001:db8:1::/64",
                 ]),
+                slaves: prefixes(sources),
             },
             ..KernelPlan::default()
         };
