@@ -509,7 +509,7 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
 }
 
 fn tc(arguments: &str) -> String {
-    let output = std::process::Command::new("tc").args(arguments.split_whitespace()).output().unwrap();
+    let output = Command::new("tc").args(arguments.split_whitespace()).output().unwrap();
     assert!(output.status.success(), "tc {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
