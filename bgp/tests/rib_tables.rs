@@ -678,3 +678,23 @@ fn one_link_local_next_hop_on_two_links_is_two() {
         assert_eq!(used, if keys[0].contains('%') { 2 } else { 1 }, "{keys:?}");
     }
 }
+
+/// A prefix that waits for room in the middle of a refresh is told again before EoRR though its attributes are for a moment
+/// others and then those that the peer was told: without it the peer would sweep it (RFC 7313 §4).
+#[test]
+fn what_finds_no_room_in_a_refresh_is_told_again_whatever_it_was_meanwhile() {
+    let mut bench = Bench::new(1, &[(1, true), (2, true)]);
+    let announce = |bench: &mut Bench, asn| {
+        bench.announce(1, "10.1.0.0/16", &path(&[65001, asn]));
+        bench.announce(1, "10.2.0.0/16", &path(&[65001, asn + 1]));
+    };
+    announce(&mut bench, 10);
+    bench.flush();
+    bench.rib.refresh_out(PeerId(2), V4, true);
+    announce(&mut bench, 20);
+    assert!(bench.write(2, 24), "BoRR and one of the two");
+    assert_eq!(bench.receivers[&2].announced, 3);
+    announce(&mut bench, 10);
+    bench.flush(); // the receiver sees to it that nothing is left at EoRR
+    assert_eq!(bench.receivers[&2].announced, 5);
+}

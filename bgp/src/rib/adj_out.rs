@@ -90,7 +90,8 @@ pub(super) struct AdjOut {
     paths: Option<paths::Told>,
     /// Rows to look at.
     pub(super) pending: RowSet,
-    /// Rows that are told again though nothing differs.
+    /// Rows that are told again though nothing differs, until they are: what finds no room stays, whatever becomes of its
+    /// attributes meanwhile.
     again: RowSet,
     /// End-of-RIB is due when the rows before this one have been looked at.
     initial: Option<u32>,
@@ -214,6 +215,7 @@ impl AdjOut {
         if place >= self.told.len() {
             self.told.resize(place + 1, 0);
         }
+        self.again.remove(row);
         AttrId::from_stored(std::mem::replace(&mut self.told[place], told.map_or(0, AttrId::get)))
     }
 
@@ -234,15 +236,7 @@ impl AdjOut {
     /// What was told is told again, as far as `which` says so.
     pub(super) fn tell_again(&mut self, which: impl Fn(AttrId) -> bool) {
         if let Some(paths) = &mut self.paths {
-            let these: Vec<(u32, u32)> = paths
-                .iter()
-                .filter(|(_, _, told)| which(*told))
-                .map(|(row, identifier, _)| (row, identifier))
-                .collect();
-            for (row, identifier) in these {
-                paths.tell_again(row, identifier);
-                self.pending.insert(row);
-            }
+            paths.tell_again(&which, &mut self.pending);
         }
         for place in 0..self.told.len() {
             if let Some(told) = AttrId::from_stored(self.told[place])
@@ -454,7 +448,7 @@ pub(super) fn write<F: AddressFamily>(
             left = rest;
             announce(table, shared, peer, out, (context, own), group);
         }
-        put_back::<F>(shared, peer, left);
+        put_back::<F>(shared, peer, left.iter().copied());
     }
 }
 
@@ -470,10 +464,9 @@ fn next_batch<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: Pee
         && let Some(row) = adj.take(held)
     {
         batch.looked_at += 1;
-        let again = adj.again.remove(row);
-        let told = adj.told(row);
+        let (told, owed) = (adj.told(row), adj.again.contains(row));
         match export(table, shared, peer, row) {
-            Ok(new) if Some(new) == told && !again => shared.release(Some(new)),
+            Ok(new) if Some(new) == told && !owed => shared.release(Some(new)),
             Ok(new) => batch.announced.push((new, row)),
             Err(_) if told.is_some() => batch.withdrawn.push(row),
             Err(_) => {}
@@ -550,18 +543,16 @@ fn was_written<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: Pe
     }
 }
 
-/// Makes pending again what there was no room for.
-fn put_back<F: AddressFamily>(shared: &mut Shared, peer: PeerId, rows: &[(AttrId, u32)]) {
-    let Some(first) = rows.iter().map(|(_, row)| *row).min() else { return };
+/// Makes pending again what there was no room for: rows with the attributes that they were to be told with.
+fn put_back<F: AddressFamily>(shared: &mut Shared, peer: PeerId, rows: impl Iterator<Item = (AttrId, u32)>) {
+    let mut first = None;
     for (new, row) in rows {
-        shared.release(Some(*new));
+        shared.release(Some(new));
+        first = Some(first.map_or(row, |first: u32| first.min(row)));
         let Some(adj) = adj_out::<F>(shared, peer) else { return };
-        adj.pending.insert(*row);
-        if adj.told(*row) == Some(*new) {
-            adj.again.insert(*row);
-        }
+        adj.pending.insert(row);
     }
-    if let Some(adj) = adj_out::<F>(shared, peer) {
+    if let Some((adj, first)) = adj_out::<F>(shared, peer).zip(first) {
         adj.pending.set_cursor(first);
     }
 }

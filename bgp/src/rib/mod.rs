@@ -39,6 +39,7 @@ mod table;
 mod transform;
 
 use ipnet::IpNet;
+use rustc_hash::FxHashSet;
 
 pub use adj_out::NotAdvertised;
 pub use decision::Step;
@@ -227,26 +228,23 @@ impl Rib {
     /// Puts other policies in place. Import runs again over what the peer sent, without a ROUTE-REFRESH; export
     /// over what it is told, and only what differs is sent.
     pub fn set_policy(&mut self, peer: PeerId, import: &Policy, export: &Policy) {
-        let (import, export) = self.shared.set_policy(peer, import, export);
-        for family in Family::ALL {
-            in_family!(self, family, |table, shared| {
-                if import {
-                    table.import_again(shared, peer);
-                }
-                if export {
-                    look_at_all(table, shared, peer);
-                }
-            });
-        }
-        self.shared.signal(peer);
-        self.shared.collect();
+        let changed = self.shared.set_policy(peer, import, export);
+        self.run_again(peer, changed);
     }
 
     /// Puts other rules for the peer's paths in place; only what differs is sent.
     pub fn set_rules(&mut self, peer: PeerId, rules: PathRules) {
         let client = |shared: &Shared| shared.peer(peer).is_some_and(|it| it.rules.route_reflector_client);
         let was_client = client(&self.shared);
-        let (import, export) = self.shared.set_rules(peer, rules);
+        let changed = self.shared.set_rules(peer, rules);
+        if client(&self.shared) != was_client {
+            self.reflect_again();
+        }
+        self.run_again(peer, changed);
+    }
+
+    /// Runs import over what a peer sent, and export over what it is told.
+    fn run_again(&mut self, peer: PeerId, (import, export): (bool, bool)) {
         for family in Family::ALL {
             in_family!(self, family, |table, shared| {
                 if import {
@@ -256,9 +254,6 @@ impl Rib {
                     look_at_all(table, shared, peer);
                 }
             });
-        }
-        if client(&self.shared) != was_client {
-            self.reflect_again();
         }
         self.shared.signal(peer);
         self.shared.collect();
@@ -288,11 +283,10 @@ impl Rib {
             in_family!(self, family, |table, shared| {
                 look_at_all(table, shared, peer);
                 let Shared { attributes, .. } = &*shared;
-                let own: Vec<AttrId> = shared.peer(peer).map_or_else(Vec::new, |peer| {
+                let own: FxHashSet<AttrId> = shared.peer(peer).map_or_else(FxHashSet::default, |peer| {
                     let told = peer.out[family.index()].rows_told().map(|(_, told)| told);
                     told.filter(|told| attributes.next_hop(*told).is_none()).collect()
                 });
-                let own: rustc_hash::FxHashSet<AttrId> = own.into_iter().collect();
                 if let Some(peer) = shared.peer_mut(peer) {
                     peer.out[family.index()].tell_again(|told| own.contains(&told));
                 }

@@ -255,9 +255,6 @@ impl Shared {
     pub(super) fn release_hold(&mut self, family: Family) {
         self.held.remove(family);
         self.originated_told.remove(family);
-        for id in self.up.clone() {
-            self.signal(id);
-        }
     }
 
     pub(super) fn counts(&self, peer: PeerId, family: Family) -> Counts {

@@ -27,6 +27,10 @@ impl RowSet {
         self.len == 0
     }
 
+    pub(super) fn contains(&self, row: u32) -> bool {
+        self.words.get(row as usize / 64).is_some_and(|bits| bits & (1 << (row % 64)) != 0)
+    }
+
     /// Adds a row; whether it was not there.
     pub(super) fn insert(&mut self, row: u32) -> bool {
         let word = row as usize / 64;
@@ -164,7 +168,10 @@ mod tests {
             for (kind, row) in steps {
                 match kind {
                     0 => assert_eq!(set.insert(row), model.insert(row)),
-                    1 => assert_eq!(set.remove(row), model.remove(&row)),
+                    1 => {
+                        assert_eq!(set.contains(row), model.contains(&row));
+                        assert_eq!(set.remove(row), model.remove(&row));
+                    }
                     2 => assert_eq!(set.next_from(row), model.range(row..).next().copied()),
                     3 if row < 500 => {
                         set.insert_all(row);

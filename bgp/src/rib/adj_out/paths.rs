@@ -15,9 +15,10 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::{AdjOut, BATCH, adj_out, export_path, was_written};
+use super::{AdjOut, BATCH, adj_out, export_path, put_back, was_written};
 use crate::rib::attributes::AttrId;
 use crate::rib::peer::Shared;
+use crate::rib::row_set::RowSet;
 use crate::rib::table::Table;
 use crate::types::{AddressFamily, NextHop, PeerId};
 use crate::wire::{EncodeContext, UpdateWriter};
@@ -55,9 +56,14 @@ impl Told {
         self.rows.get(&row).cloned().unwrap_or_default()
     }
 
-    /// A path is told again.
-    pub(super) fn tell_again(&mut self, row: u32, identifier: u32) {
-        self.again.insert((row, identifier));
+    /// What was told is told again, as far as `which` says so: its rows become pending.
+    pub(super) fn tell_again(&mut self, which: impl Fn(AttrId) -> bool, pending: &mut RowSet) {
+        for (row, paths) in &self.rows {
+            for (identifier, _) in paths.iter().filter(|(_, told)| which(*told)) {
+                self.again.insert((*row, *identifier));
+                pending.insert(*row);
+            }
+        }
     }
 
     /// Whether it has yet to be.
@@ -137,7 +143,7 @@ pub(super) fn write_batch<F: AddressFamily>(
         left = rest;
         announce(table, shared, peer, out, (context, own), group);
     }
-    put_back::<F>(shared, peer, left);
+    put_back::<F>(shared, peer, left.iter().map(|(new, row, _)| (*new, *row)));
     looked_at
 }
 
@@ -221,18 +227,5 @@ fn announce<F: AddressFamily>(
             table.count_told(*row, true);
         }
         was_written(table, shared, peer, *row);
-    }
-}
-
-/// Makes pending again what there was no room for.
-fn put_back<F: AddressFamily>(shared: &mut Shared, peer: PeerId, paths: &[(AttrId, u32, u32)]) {
-    let Some(first) = paths.iter().map(|(_, row, _)| *row).min() else { return };
-    for (new, row, _) in paths {
-        shared.release(Some(*new));
-        let Some(adj) = adj_out::<F>(shared, peer) else { return };
-        adj.pending.insert(*row);
-    }
-    if let Some(adj) = adj_out::<F>(shared, peer) {
-        adj.pending.set_cursor(first);
     }
 }
