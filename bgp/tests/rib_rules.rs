@@ -387,3 +387,19 @@ fn next_hops_are_ones_own_or_unchanged_as_the_rule_says() {
     let reflected = net("198.51.100.0/24");
     assert_eq!(bench.told_of(4, "198.51.100.0/24").unwrap().0, next_hop(5, &reflected));
 }
+
+/// RFC 9494 §4.2: NO_LLGR counts as sent by the peer or as the result of a configured policy.
+#[test]
+fn a_policy_may_say_what_is_not_kept_for_long() {
+    let mut bench = Bench::new(1, &[(1, true)]);
+    let communities = Edit::add([Community::NO_LLGR]);
+    let rule = Rule { set: Actions { communities, ..Actions::default() }, ..Rule::default() };
+    let import = Policy { rules: vec![rule], default: Verdict::Accept };
+    for (import, outcome) in [(Policy::accept_all(), (1, 0)), (import, (0, 1))] {
+        bench.rib.set_policy(PeerId(1), &import, &Policy::accept_all());
+        bench.announce(1, PREFIX, &path(&[65001]));
+        bench.lose(1, FamilySet::ALL);
+        assert_eq!(bench.rib.mark_long_lived(PeerId(1), V4), outcome);
+        bench.up(1);
+    }
+}

@@ -536,7 +536,8 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// Turns a peer's stale paths into long-lived stale ones: they carry LLGR_STALE from here on, and those that carry
-    /// NO_LLGR go. How many there are now, and how many went.
+    /// NO_LLGR go, whether the peer or import policy put it there (RFC 9494 §4.2). How many there are now, and how many
+    /// went.
     pub(super) fn mark_long_lived(&mut self, shared: &mut Shared, peer: PeerId) -> (usize, usize) {
         let (mut removed, mut from) = (0, 0);
         // By what was received: what is not in it needs no mark.
@@ -550,7 +551,9 @@ impl<F: AddressFamily> Table<F> {
                 let old = self.paths[path as usize];
                 let Some(received) = old.received().filter(|_| old.is_stale()) else { continue };
                 let digest = *shared.attributes.digest(received);
-                if digest.has_no_llgr() {
+                let used_says_no =
+                    old.used().is_some_and(|used| shared.attributes.digest(used).has_no_llgr());
+                if digest.has_no_llgr() || used_says_no {
                     self.remove_path(shared, row, path);
                     removed += 1;
                 } else if !digest.is_long_lived_stale() {
