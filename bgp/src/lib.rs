@@ -75,7 +75,7 @@
 //! | 8212 default reject | left out | policy accepts unless it says otherwise |
 //! | 8326 GRACEFUL_SHUTDOWN | done | from external peers LOCAL_PREF becomes 0 after import policy; set for a peer by [`config::PathRules`], and so for a node by all its peers' |
 //! | 8538 graceful restart after a NOTIFICATION | done | off unless [`restart_notification`](config::PeerConfig::restart_notification) |
-//! | 9494 long-lived graceful restart | partly | helper and restarting side, by family; not §4.7, telling peers without it |
+//! | 9494 long-lived graceful restart | partly | helper and restarting side, by family; not §4.6, telling peers without it |
 //! | 8654 extended messages | done | |
 //! | 8950 IPv6 next hops for IPv4 | done | |
 //! | 9234 roles, ONLY_TO_CUSTOMER | done | |

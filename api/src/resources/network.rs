@@ -408,7 +408,7 @@ impl BgpPeer {
     pub const DEFAULT_GRACEFUL_RESTART: u16 = 300;
     /// The longest Restart Time: the field has 12 bits (RFC 4724 §3).
     pub const MAX_GRACEFUL_RESTART: u16 = 4095;
-    /// The longest Long-lived Stale Time: the field has 24 bits (RFC 9494 §3).
+    /// The longest Long-lived Stale Time: the field has 24 bits (RFC 9494 §3.1).
     pub const MAX_LONG_LIVED_STALE: u32 = 0x00ff_ffff;
     /// The longest TCP-MD5 key that the kernel takes, in octets.
     pub const MAX_PASSWORD: usize = 80;

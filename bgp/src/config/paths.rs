@@ -38,7 +38,7 @@ pub enum NextHopRule {
 pub struct LocalAs {
     /// The number; neither the speaker's own nor the peer's.
     pub asn: Asn,
-    /// Paths from the peer are used as they came ("No Prepend Inbound", RFC 7705 §3.2), so that they get no longer by a merger.
+    /// Paths from the peer are used as they came ("No Prepend Inbound", RFC 7705 §3.3), so that they get no longer by a merger.
     pub no_prepend: bool,
     /// The peer is told this number in the place of the speaker's own ("Replace Old AS", RFC 7705 §3.3), so that paths to it
     /// get no longer either.
@@ -65,7 +65,7 @@ impl LocalAs {
 /// The rules for one peer's paths. All off unless said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRules {
-    /// The session is about to be taken down (RFC 8326 §4.1): what the peer is told carries GRACEFUL_SHUTDOWN, and what it
+    /// The session is about to be taken down (RFC 8326 §4.2): what the peer is told carries GRACEFUL_SHUTDOWN, and what it
     /// told is the last to be used, so that both sides find other ways first. Takes effect without a reset.
     pub graceful_shutdown: bool,
     /// An internal peer that this speaker reflects to and from (RFC 4456): its paths go to all internal peers, and all

@@ -22,7 +22,7 @@ pub(super) struct Candidate {
     pub(super) path: u32,
     /// Originated by this speaker: before anything learned.
     pub(super) originated: bool,
-    /// Kept from before a long restart: after everything else (RFC 9494 §4.3).
+    /// Kept from before a long restart: after everything else (RFC 9494 §4.4).
     pub(super) long_lived_stale: bool,
     /// LOCAL_PREF, 100 where there is none.
     pub(super) local_pref: u32,
@@ -51,7 +51,7 @@ pub(super) struct Candidate {
 pub enum Step {
     /// What this speaker originates comes before everything learned.
     Originated,
-    /// Long-lived stale paths come last (RFC 9494 §4.3).
+    /// Long-lived stale paths come last (RFC 9494 §4.4).
     LongLivedStale,
     /// The highest LOCAL_PREF.
     LocalPref,

@@ -24,9 +24,9 @@ use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, tab
 /// Which way, and to or from whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// From a neighbour of this AS; `in_front`: the AS that is put between the two (RFC 7705 §3.1).
+    /// From a neighbour of this AS; `in_front`: the AS that is put between the two (RFC 7705 §3.3).
     Import { neighbour_as: Asn, in_front: Option<Asn>, external: bool, rules: PathRules },
-    /// To an external peer, from this AS; `in_front`: the AS that this one is behind (RFC 7705 §3.1); `kept`: the peer's own
+    /// To an external peer, from this AS; `in_front`: the AS that this one is behind (RFC 7705 §3.3); `kept`: the peer's own
     /// number, which is not taken out as a private one.
     ExportExternal { local_as: Asn, in_front: Option<Asn>, kept: Option<Asn>, rules: PathRules },
     /// To an internal peer, from this AS.
@@ -292,7 +292,7 @@ impl Transform {
                 if external && rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
-                // After the policy, whose LOCAL_PREF would keep traffic on a path that is about to go (RFC 8326 §4.2). One
+                // After the policy, whose LOCAL_PREF would keep traffic on a path that is about to go (RFC 8326 §4.1). One
                 // that takes the community out is the way to say no.
                 if external && attributes.communities.contains(&Community::GRACEFUL_SHUTDOWN) {
                     attributes.local_pref = Some(0);
