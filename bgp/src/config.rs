@@ -197,8 +197,7 @@ impl PeerConfig {
     pub fn bfd_target(&self) -> Option<Target> {
         let config = self.bfd.clone().filter(|_| !self.shutdown)?;
         let (remote, local) = (self.address, self.local_address);
-        let interface = self.interface.as_ref().map(ToString::to_string);
-        Some(Target { remote, local, interface, config })
+        Some(Target { remote, local, interface: self.interface, config })
     }
 
     /// Whether going from `self` to `new` needs a new session: what was agreed in OPEN, or what the TCP

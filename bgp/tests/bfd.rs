@@ -346,7 +346,7 @@ fn link_local_peers_are_told_apart_by_interface_and_multihop_takes_any_ttl() {
     let mut end = Endpoint::new(3);
     let remote: IpAddr = "fe80::1".parse().unwrap();
     for (id, interface) in [(1, "eth0"), (2, "eth1")] {
-        let target = Target { remote, local: None, interface: Some(interface.to_owned()), config: fast() };
+        let target = Target { remote, local: None, interface: interface.parse().ok(), config: fast() };
         end.set(SessionId(id), target, now).unwrap();
     }
     let far = Target { remote, local: None, interface: None, config: BfdConfig { multihop: true, ..fast() } };
@@ -357,12 +357,11 @@ fn link_local_peers_are_told_apart_by_interface_and_multihop_takes_any_ttl() {
     for (expected, interface, ttl, multihop) in
         [(1, Some("eth0"), 255, false), (2, Some("eth1"), 255, false), (3, None, 61, true)]
     {
-        let interface = interface.map(str::to_owned);
+        let interface = interface.map(|name| name.parse().unwrap());
         let source = Source { remote, local: None, interface, ttl: Some(ttl), multihop };
         assert_eq!(end.handle_packet(&source, &down.encode(), now), Ok(SessionId(expected)));
     }
-    let elsewhere =
-        Source { interface: Some("eth2".to_owned()), ..Source { local: None, remote, ..source(0) } };
+    let elsewhere = Source { interface: "eth2".parse().ok(), ..Source { local: None, remote, ..source(0) } };
     assert_eq!(end.handle_packet(&elsewhere, &down.encode(), now), Err(Rejection::UnknownPeer(remote)));
 }
 

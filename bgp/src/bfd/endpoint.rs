@@ -8,20 +8,21 @@ use rustc_hash::FxHashMap;
 
 use super::packet::{LENGTH, Packet, PacketError};
 use super::session::{ConfigError, Down, Outcome, Session, Status, Target};
+use crate::types::InterfaceName;
 
 /// A session, as its owner calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u32);
 
-/// Where a datagram came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where a datagram came from. There is one for each packet, so nothing of it is on the heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Its source address.
     pub remote: IpAddr,
     /// Its destination address, if it is known.
     pub local: Option<IpAddr>,
-    /// The interface that it came in by, by name; needed for link-local addresses only.
-    pub interface: Option<String>,
+    /// The interface that it came in by; needed for link-local addresses only.
+    pub interface: Option<InterfaceName>,
     /// The TTL or hop limit that it arrived with, if it is known.
     pub ttl: Option<u8>,
     /// It came to the port of multihop sessions.
@@ -102,10 +103,7 @@ impl Endpoint {
     pub fn set(&mut self, id: SessionId, target: Target, now: Instant) -> Result<(), ConfigError> {
         target.config.validate()?;
         if let Some(session) = self.sessions.get_mut(&id) {
-            let same = |target: &Target| {
-                (target.remote, target.local, target.interface.clone(), target.config.multihop)
-            };
-            if same(&session.target) == same(&target) {
+            if session.target.is_same_session(&target) {
                 session.configure(target, now);
                 self.events.push_back(Event { session: id, down: None, status: session.status() });
                 return Ok(());
@@ -249,5 +247,5 @@ fn is_with(target: &Target, source: &Source) -> bool {
     target.remote == source.remote
         && target.config.multihop == source.multihop
         && target.local.is_none_or(|local| source.local.is_none_or(|came_to| came_to == local))
-        && target.interface.as_ref().is_none_or(|name| source.interface.as_ref() == Some(name))
+        && target.interface.is_none_or(|name| source.interface == Some(name))
 }

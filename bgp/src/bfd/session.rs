@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::packet::{Diagnostic, Packet, State};
+use crate::types::InterfaceName;
 
 /// Until a session is Up nobody sends faster than this (§6.8.3).
 const SLOW: Duration = Duration::from_secs(1);
@@ -60,10 +61,20 @@ pub struct Target {
     pub remote: IpAddr,
     /// The address of this side; any if none.
     pub local: Option<IpAddr>,
-    /// The interface of a link-local peer, by name.
-    pub interface: Option<String>,
+    /// The interface of a link-local peer.
+    pub interface: Option<InterfaceName>,
     /// How it is watched.
     pub config: BfdConfig,
+}
+
+impl Target {
+    /// Whether going from `self` to `other` changes timers only: with another peer, address or number of hops it is another
+    /// session.
+    pub fn is_same_session(&self, other: &Target) -> bool {
+        let identity =
+            |target: &Target| (target.remote, target.local, target.interface, target.config.multihop);
+        identity(self) == identity(other)
+    }
 }
 
 /// Why a session left Up.

@@ -18,7 +18,7 @@
 //! are emptied before a timer is looked at, and detection runs from the stamps. Sends have absolute deadlines.
 //!
 //! Sockets are opened when the first session needs them, and tried again with each packet that is due (once a second)
-//! while they cannot be: the port is taken, the interface or the local address is not there yet.
+//! while they cannot be: the port is taken, the interface or the local address is not there yet. That is said once.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -38,7 +38,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::now;
-use super::sockopt::{self, datagram};
+use super::sockopt::{self, NoInterface, datagram};
 use crate::bfd::{
     Down, Endpoint, FIRST_SOURCE_PORT, MULTIHOP_PORT, SINGLE_HOP_PORT, SessionId, Source, Status, Target,
 };
@@ -141,7 +141,6 @@ fn start(reports: mpsc::Sender<Report>) -> io::Result<(std_mpsc::Sender<Command>
             sockets: BTreeMap::new(),
             emptied: now(),
             complained: None,
-            complaint: None,
         }
         .run();
     };
@@ -156,6 +155,30 @@ struct Link {
     counters: Arc<Counters>,
     /// The socket and the address to send to.
     socket: Option<(UdpSocket, SocketAddr)>,
+    /// The source port that it has, or had and is to have again.
+    port: Option<u16>,
+    /// The failure to open or send that was told last.
+    complaint: Option<ErrorKind>,
+}
+
+/// Why a packet was not sent. Made without the heap: who cannot send tries again and again.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error("cannot listen on UDP port {port}, is another BFD running? {error}")]
+    Listen { port: u16, error: io::Error },
+    #[error(transparent)]
+    Interface(#[from] NoInterface),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl SendError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            SendError::Listen { error, .. } | SendError::Io(error) => error.kind(),
+            SendError::Interface(_) => ErrorKind::NotFound,
+        }
+    }
 }
 
 /// Which receiving socket: IPv6, multihop.
@@ -182,8 +205,6 @@ struct Thread {
     /// What is in a socket arrived after this.
     emptied: Instant,
     complained: Option<Instant>,
-    /// The last failure to open or send.
-    complaint: Option<String>,
 }
 
 impl Thread {
@@ -224,12 +245,8 @@ impl Thread {
 
     fn set(&mut self, peer: PeerId, target: Target, counters: Arc<Counters>) {
         let old = self.by_peer.get(&peer).and_then(|id| Some((*id, self.links.get_mut(id)?)));
-        let same = |old: &Target| {
-            (old.remote, old.local, &old.interface, old.config.multihop)
-                == (target.remote, target.local, &target.interface, target.config.multihop)
-        };
         let id = match old {
-            Some((id, link)) if same(&link.target) => {
+            Some((id, link)) if link.target.is_same_session(&target) => {
                 link.target = target.clone();
                 id
             }
@@ -239,7 +256,9 @@ impl Thread {
                 let id = SessionId(self.next_id);
                 self.next_id = self.next_id.wrapping_add(1);
                 self.by_peer.insert(peer, id);
-                self.links.insert(id, Link { peer, target: target.clone(), counters, socket: None });
+                let target = target.clone();
+                let link = Link { peer, target, counters, socket: None, port: None, complaint: None };
+                self.links.insert(id, link);
                 id
             }
         };
@@ -301,23 +320,22 @@ impl Thread {
             let Some(link) = self.links.get_mut(&transmit.session) else { continue };
             // Opened anew next time: interface and addresses may have changed.
             link.socket = None;
-            let text = format!("{}: {error}", link.target.remote);
-            if self.complaint.as_ref() != Some(&text) {
+            if link.complaint.replace(error.kind()) != Some(error.kind()) {
                 warn!(remote = %link.target.remote, %error, "cannot send BFD packets");
-                self.complaint = Some(text);
             }
         }
     }
 
-    fn send(&mut self, id: SessionId, payload: &[u8]) -> io::Result<()> {
+    fn send(&mut self, id: SessionId, payload: &[u8]) -> Result<(), SendError> {
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
         let port = port_of(&link.target);
         if let Entry::Vacant(place) = self.sockets.entry(port) {
-            place.insert(listen(port)?);
+            let failed = |error| SendError::Listen { port: destination(port.1), error };
+            place.insert(listen(port).map_err(failed)?);
         }
         let (socket, to) = match &link.socket {
             Some(open) => open,
-            None => link.socket.insert(open(&link.target, &mut self.random)?),
+            None => link.socket.insert(open(&link.target, &mut link.port, &mut self.random)?),
         };
         match socket.send_to(payload, *to) {
             Ok(_) => {
@@ -328,7 +346,7 @@ impl Thread {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => {
                 Ok(())
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -383,19 +401,23 @@ fn listen((ipv6, multihop): Port) -> io::Result<Socket> {
     }
     socket.set_nonblocking(true)?;
     datagram::ask_for_details(&socket, ipv6)?;
-    let port = if multihop { MULTIHOP_PORT } else { SINGLE_HOP_PORT };
-    socket.bind(&SocketAddr::new(any, port).into()).map_err(|error| {
-        io::Error::new(
-            error.kind(),
-            format!("cannot listen on UDP port {port}, is another BFD running? {error}"),
-        )
-    })?;
+    socket.bind(&SocketAddr::new(any, destination(multihop)).into())?;
     Ok(socket)
 }
 
-/// A socket with a source port that no other session has (RFC 5881 §4), and where to send.
-fn open(target: &Target, random: &mut u64) -> io::Result<(UdpSocket, SocketAddr)> {
-    let scope = match &target.interface {
+/// The port that packets go to.
+fn destination(multihop: bool) -> u16 {
+    if multihop { MULTIHOP_PORT } else { SINGLE_HOP_PORT }
+}
+
+/// A socket with a source port that no other session has, the same as before if there was one (RFC 5881 §4), and where to
+/// send.
+fn open(
+    target: &Target,
+    kept: &mut Option<u16>,
+    random: &mut u64,
+) -> Result<(UdpSocket, SocketAddr), SendError> {
+    let scope = match target.interface {
         Some(name) => sockopt::interface_index(name)?,
         None => 0,
     };
@@ -413,20 +435,44 @@ fn open(target: &Target, random: &mut u64) -> io::Result<(UdpSocket, SocketAddr)
     sockopt::set_precedence(&socket, target.remote)?;
     let ports = u16::MAX - FIRST_SOURCE_PORT;
     for attempt in 0..=ports {
-        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let port = FIRST_SOURCE_PORT + (*random >> 33) as u16 % (ports + 1);
+        let port = kept.filter(|_| attempt == 0).unwrap_or_else(|| {
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            FIRST_SOURCE_PORT + (*random >> 33) as u16 % (ports + 1)
+        });
         match socket.bind(&scoped(target.local.unwrap_or(any), port).into()) {
-            Ok(()) => break,
+            Ok(()) => {
+                *kept = Some(port);
+                break;
+            }
             Err(error) if error.kind() == ErrorKind::AddrInUse && attempt < ports => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
-    let port = if target.config.multihop { MULTIHOP_PORT } else { SINGLE_HOP_PORT };
-    Ok((socket.into(), scoped(target.remote, port)))
+    Ok((socket.into(), scoped(target.remote, destination(target.config.multihop))))
 }
 
 /// The clock that the kernel's stamps are of, since 1970.
 #[expect(clippy::disallowed_methods, reason = "compared with the kernel's stamps, which are of this clock")]
 fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bfd::BfdConfig;
+
+    #[test]
+    fn a_session_keeps_its_source_port_as_long_as_nobody_has_taken_it() {
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let config = BfdConfig::new(Duration::from_millis(50));
+        let target = Target { remote: local, local: Some(local), interface: None, config };
+        let (mut kept, mut random) = (None, 7);
+        let mut port = || open(&target, &mut kept, &mut random).unwrap().0;
+        let first = port().local_addr().unwrap().port();
+        assert!(first >= FIRST_SOURCE_PORT);
+        let again = port();
+        assert_eq!(again.local_addr().unwrap().port(), first);
+        assert_ne!(port().local_addr().unwrap().port(), first, "it is taken");
+    }
 }

@@ -61,8 +61,7 @@ fn prepare(
     set_up().map_err(|error| fault("its socket options", error))?;
     let mut scope = 0;
     if let Some(interface) = &options.interface {
-        scope =
-            sockopt::interface_index(interface.as_str()).map_err(|error| fault("its interface", error))?;
+        scope = sockopt::interface_index(*interface).map_err(|error| fault("its interface", error.into()))?;
         socket
             .bind_device(Some(interface.as_str().as_bytes()))
             .map_err(|error| fault(&format!("its interface {interface}"), error))?;

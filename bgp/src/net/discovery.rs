@@ -73,7 +73,7 @@ impl Discovery {
     /// # Panics
     /// If called outside a tokio runtime.
     pub fn start(interface: InterfaceName, neighbours: &watch::Sender<Neighbours>) -> io::Result<Self> {
-        let index = sockopt::interface_index(interface.as_str())?;
+        let index = sockopt::interface_index(interface)?;
         let link = Link { interface, index, socket: open(interface, index)?, complained: false };
         let task = tokio::spawn(run(link, neighbours.clone()));
         Ok(Discovery { interface, neighbours: neighbours.clone(), task })

@@ -167,9 +167,7 @@ async fn accept(
 /// connection, because interfaces come, go and change their names.
 fn interface_of(remote: SocketAddr) -> Option<InterfaceName> {
     match remote {
-        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
-            datagram::interface_name(v6.scope_id())?.parse().ok()
-        }
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => datagram::interface_name(v6.scope_id()),
         _ => None,
     }
 }
@@ -180,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_link_local_address_is_on_the_interface_of_its_scope() {
-        let lo = sockopt::interface_index("lo").unwrap();
+        let lo = sockopt::interface_index("lo".parse().unwrap()).unwrap();
         let from = |address: &str, scope| {
             let address: std::net::Ipv6Addr = address.parse().unwrap();
             SocketAddr::V6(std::net::SocketAddrV6::new(address, 4000, 0, scope))

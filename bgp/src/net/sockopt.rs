@@ -18,7 +18,6 @@
 
 pub(super) mod datagram;
 
-use std::ffi::CString;
 use std::io;
 use std::mem::{size_of, size_of_val};
 use std::net::{IpAddr, SocketAddr};
@@ -28,6 +27,7 @@ use ipnet::IpNet;
 use socket2::{SockAddr, SockRef};
 
 use crate::config::Password;
+use crate::types::InterfaceName;
 
 /// `struct tcp_md5sig` of linux/tcp.h.
 #[repr(C)]
@@ -149,17 +149,25 @@ pub(super) fn receive_only(socket: impl AsFd, types: &[u8]) -> io::Result<()> {
 }
 
 /// The index of an interface by its name.
-pub(super) fn interface_index(name: &str) -> io::Result<u32> {
-    let c_name = CString::new(name).map_err(|_| no_interface(name))?;
-    // SAFETY: the pointer is to a string that ends in NUL and lives over the call.
-    match unsafe { libc::if_nametoindex(c_name.as_ptr()) } {
-        0 => Err(no_interface(name)),
+pub(super) fn interface_index(name: InterfaceName) -> Result<u32, NoInterface> {
+    let mut octets = [0; InterfaceName::MAX_OCTETS + 1];
+    octets[..name.as_str().len()].copy_from_slice(name.as_str().as_bytes());
+    // SAFETY: the pointer is to a string that ends in NUL, as it is longer than any name, and that lives over the call.
+    match unsafe { libc::if_nametoindex(octets.as_ptr().cast()) } {
+        0 => Err(NoInterface(name)),
         index => Ok(index),
     }
 }
 
-fn no_interface(name: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("there is no interface {name:?} on this host"))
+/// A name that no interface has. Made without the heap, which BFD's thread keeps away from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no interface {0} on this host")]
+pub(super) struct NoInterface(InterfaceName);
+
+impl From<NoInterface> for io::Error {
+    fn from(error: NoInterface) -> Self {
+        io::Error::new(io::ErrorKind::NotFound, error)
+    }
 }
 
 fn set_option<T>(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
@@ -275,9 +283,9 @@ mod tests {
 
     #[test]
     fn interfaces_are_found_by_name() {
-        assert!(interface_index("lo").unwrap() > 0);
-        let error = interface_index("tl-none").unwrap_err();
-        assert!(error.to_string().contains("tl-none"), "{error}");
-        interface_index("nul\0").unwrap_err();
+        assert!(interface_index("lo".parse().unwrap()).unwrap() > 0);
+        let longest = "tl-none-at-all-".parse().unwrap();
+        let error = interface_index(longest).unwrap_err();
+        assert!(error.to_string().contains("tl-none-at-all-"), "{error}");
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use socket2::SockAddr;
 
 use super::set_option;
+use crate::types::InterfaceName;
 
 /// One datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,8 +138,8 @@ pub(in crate::net) fn raise_priority() -> io::Result<()> {
     }
 }
 
-/// The name of an interface by its index.
-pub(in crate::net) fn interface_name(index: u32) -> Option<String> {
+/// The name of an interface by its index. Nothing is allocated: BFD asks for each packet of a link-local peer.
+pub(in crate::net) fn interface_name(index: u32) -> Option<InterfaceName> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has IF_NAMESIZE octets, as the call demands, and ends in NUL if it succeeds.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
@@ -146,7 +147,7 @@ pub(in crate::net) fn interface_name(index: u32) -> Option<String> {
         return None;
     }
     let end = name.iter().position(|octet| *octet == 0)?;
-    std::str::from_utf8(&name[..end]).ok().map(str::to_owned)
+    std::str::from_utf8(&name[..end]).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -171,7 +172,7 @@ mod tests {
             assert_eq!(&buffer[..got.length], b"hello");
             assert_eq!(got.from, sender.local_addr().unwrap());
             assert_eq!((got.to, got.ttl), (Some(at.ip()), Some(255)));
-            assert_eq!(interface_name(got.interface.unwrap()).as_deref(), Some("lo"));
+            assert_eq!(interface_name(got.interface.unwrap()), "lo".parse().ok());
             assert!(got.stamp.unwrap() > Duration::from_secs(1_000_000_000));
         }
     }
