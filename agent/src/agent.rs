@@ -48,6 +48,7 @@ use crate::recover::{Recovery, recover};
 use crate::server::Server;
 use crate::source::folder::{self, Context as FolderContext};
 use crate::source::watch::FolderSource;
+use crate::wire::Wire;
 use crate::{http, logging, panics, socket};
 
 /// Attachments at once. The kernel does most of it one by one.
@@ -159,6 +160,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         ipam,
         devices,
         reconcile: reconcile.clone(),
+        wire: Wire::new(config.wire_times()),
         metrics: metrics.clone(),
         readiness_timeout: config.readiness_timeout(),
         turns: Turns::default(),

@@ -15,6 +15,8 @@ use serde::Deserialize;
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 
+use crate::wire::Times;
+
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -55,6 +57,8 @@ pub struct Config {
     pub bmp: Bmp,
     /// When a pod counts as ready.
     pub readiness: Readiness,
+    /// What is looked at on a VLAN before a pod is in it.
+    pub vlan_check: VlanCheck,
     /// The log.
     pub log: Log,
 }
@@ -75,6 +79,16 @@ pub struct Bmp {
 pub struct Readiness {
     /// How long an ADD waits until the pod's addresses were told to an established peer, in seconds, 1 to 300.
     pub timeout_seconds: u16,
+}
+
+/// What is looked at on a VLAN before a pod is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct VlanCheck {
+    /// How long the subnet's gateway has to answer ARP or Neighbour Discovery, in seconds, 1 to 60.
+    pub timeout_seconds: u16,
+    /// How long somebody who has the pod's address has to say so, in milliseconds, at most 10000; 0: nobody is asked.
+    pub duplicate_address_wait_milliseconds: u16,
 }
 
 /// The log: one line per event, on standard error.
@@ -118,6 +132,7 @@ impl Default for Config {
             service_cidrs: BTreeSet::new(),
             bmp: Bmp::default(),
             readiness: Readiness::default(),
+            vlan_check: VlanCheck::default(),
             log: Log::default(),
         }
     }
@@ -132,6 +147,12 @@ impl Default for Bmp {
 impl Default for Readiness {
     fn default() -> Self {
         Readiness { timeout_seconds: 30 }
+    }
+}
+
+impl Default for VlanCheck {
+    fn default() -> Self {
+        VlanCheck { timeout_seconds: 3, duplicate_address_wait_milliseconds: 200 }
     }
 }
 
@@ -241,6 +262,13 @@ impl Config {
             }
         }
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
+        within("vlanCheck.timeoutSeconds", self.vlan_check.timeout_seconds, 1, 60)?;
+        within(
+            "vlanCheck.duplicateAddressWaitMilliseconds",
+            self.vlan_check.duplicate_address_wait_milliseconds,
+            0,
+            10_000,
+        )?;
         if self.router_id == Some(Ipv4Addr::UNSPECIFIED) {
             return Err(("routerID", "0.0.0.0 is no BGP identifier: write one of this node's IPv4 addresses, or leave the field out".to_owned()));
         }
@@ -316,6 +344,15 @@ impl Config {
         Duration::from_secs(u64::from(self.readiness.timeout_seconds))
     }
 
+    /// How long things may take on a VLAN.
+    pub fn wire_times(&self) -> Times {
+        let VlanCheck { timeout_seconds, duplicate_address_wait_milliseconds } = self.vlan_check;
+        Times {
+            duplicate_wait: Duration::from_millis(u64::from(duplicate_address_wait_milliseconds)),
+            gateway_timeout: Duration::from_secs(u64::from(timeout_seconds)),
+        }
+    }
+
     /// Selection_Deferral_Timer.
     pub fn selection_deferral(&self) -> Duration {
         Duration::from_secs(u64::from(self.selection_deferral_seconds))
@@ -361,6 +398,8 @@ mod tests {
             "statsSeconds",
             "readiness",
             "timeoutSeconds",
+            "vlanCheck",
+            "duplicateAddressWaitMilliseconds",
             "log",
             "level",
             "format",
@@ -380,6 +419,12 @@ mod tests {
             ("serviceCIDRs: [10.96.0.0]", "serviceCIDRs", "agent.yaml"),
             ("readiness: {timeoutSeconds: 301}", "readiness.timeoutSeconds", "1 to 300"),
             ("readiness: {timeout: 3}", "timeout", "agent.yaml"),
+            ("vlanCheck: {timeoutSeconds: 0}", "vlanCheck.timeoutSeconds", "1 to 60"),
+            (
+                "vlanCheck: {duplicateAddressWaitMilliseconds: 10001}",
+                "vlanCheck.duplicateAddressWaitMilliseconds",
+                "0 to 10000",
+            ),
             ("routerID: 0.0.0.0", "routerID", "leave the field out"),
             ("clusterID: 0.0.0.0", "clusterID", "leave the field out"),
             ("vlanInterfaces: [eth0, 'a/b']", "vlanInterfaces", "agent.yaml"),

@@ -26,6 +26,7 @@ pub struct Metrics {
     registry: Registry,
     requests: HistogramVec,
     gate: HistogramVec,
+    wire: HistogramVec,
     refused: IntCounter,
 }
 
@@ -60,12 +61,17 @@ impl Metrics {
             "Part of an attach: waiting until the addresses were told to an established peer.",
             &["outcome"],
         )?;
+        let wire = histogram(
+            "trunkline_wire_check_seconds",
+            "Part of an attach to a VLAN: asking whether the gateway answers and nobody else has the address.",
+            &["family", "outcome"],
+        )?;
         let refused = IntCounter::new(
             "trunkline_manifests_refused_total",
             "Edits of the manifests that were refused because of a fault.",
         )?;
         registry.register(Box::new(refused.clone()))?;
-        Ok(Metrics { registry, requests, gate, refused })
+        Ok(Metrics { registry, requests, gate, wire, refused })
     }
 
     /// A request was answered.
@@ -76,6 +82,12 @@ impl Metrics {
     /// A pod's addresses were told, or not in time.
     pub fn gate(&self, ok: bool, took: Duration) {
         self.gate.with_label_values(&[outcome(ok)]).observe(took.as_secs_f64());
+    }
+
+    /// An address was looked at on its VLAN.
+    pub fn wire_check(&self, v4: bool, outcome: &str, took: Duration) {
+        let family = if v4 { "ipv4" } else { "ipv6" };
+        self.wire.with_label_values(&[family, outcome]).observe(took.as_secs_f64());
     }
 
     /// An edit of the manifests was refused.
@@ -425,6 +437,7 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.request("attach", true, Duration::from_millis(3));
         metrics.gate(true, Duration::from_millis(1));
+        metrics.wire_check(true, "in_use", Duration::from_millis(1));
         metrics.manifests_refused();
         metrics.render(&standing()).unwrap()
     }
@@ -435,6 +448,7 @@ mod tests {
         for line in [
             "trunkline_build_info{version=\"1.2.3\"} 1",
             "trunkline_manifests_refused_total 1",
+            "trunkline_wire_check_seconds_count{family=\"ipv4\",outcome=\"in_use\"} 1",
             "trunkline_manifests_in_force 0",
             "trunkline_store_usable 1",
             "trunkline_subnet_addresses{network=\"rack1\",state=\"used\",subnet=\"pods\"} 3",

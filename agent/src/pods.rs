@@ -1,7 +1,7 @@
 //! The attach flow: from the runtime's request to a pod that the fabric knows, and back.
 //!
-//! **ADD**: addresses are taken and on disk → device in the pod's namespace → neighbours and host route → prefixes
-//! originated → told to an established peer → answer. **DEL** goes the other way: withdrawn, routes, device, and the
+//! **ADD**: addresses are taken and on disk → in a VLAN: its router answers, and nobody else has them ([`crate::wire`]) → device in the pod's
+//! namespace → neighbours and host route → in a VLAN: announced → prefixes originated → told to an established peer → answer. **DEL** goes the other way: withdrawn, routes, device, and the
 //! addresses come free last. So whatever moment the process is killed at, the store knows at least what the kernel
 //! has, and every step can be done again:
 //!
@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline_api::attach::{
     Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
@@ -42,6 +43,7 @@ use crate::ipam::{
 use crate::metrics::Metrics;
 use crate::plan::{self, Joined, OnLink, Place, Pod, default_prefix};
 use crate::reconcile::{Gate, PodError, Reconcile};
+use crate::wire::{Free, Wire, WireCheck, WireError};
 
 /// The answer must be on its way before the client's own deadline.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -55,6 +57,8 @@ pub struct Pods {
     pub devices: DeviceWorkers,
     /// Routes and advertisements.
     pub reconcile: Reconcile,
+    /// What is asked and said on VLANs.
+    pub wire: Wire,
     /// Durations.
     pub metrics: Metrics,
     /// How long an ADD waits for the fabric.
@@ -134,10 +138,15 @@ impl Pods {
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
     ) -> Result<Attachment, Failure> {
-        let joined = self.reconcile.join(place(record)).await.map_err(pod_failure)?;
+        let mut abandoned = std::pin::pin!(abandoned);
+        let mut joined = self.reconcile.join(place(record)).await.map_err(pod_failure)?;
+        let free = self.free(std::mem::take(&mut joined.wire), deadline, abandoned.as_mut()).await?;
         let spec = spec(record, joined);
         let device = self.devices.attach(netns, spec.clone()).await.map_err(device_failure)?;
         let gate = self.reconcile.add_pod(pod(record, &device)).await.map_err(pod_failure)?;
+        for address in &free {
+            address.announce().await.map_err(wire_failure)?;
+        }
         self.told(gate, deadline, abandoned).await?;
         // Nobody waits for the record's second commit: without it the next start sees a complete device and takes the
         // record for attached.
@@ -148,6 +157,50 @@ impl Pods {
             }
         });
         Ok(attachment(record, &spec, &device))
+    }
+
+    /// Waits until it is known of each address in a VLAN that its router answers and that nobody else has it. Nothing of this node
+    /// answers for them yet.
+    async fn free(
+        &self,
+        checks: Vec<WireCheck>,
+        deadline: Instant,
+        abandoned: impl Future<Output = ()>,
+    ) -> Result<Vec<Free>, Failure> {
+        if checks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let addresses: Vec<String> = checks.iter().map(|check| check.address.to_string()).collect();
+        let mut asked: JoinSet<Result<Free, WireError>> = JoinSet::new();
+        for check in checks {
+            let (wire, metrics) = (self.wire.clone(), self.metrics.clone());
+            asked.spawn(async move {
+                let began = Instant::now();
+                let outcome = wire.check(&check).await;
+                let word = outcome.as_ref().map_or_else(WireError::outcome, |_| "ok");
+                metrics.wire_check(check.address.is_ipv4(), word, began.elapsed());
+                outcome
+            });
+        }
+        let later = |text: String| Err(Failure::new(Code::TryAgainLater, text));
+        let all = async {
+            let mut free = Vec::new();
+            while let Some(outcome) = asked.join_next().await {
+                match outcome {
+                    Ok(outcome) => free.push(outcome.map_err(wire_failure)?),
+                    Err(error) => return later(format!("a check on the wire has ended: {error}")),
+                }
+            }
+            Ok(free)
+        };
+        tokio::select! {
+            outcome = all => outcome,
+            () = tokio::time::sleep_until(deadline) => later(format!(
+                "there was no time to look whether {} can be had: give the ADD more than vlanCheck.timeoutSeconds",
+                addresses.join(" and ")
+            )),
+            () = abandoned => later("the client has given up".to_owned()),
+        }
     }
 
     /// Waits until every prefix was told to an established peer.
@@ -451,6 +504,15 @@ fn device_failure(error: DeviceError) -> Failure {
         | DeviceError::Parent { .. }
         | DeviceError::Setting { .. } => Code::Internal,
         DeviceError::Check(_) => Code::CheckFailed,
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// An address that somebody has is not given out again before all others of its subnet: the pool goes on from where it is.
+fn wire_failure(error: WireError) -> Failure {
+    let code = match &error {
+        WireError::InUse(..) => Code::AddressNotAvailable,
+        WireError::NoAnswer(..) | WireError::Link { .. } => Code::TryAgainLater,
     };
     Failure::new(code, error.to_string())
 }

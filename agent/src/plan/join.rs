@@ -19,7 +19,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use trunkline_api::resources::AttachmentKind;
 
-use super::{Host, Intent, Plan};
+use super::{Host, Intent, NetworkPlan, Plan};
+use crate::wire::WireCheck;
 
 /// A pod's place, before it has links.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Joined {
     pub mtu: Option<u32>,
     /// How it is joined.
     pub attachment: Attachment,
+    /// What is looked at on the wire before it may have its addresses.
+    pub wire: Vec<WireCheck>,
 }
 
 /// How a pod is joined.
@@ -77,41 +80,68 @@ pub struct OnLink {
 /// adds the pod says so.
 pub fn join(plan: &Plan, place: &Place) -> Result<Joined, String> {
     let Some(network) = plan.networks.get(&place.network) else { return Ok(Joined::default()) };
-    let joined = |attachment| Joined { mtu: network.mtu, attachment };
-    if place.attachment == AttachmentKind::Veth {
-        return Ok(joined(Attachment::Veth));
-    }
+    let wire = wire_checks(network, &place.addresses)?;
+    let attachment = match place.attachment {
+        AttachmentKind::Veth => Attachment::Veth,
+        AttachmentKind::Ipvlan => slave(network, place, &wire)?,
+    };
+    Ok(Joined { mtu: network.mtu, attachment, wire })
+}
+
+/// How a pod with these addresses is a slave of their one device.
+fn slave(network: &NetworkPlan, place: &Place, wire: &[WireCheck]) -> Result<Attachment, String> {
     let mut slave: Option<Ipvlan> = None;
     for address in &place.addresses {
         let Some((name, subnet)) = network.subnet_of(*address) else {
             return Err(format!("{address} is in no subnet of Network {}", place.network));
         };
-        let (Some(gateway), Some(device)) = (subnet.gateway, &subnet.device) else {
+        let Some(WireCheck { device, ifindex, gateway, .. }) =
+            wire.iter().find(|check| check.address == *address)
+        else {
             return Err(format!("Subnet {name}: it is in no VLAN, which `attachment: ipvlan` needs"));
         };
-        let Some(parent) = device.ifindex else {
-            return Err(format!(
-                "Subnet {name}: {}",
-                device.fault.as_deref().unwrap_or("its device is not there")
-            ));
-        };
         let slave = slave.get_or_insert_with(|| Ipvlan {
-            parent,
-            parent_name: device.name.clone(),
+            parent: *ifindex,
+            parent_name: device.clone(),
             on_link: Vec::new(),
             by_host: network.by_host.clone(),
         });
-        if slave.parent != parent {
+        if slave.parent != *ifindex {
             return Err(format!(
-                "Subnet {name} is on {}, and the pod's other address on {}: with `attachment: ipvlan` both are in one VLAN",
-                device.name, slave.parent_name
+                "Subnet {name} is on {device}, and the pod's other address on {}: with `attachment: ipvlan` both are in one VLAN",
+                slave.parent_name
             ));
         }
         // The subnet's prefix has the family of its addresses.
         let address = IpNet::new(*address, subnet.prefix.prefix_len()).unwrap_or((*address).into());
-        slave.on_link.push(OnLink { address, gateway });
+        slave.on_link.push(OnLink { address, gateway: *gateway });
     }
-    Ok(joined(slave.map(Attachment::Ipvlan).unwrap_or_default()))
+    Ok(slave.map(Attachment::Ipvlan).unwrap_or_default())
+}
+
+/// What of a pod's addresses is in a VLAN, or why nothing can be asked there now.
+fn wire_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<WireCheck>, String> {
+    let mut checks = Vec::new();
+    for address in addresses {
+        let Some((subnet, planned)) = network.subnet_of(*address) else { continue };
+        let (Some(device), Some(gateway), Some(vlan)) = (&planned.device, planned.gateway, planned.vlan)
+        else {
+            continue;
+        };
+        let (Some(ifindex), None) = (device.ifindex, &device.fault) else {
+            let fault = device.fault.as_deref().unwrap_or("its device is not there");
+            return Err(format!("Subnet {subnet}: {fault}"));
+        };
+        checks.push(WireCheck {
+            address: *address,
+            subnet: subnet.to_owned(),
+            gateway,
+            device: device.name.clone(),
+            ifindex,
+            vlan,
+        });
+    }
+    Ok(checks)
 }
 
 /// Says for each network whose pods have slaves what these reach by the host.

@@ -125,16 +125,6 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
     Ok(planned)
 }
 
-/// Why a pod cannot be attached now: the device of one of its subnets does not carry anything. None: it can.
-pub fn pod_fault(plan: &Plan, pod: &Pod) -> Option<String> {
-    let network = plan.networks.get(&pod.network)?;
-    pod.addresses.iter().find_map(|address| {
-        let (name, subnet) = network.subnet_of(*address)?;
-        let fault = subnet.device.as_ref()?.fault.as_ref()?;
-        Some(format!("Subnet {name}: {fault}"))
-    })
-}
-
 /// The node's one underlay network.
 fn underlay<'a>(here: &[&'a Network]) -> Result<Option<&'a Network>, PlanError> {
     let mut found: Option<&Network> = None;

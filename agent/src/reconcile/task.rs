@@ -22,7 +22,7 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
 use crate::plan::{
     Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey, RouteTarget,
-    Session, join, plan, plan_pod, pod_fault,
+    Session, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
 
@@ -457,11 +457,7 @@ impl Task {
     // ---- fast path
 
     async fn add_pod(&mut self, pod: Pod) -> Result<Gate, PodError> {
-        self.mend_while(|plan| pod_fault(plan, &pod).is_some()).await;
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
-        if let Some(fault) = pod_fault(plan, &pod) {
-            return Err(PodError::Waits(fault));
-        }
         let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
         self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
         let bgp = plan.bgp.as_ref();

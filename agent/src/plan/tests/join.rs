@@ -5,6 +5,7 @@ use trunkline_api::resources::AttachmentKind;
 use super::vlan::{own_vlan, three_subnets, with_default};
 use super::*;
 use crate::plan::join::plan_by_host;
+use crate::wire::WireCheck;
 
 fn slaves() -> Intent {
     let mut intent = three_subnets();
@@ -59,7 +60,39 @@ fn a_slave_is_told_its_gateways_and_what_is_the_hosts() {
 
     // One that was attached by veth stays so.
     let veth = join(&plan, &place(&["10.10.0.5"], AttachmentKind::Veth)).unwrap();
-    assert_eq!(veth, Joined { mtu: Some(1502), attachment: Attachment::Veth });
+    assert_eq!(veth, Joined { attachment: Attachment::Veth, ..joined_of("10.10.0.5") });
+}
+
+/// What a pod by IPVLAN with this one address is told.
+fn joined_of(address: &str) -> Joined {
+    join(&plan(&slaves(), &with_devices()).unwrap(), &place(&[address], AttachmentKind::Ipvlan)).unwrap()
+}
+
+#[test]
+fn every_address_in_a_vlan_is_looked_at_on_its_device() {
+    let check = |address: &str, subnet: &str, gateway: &str| WireCheck {
+        address: address.parse().unwrap(),
+        subnet: subnet.to_owned(),
+        gateway: gateway.parse().unwrap(),
+        device: "up1.10".to_owned(),
+        ifindex: 7,
+        vlan: 10,
+    };
+    let both = ["10.10.0.5", "2001:db8:10::5"];
+    for attachment in [AttachmentKind::Veth, AttachmentKind::Ipvlan] {
+        let of = |host: &Host| join(&plan(&slaves(), host).unwrap(), &place(&both, attachment));
+        assert_eq!(
+            of(&with_devices()).unwrap().wire,
+            [check(both[0], "a4", "10.10.0.1"), check(both[1], "a6", "2001:db8:10::1")]
+        );
+        assert_eq!(of(&with_default()).unwrap_err(), "Subnet a4: up1.10 is not made yet");
+        let mut unplugged = with_devices();
+        unplugged.links[1].running = false;
+        assert_eq!(of(&unplugged).unwrap_err(), "Subnet a4: up1 has no carrier");
+    }
+    let bgp = plan(&usual(), &host(Vec::new())).unwrap();
+    let place = Place { network: "rack1".to_owned(), ..place(&["10.1.0.5"], AttachmentKind::Veth) };
+    assert_eq!(join(&bgp, &place).unwrap().wire, [], "behind a router there is nothing to be asked");
 }
 
 #[test]

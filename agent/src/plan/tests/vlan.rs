@@ -215,7 +215,8 @@ fn what_is_wrong_with_a_device_is_said_and_its_pods_wait() {
         let mut host = with_default();
         host.links.push(own_vlan(7, "up1.10", 2, 10));
         edit(&mut host);
-        pod_fault(&plan(&three_subnets(), &host).unwrap(), &pod)
+        let Pod { network, addresses, attachment, .. } = pod.clone();
+        join(&plan(&three_subnets(), &host).unwrap(), &Place { network, addresses, attachment }).err()
     };
     assert_eq!(fault(&|_| {}), None);
     type Row = (&'static str, &'static dyn Fn(&mut Host));
