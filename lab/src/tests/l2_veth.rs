@@ -103,7 +103,13 @@ fn everybody(context: &Context) -> Result<Verdict> {
 
         // Whoever's packet waited for the answer, the question was the node's own.
         let log = std::fs::read_to_string(&log)?;
-        let asked: Vec<&str> = log.lines().filter(|line| line.contains("Request who-has")).collect();
+        // A pod's announcement is for the pod to make: it asks for the address that it is from.
+        let announces = |line: &str| {
+            let mut words = line.split([' ', ',']).skip_while(|word| *word != "who-has").skip(1);
+            words.next().is_some_and(|asked| words.any(|word| word == asked))
+        };
+        let asked: Vec<&str> =
+            log.lines().filter(|line| line.contains("Request who-has") && !announces(line)).collect();
         ensure!(!asked.is_empty(), "no ARP request was seen: {log}");
         let sender = |line: &&&str| {
             let after = line.split(" tell ").nth(1).unwrap_or_default();
