@@ -156,11 +156,20 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
 
     let addresses =
         gauges("trunkline_subnet_addresses", "Addresses of a subnet.", &["network", "subnet", "state"])?;
+    let devices = gauges(
+        "trunkline_subnet_device_up",
+        "1 while the device of a VLAN subnet carries its pods.",
+        &["network", "subnet"],
+    )?;
     let refused =
         gauges("trunkline_network_refused", "1 for a network that this node does not serve.", &["network"])?;
     for network in &agent.networks {
         refused.with_label_values(&[&network.name]).set(i64::from(network.refused.is_some()));
         for subnet in &network.subnets {
+            if subnet.device.is_some() {
+                let labels = [network.name.as_str(), subnet.name.as_str()];
+                devices.with_label_values(&labels).set(i64::from(subnet.device_fault.is_none()));
+            }
             for (state, count) in [("total", subnet.total), ("used", subnet.used), ("free", subnet.free)] {
                 addresses
                     .with_label_values(&[network.name.as_str(), subnet.name.as_str(), state])
@@ -370,9 +379,9 @@ mod tests {
                         free: 250,
                         refused: None,
                         table: Some(10000),
-                        vlan: None,
-                        device: None,
-                        device_fault: None,
+                        vlan: Some(10),
+                        device: Some("eth0.10".to_owned()),
+                        device_fault: Some("eth0 is down".to_owned()),
                     }],
                 }],
                 attachments: 3,
@@ -452,6 +461,7 @@ mod tests {
             "trunkline_manifests_in_force 0",
             "trunkline_store_usable 1",
             "trunkline_subnet_addresses{network=\"rack1\",state=\"used\",subnet=\"pods\"} 3",
+            "trunkline_subnet_device_up{network=\"rack1\",subnet=\"pods\"} 0",
             "trunkline_bgp_peer_state{peer=\"10.0.0.1\",remote_as=\"65000\"} 6",
             "trunkline_bgp_peer_flaps_total{peer=\"10.0.0.1\"} 2",
             "trunkline_bgp_peer_prefixes{family=\"ipv4-unicast\",kind=\"accepted\",peer=\"10.0.0.1\"} 9",

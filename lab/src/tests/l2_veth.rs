@@ -24,6 +24,11 @@ pub(super) const TESTS: &[Test] = &[
         run: restart,
     },
     Test {
+        name: "l2/veth-untagged",
+        about: "netID 0: pods on the nodes' own network, the nodes in it too; the device of the VLAN before goes",
+        run: untagged,
+    },
+    Test {
         name: "l2/veth-parent",
         about: "the parent goes down, comes back, is renamed, changes its MTU; somebody deletes the VLAN device",
         run: parent,
@@ -141,6 +146,59 @@ fn restart(context: &Context) -> Result<Verdict> {
         let after = bed.node()?.sh("ip rule; ip -6 rule; ip route show table all | grep -w eth1.11")?;
         ensure!(tables == after, "rules and routes moved:\n{tables}\nbecame\n{after}");
         passed(format!("{lost} pings, none lost"))
+    })
+}
+
+/// The manifests of rack 1 with its nodes' own network instead of the VLAN; nodes give out `hosts` to `hosts` + 9.
+fn nodes_own_network(bed: &Bed<'_>, node: &str, hosts: u32) -> Result<()> {
+    let subnet = |version: u8, cidr: &str, prefix: &str| {
+        format!(
+            "apiVersion: networking.alibaba.com/v1\nkind: Subnet\nmetadata: {{name: own-v{version}}}\nspec:\n  network: rack1\n  \
+             range: {{version: \"{version}\", cidr: \"{cidr}\", gateway: \"{prefix}1\", start: \"{prefix}{hosts}\", end: \"{prefix}{}\"}}\n",
+            hosts + 9
+        )
+    };
+    let both = [subnet(4, "10.1.0.0/24", "10.1.0."), subnet(6, "fd00:1::/64", "fd00:1::")].join("---\n");
+    bed.manifest_of(node, "subnets.yaml").write(&both)?;
+    bed.manifest_of(node, "networks.yaml").edit("netID: 11", "netID: 0")
+}
+
+fn untagged(context: &Context) -> Result<Verdict> {
+    veth(context, |bed| {
+        device(bed)?;
+        for (node, hosts) in [("node1", 100), ("node2", 110)] {
+            // A network's netID does not change while its agent runs.
+            client::end_agent(bed.host(node)?, Signal::TERM)?;
+            nodes_own_network(bed, node, hosts)?;
+            client::start_agent(bed.host(node)?)?;
+            ready(bed, node)?;
+        }
+        ensure!(device(bed).is_err(), "eth1.11 is still there, and nothing needs it");
+        let pods = [attach(bed, "node1", "a")?, attach(bed, "node2", "b")?];
+        let addresses: Vec<IpAddr> =
+            pods.iter().flat_map(|(_, attached)| attached.addresses.clone()).collect();
+        let mut flows = Vec::new();
+        let nodes =
+            ["10.1.0.1", "fd00:1::1", "10.1.0.11", "fd00:1::11", "10.1.0.12", "fd00:1::12", "10.90.0.2"];
+        let nodes: Vec<IpAddr> = nodes.iter().map(|to| to.parse()).collect::<Result<_, _>>()?;
+        for (pod, _) in &pods {
+            let flow =
+                |to: &IpAddr| Flow { name: format!("{} to {to}", pod.name), from: pod.ns.clone(), to: *to };
+            flows.extend(addresses.iter().chain(&nodes).map(flow));
+        }
+        for host in ["node1", "node2", "gw", "outside"] {
+            let ns = &bed.host(host)?.ns;
+            let flow = |to: &IpAddr| Flow { name: format!("{host} to {to}"), from: ns.clone(), to: *to };
+            flows.extend(addresses.iter().map(flow));
+        }
+        // The nodes keep their own ways.
+        let ns = &bed.node()?.ns;
+        let flow = |to: &IpAddr| Flow { name: format!("node1 to {to}"), from: ns.clone(), to: *to };
+        flows.extend(nodes.iter().map(flow));
+        let count = flows.len();
+        let without = unreachable(flows, PATIENCE)?;
+        ensure!(without.is_empty(), "no answer: {without:?}");
+        passed(format!("{count} pairs"))
     })
 }
 
