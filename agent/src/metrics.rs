@@ -381,6 +381,7 @@ mod tests {
                         table: Some(10000),
                         vlan: Some(10),
                         device: Some("eth0.10".to_owned()),
+                        parent: Some("eth0".to_owned()),
                         device_fault: Some("eth0 is down".to_owned()),
                     }],
                 }],

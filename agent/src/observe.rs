@@ -516,6 +516,7 @@ fn networks(view: &View, summary: &Summary) -> Vec<NetworkStatus> {
                         table: planned.and_then(|planned| planned.table),
                         vlan: planned.and_then(|planned| planned.vlan),
                         device: device.map(|device| device.name.clone()),
+                        parent: device.map(|device| device.parent.clone()),
                         device_fault: device.and_then(|device| device.fault.clone()),
                     }
                 })
@@ -530,6 +531,7 @@ fn networks(view: &View, summary: &Summary) -> Vec<NetworkStatus> {
                 table: None,
                 vlan: None,
                 device: None,
+                parent: None,
                 device_fault: None,
             }));
             NetworkStatus {

@@ -67,7 +67,9 @@ fn a_missing_driver_is_named() {
         let (kernel, _events) = spawn();
         runtime.block_on(kernel.set_plan(wanting(&[("eth0.10", parent, 10)]))).unwrap();
         let host = host(runtime, &kernel);
-        assert!(host.link_faults["eth0.10"].contains("modprobe 8021q"), "{:?}", host.link_faults);
+        let fault = &host.link_faults["eth0.10"];
+        assert!(fault.contains("modprobe 8021q"), "{fault}");
+        println!("{fault}");
         assert_eq!(named(&host, "eth0.10"), None);
         assert!(!ip("link").contains("trunkline-new"), "nothing half made is left");
     });
@@ -124,11 +126,13 @@ fn a_vlan_device_is_made_kept_taken_over_and_deleted() {
         eventually("all of it, after the parent was down", whole);
         ip("link set eth0.10 down");
         eventually("all of it, after it was set down", whole);
-        ip("link set eth0.10 alias other mtu 1300");
-        eventually("alias and MTU", || {
-            let link = &ip_json("link show eth0.10")[0];
-            link["ifalias"] == "trunkline:vlan:rack" && link["mtu"] == 1400
-        });
+        for change in ["alias other", "mtu 1300"] {
+            ip(&format!("link set eth0.10 {change}"));
+            eventually(change, || {
+                let link = &ip_json("link show eth0.10")[0];
+                link["ifalias"] == "trunkline:vlan:rack" && link["mtu"] == 1400
+            });
+        }
 
         // Deleted by others: another index, which the next plan learns of.
         ip("link del eth0.10");

@@ -241,6 +241,9 @@ pub struct SubnetStatus {
     /// VLAN: the device that its packets leave the node by.
     #[serde(default)]
     pub device: Option<String>,
+    /// VLAN: the link that carries the device; the device itself, if it is untagged.
+    #[serde(default)]
+    pub parent: Option<String>,
     /// Why that device carries nothing now; its pods are not attached before it does.
     #[serde(default)]
     pub device_fault: Option<String>,

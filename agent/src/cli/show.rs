@@ -122,13 +122,14 @@ pub fn agent(status: &AgentStatus) -> String {
     format!("{text}\n{}{refused}", subnets.render())
 }
 
-/// `eth0.10`, `eth0 (untagged)`, or `-` where pods leave by the peers.
+/// `eth0.10@eth0`, `eth0 (untagged)`, or `-` where pods leave by the peers.
 fn device(subnet: &SubnetStatus) -> String {
+    let parent = subnet.parent.as_deref().unwrap_or_default();
     match (&subnet.device, subnet.vlan, &subnet.device_fault) {
         (None, _, _) => "-".to_owned(),
         (Some(_), Some(id), Some(_)) => format!("VLAN {id}: NONE"),
         (Some(name), Some(0), None) => format!("{name} (untagged)"),
-        (Some(name), _, _) => name.clone(),
+        (Some(name), _, _) => format!("{name}@{parent}"),
     }
 }
 

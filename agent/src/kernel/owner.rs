@@ -700,12 +700,13 @@ impl Owner {
             self.requests.push(Request::AddRule(rule.clone()));
         }
         self.found_rules = rules.difference(&self.rules).cloned().collect();
-        let wanted = self.plan.neighbours.iter().chain(self.pods.values().flat_map(|pod| &pod.neighbours));
-        let missing: Vec<Neighbour> =
-            wanted.filter(|neighbour| !neighbours.permanent.contains(neighbour)).copied().collect();
-        let proxies = self.pods.values().flat_map(|pod| &pod.proxies);
+        let missing: Vec<Neighbour> = self
+            .wanted_neighbours()
+            .filter(|neighbour| !neighbours.permanent.contains(neighbour))
+            .copied()
+            .collect();
         let unanswered: Vec<Proxy> =
-            proxies.filter(|proxy| !neighbours.proxies.contains(proxy)).copied().collect();
+            self.wanted_proxies().filter(|proxy| !neighbours.proxies.contains(proxy)).copied().collect();
         self.repairs += (missing.len() + unanswered.len()) as u64;
         missing.iter().for_each(|neighbour| self.put_neighbour(neighbour));
         unanswered.iter().for_each(|proxy| self.put_proxy(proxy));

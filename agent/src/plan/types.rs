@@ -391,10 +391,12 @@ impl SubnetPlan {
 }
 
 /// The device that a subnet's packets leave the node by.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubnetDevice {
     /// Its name; empty while it is not known what would carry it.
     pub name: String,
+    /// Name of the link that carries it; its own, if it is that.
+    pub parent: String,
     /// Its index, once it is there.
     pub ifindex: Option<u32>,
     /// Why it carries nothing now, in words for the operator. None: it does.

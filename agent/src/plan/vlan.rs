@@ -132,7 +132,7 @@ fn device(vlan: u16, parent: &Result<&Link, String>, host: &Host) -> SubnetDevic
     let parent = match parent {
         Ok(parent) => *parent,
         Err(reason) => {
-            return SubnetDevice { name: String::new(), ifindex: None, fault: Some(reason.clone()) };
+            return SubnetDevice { fault: Some(reason.clone()), ..SubnetDevice::default() };
         }
     };
     let kind = Some(LinkKind::Vlan { parent: parent.index, id: vlan });
@@ -154,7 +154,7 @@ fn device(vlan: u16, parent: &Result<&Link, String>, host: &Host) -> SubnetDevic
         (None, None) => Some(format!("{name} is not made yet")),
         (None, Some(link)) => down(parent).or_else(|| down(link)),
     };
-    SubnetDevice { name, ifindex: there.map(|link| link.index), fault }
+    SubnetDevice { name, parent: parent.name.clone(), ifindex: there.map(|link| link.index), fault }
 }
 
 /// `<parent>.<id>`, where that is a name of an interface.

@@ -244,6 +244,14 @@ fn parent(context: &Context) -> Result<Verdict> {
         ready(bed, "node1")?;
         reached("the parent renamed")?;
         ensure!(device(bed)? == before, "the VLAN device was made anew");
+        let status = client::status(node)?;
+        let carriers: Vec<_> = status
+            .networks
+            .iter()
+            .flat_map(|n| &n.subnets)
+            .map(|s| (s.device.as_deref(), s.parent.as_deref()))
+            .collect();
+        ensure!(carriers == [(Some("eth1.11"), Some("up0")); 2], "what the status says: {carriers:?}");
         node.sh("ip link set up0 mtu 1400")?;
         wait_for("the VLAN device's MTU", PATIENCE, || {
             let mtu = node.sh("cat /sys/class/net/eth1.11/mtu")?;

@@ -152,6 +152,7 @@ impl Owner {
         let state = self.topology.links.entry(index).or_default();
         let (was_up, was_usable) = (state.info.is_up(), state.is_usable());
         let is_up = info.is_up();
+        let changed = state.info != info;
         state.info = info;
         let is_usable = state.is_usable();
         if of_pod {
@@ -166,8 +167,7 @@ impl Owner {
             }
             return Ok(());
         }
-        let changed = before != self.topology.link(index);
-        if changed {
+        if before != self.topology.link(index) {
             self.host_changed();
         }
         if was_up != is_up || was_usable != is_usable {

@@ -11,8 +11,11 @@
 //! **Whose a link is** says its alias, and for what this process has made or taken over its index. Anything else of the wanted name is
 //! somebody's and is not touched.
 
+use std::collections::{BTreeSet, HashSet};
+
 use super::super::netlink::objects::{self, LinkInfo};
 use super::super::netlink::{Batch, Outcome, Refusal};
+use super::super::scan::Neighbours;
 use super::super::topology::LinkState;
 use super::{KernelError, Owner, Request};
 use crate::plan::{LinkKind, LinkPlan, Neighbour, Proxy};
@@ -170,8 +173,8 @@ impl Owner {
     pub(super) fn restore_neighbours(&mut self, index: u32) {
         let neighbours: Vec<Neighbour> =
             self.plan.neighbours.iter().filter(|neighbour| neighbour.ifindex == index).copied().collect();
-        let proxies = self.pods.values().flat_map(|pod| &pod.proxies);
-        let proxies: Vec<Proxy> = proxies.filter(|proxy| proxy.ifindex == index).copied().collect();
+        let proxies: Vec<Proxy> =
+            self.wanted_proxies().filter(|proxy| proxy.ifindex == index).copied().collect();
         neighbours.iter().for_each(|neighbour| self.put_neighbour(neighbour));
         proxies.iter().for_each(|proxy| self.put_proxy(proxy));
     }
@@ -197,7 +200,7 @@ impl Owner {
     }
 
     /// Brings the plan's neighbours from the old plan's to those of the one in force.
-    pub(super) fn settle_neighbours(&mut self, old: &std::collections::BTreeSet<Neighbour>) {
+    pub(super) fn settle_neighbours(&mut self, old: &BTreeSet<Neighbour>) {
         let wanted = self.plan.neighbours.clone();
         old.difference(&wanted).for_each(|neighbour| self.delete_neighbour(neighbour));
         for neighbour in wanted.difference(old) {
@@ -212,16 +215,19 @@ impl Owner {
         if !self.planned || !self.populated {
             return;
         }
-        let found = std::mem::take(&mut self.found_neighbours);
-        let wanted = |neighbour: &&Neighbour| {
-            self.plan.neighbours.contains(*neighbour)
-                || self.pods.values().any(|pod| pod.neighbours.contains(*neighbour))
-        };
-        let neighbours: Vec<Neighbour> = found.own.iter().filter(|found| !wanted(found)).copied().collect();
-        let answered = |proxy: &&Proxy| self.pods.values().any(|pod| pod.proxies.contains(*proxy));
-        let proxies: Vec<Proxy> = found.proxies.iter().filter(|found| !answered(found)).copied().collect();
-        neighbours.iter().for_each(|neighbour| self.delete_neighbour(neighbour));
-        proxies.iter().for_each(|proxy| self.delete_proxy(proxy));
+        let Neighbours { own, proxies, .. } = std::mem::take(&mut self.found_neighbours);
+        let wanted: HashSet<Neighbour> = self.wanted_neighbours().copied().collect();
+        own.difference(&wanted).for_each(|neighbour| self.delete_neighbour(neighbour));
+        let wanted: HashSet<Proxy> = self.wanted_proxies().copied().collect();
+        proxies.difference(&wanted).for_each(|proxy| self.delete_proxy(proxy));
+    }
+
+    pub(super) fn wanted_neighbours(&self) -> impl Iterator<Item = &Neighbour> {
+        self.plan.neighbours.iter().chain(self.pods.values().flat_map(|pod| &pod.neighbours))
+    }
+
+    pub(super) fn wanted_proxies(&self) -> impl Iterator<Item = &Proxy> {
+        self.pods.values().flat_map(|pod| &pod.proxies)
     }
 
     /// The link of the default route as it is now, or the last known one.
