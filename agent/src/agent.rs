@@ -199,7 +199,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
 async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
     for key in &recovery.discard {
         let name = host_ifname(&key.container_id, &key.ifname);
-        if let Err(error) = devices.detach(name).await {
+        if let Err(error) = devices.detach(name, None).await {
             tracing::warn!(attachment = %key, %error, "what is left of an interrupted ADD could not be deleted");
             continue;
         }
@@ -209,7 +209,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
         }
     }
     for name in &recovery.leftover {
-        match devices.detach(name.clone()).await {
+        match devices.detach(name.clone(), None).await {
             Ok(_) => tracing::info!(device = name, "a link that belongs to nobody was deleted"),
             Err(error) => tracing::warn!(device = name, %error, "a link that belongs to nobody stays"),
         }

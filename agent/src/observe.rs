@@ -322,7 +322,10 @@ impl Observer {
         let interfaces: BTreeMap<String, String> = pods
             .iter()
             .filter(|pod| pod.container_id == container_id)
-            .map(|pod| (pod.ifname.clone(), pod.host_ifname.clone()))
+            // The pair beside an IPVLAN slave has the same name at both ends.
+            .flat_map(|pod| {
+                [&pod.ifname, &pod.host_ifname].map(|name| (name.clone(), pod.host_ifname.clone()))
+            })
             .collect();
         if interfaces.is_empty() {
             let unknown =

@@ -33,7 +33,6 @@ use trunkline_api::attach::{
 };
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::SpeakerHandle;
-use trunkline_bgp::types::Family;
 
 use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6, default_mac};
 use crate::attach::workers::DeviceWorkers;
@@ -41,7 +40,7 @@ use crate::ipam::{
     AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation, Wish,
 };
 use crate::metrics::Metrics;
-use crate::plan::{self, Joined, OnLink, Place, Pod, default_prefix};
+use crate::plan::{self, Joined, OnLink, Place, Pod};
 use crate::reconcile::{Gate, PodError, Reconcile};
 use crate::wire::{Free, Wire, WireCheck, WireError};
 
@@ -241,17 +240,17 @@ impl Pods {
     }
 
     /// DEL. What is not there is gone already.
-    pub async fn detach(&self, request: Detach) -> Result<Done, Failure> {
+    pub async fn detach(&self, request: Detach, netns: Option<OwnedFd>) -> Result<Done, Failure> {
         let key = key_of(&request.interface);
         let _turn = self.turns.take(&key).await;
-        self.remove(&key).await
+        self.remove(&key, netns).await
     }
 
     /// The record is looked at last, so that it goes even if there was no device, and the device even without record.
-    async fn remove(&self, key: &AttachmentKey) -> Result<Done, Failure> {
+    async fn remove(&self, key: &AttachmentKey, netns: Option<OwnedFd>) -> Result<Done, Failure> {
         let host_ifname = device::host_ifname(&key.container_id, &key.ifname);
         self.reconcile.remove_pod(host_ifname.clone()).await;
-        self.devices.detach(host_ifname).await.map_err(device_failure)?;
+        self.devices.detach(host_ifname, netns).await.map_err(device_failure)?;
         if let Some(record) = self.ipam.release(key.clone()).await.map_err(ipam_failure)? {
             tracing::info!(attachment = %key, pod = %pod_name(&record), addresses = addresses(&record), "detached");
         }
@@ -259,7 +258,7 @@ impl Pods {
     }
 
     async fn take_back(&self, key: &AttachmentKey) {
-        if let Err(failure) = self.remove(key).await {
+        if let Err(failure) = self.remove(key, None).await {
             tracing::warn!(attachment = %key, %failure, "a failed ADD left something behind: DEL or GC cleans it");
         }
     }
@@ -319,7 +318,7 @@ impl Pods {
                 continue;
             }
             let _turn = self.turns.take(&record.key).await;
-            let removed = self.remove(&record.key).await;
+            let removed = self.remove(&record.key, None).await;
             if outcome.is_ok() {
                 outcome = removed;
             }
@@ -388,6 +387,7 @@ pub fn spec(record: &Record, joined: Joined) -> DeviceSpec {
         mtu: joined.mtu,
         bandwidth: record.bandwidth,
         attachment: joined.attachment,
+        destinations: joined.destinations,
     }
 }
 
@@ -414,7 +414,6 @@ fn attachment(record: &Record, spec: &DeviceSpec, device: &Device) -> Attachment
             .collect(),
         plan::Attachment::Ipvlan(ipvlan) => ipvlan.on_link.clone(),
     };
-    let default = |gateway: &IpAddr| default_prefix(Family::of(&(*gateway).into()));
     Attachment {
         network: record.network.clone(),
         addresses: record
@@ -427,10 +426,11 @@ fn attachment(record: &Record, spec: &DeviceSpec, device: &Device) -> Attachment
                 subnet: subnet.clone(),
             })
             .collect(),
-        routes: on_link
+        routes: device
+            .routes
             .iter()
-            .map(|OnLink { gateway, .. }| AttachedRoute {
-                destination: default(gateway),
+            .map(|(destination, gateway)| AttachedRoute {
+                destination: *destination,
                 gateway: Some(*gateway),
             })
             .collect(),

@@ -93,7 +93,7 @@ impl Server {
             }
             Command::Detach(detach) => {
                 let key = format!("{}/{}", detach.interface.container_id, detach.interface.ifname);
-                let outcome = self.pods.detach(detach).await;
+                let outcome = self.pods.detach(detach, descriptor).await;
                 self.done("detach", &key, began, &outcome);
                 answer(&mut stream, outcome).await;
             }

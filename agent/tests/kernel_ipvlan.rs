@@ -101,6 +101,7 @@ impl Node {
                 on_link,
                 by_host: by_host.map(|prefix| prefix.parse().unwrap()).into(),
             }),
+            destinations: Vec::new(),
         }
     }
 
@@ -122,7 +123,7 @@ impl Node {
         let name = host_ifname(&spec.container_id, &spec.ifname);
         runtime.block_on(async {
             self.kernel.remove_pod(&name).await.unwrap();
-            self.workers.detach(name).await.unwrap()
+            self.workers.detach(name, None).await.unwrap()
         })
     }
 }

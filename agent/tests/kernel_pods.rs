@@ -32,6 +32,7 @@ fn spec(container: &str, addresses: &[&str]) -> DeviceSpec {
         mtu: Some(1400),
         bandwidth: Bandwidth::default(),
         attachment: Attachment::Veth,
+        destinations: Vec::new(),
     }
 }
 
@@ -276,7 +277,7 @@ fn del_succeeds_on_what_is_gone_and_spares_what_is_not_ours() {
         let delete = || {
             runtime.block_on(async {
                 node.kernel.remove_pod(&name).await.unwrap();
-                node.workers.detach(name.clone()).await
+                node.workers.detach(name.clone(), None).await
             })
         };
         assert!(delete().unwrap());
@@ -399,8 +400,100 @@ fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
         drop(netns);
         eventually("the kernel took the pair away", || !ip("link").contains(host));
         assert!(ip("link").contains(&ifb));
-        assert!(runtime.block_on(node.workers.detach(host.to_owned())).unwrap());
+        assert!(runtime.block_on(node.workers.detach(host.to_owned(), None)).unwrap());
         assert!(!ip("link").contains(&ifb));
+    });
+}
+
+#[test]
+fn a_second_interface_leaves_the_first_one_alone() {
+    isolated("a_second_interface_leaves_the_first_one_alone", |runtime| {
+        let node = node(runtime);
+        let netns = namespace();
+        let first = spec("c", &["10.1.0.4"]);
+        let second = DeviceSpec {
+            ifname: "net1".to_owned(),
+            addresses: vec!["10.2.0.4".parse().unwrap(), "2001:db8:2::4".parse().unwrap()],
+            destinations: vec!["10.2.0.0/16".parse().unwrap(), "2001:db8:2::/64".parse().unwrap()],
+            ..first.clone()
+        };
+        attach(runtime, &node, &netns, &first);
+        let device = attach(runtime, &node, &netns, &second);
+        let other = namespace();
+        attach(runtime, &node, &other, &spec("other", &["10.2.0.9"]));
+        let way = |to: &str| inside(&netns, || ip(&format!("route get {to}")));
+        let both_whole = || {
+            check(runtime, &node, &netns, &first).unwrap();
+            check(runtime, &node, &netns, &second).unwrap();
+        };
+        both_whole();
+        // The default route is the first one's, and where that has no IPv6 the second one's.
+        assert!(way("192.0.2.1").contains("dev eth0 src 10.1.0.4"), "{}", way("192.0.2.1"));
+        assert!(way("2001:db8:ffff::1").contains("dev net1"), "{}", way("2001:db8:ffff::1"));
+        // The subnets of its network are the second one's, and so is what is from its address.
+        assert!(way("10.2.0.9").contains("dev net1 src 10.2.0.4"), "{}", way("10.2.0.9"));
+        assert!(way("192.0.2.1 from 10.2.0.4").contains("dev net1"), "{}", way("192.0.2.1 from 10.2.0.4"));
+        let gateways = device.routes.iter().map(|(to, by)| format!("{to} {by}")).collect::<Vec<_>>();
+        assert_eq!(gateways, ["10.2.0.0/16 169.254.1.1", "::/0 fe80::ecee:eeff:feee:eeee"]);
+        // Each answers at its own address, also under a strict check of sources.
+        inside(&netns, || {
+            for name in ["all", "eth0", "net1"] {
+                std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "1").unwrap();
+            }
+        });
+        assert!(ping("10.1.0.4") && ping("10.2.0.4") && ping("2001:db8:2::4"));
+        assert!(inside(&netns, || ping("10.2.0.9") && ping("192.0.2.1") && ping("2001:db8:ffff::1")));
+
+        // The same ADDs again change nothing; what is broken is named and mended.
+        let shown =
+            || inside(&netns, || [ip("rule"), ip("route show table all"), ip("-6 route show table all")]);
+        let before = shown();
+        assert_eq!(attach(runtime, &node, &netns, &second), device);
+        attach(runtime, &node, &netns, &first);
+        assert_eq!(shown(), before);
+        both_whole();
+        inside(&netns, || {
+            ip("rule del pref 1100");
+            ip("route del 10.2.0.0/16");
+        });
+        let error = check(runtime, &node, &netns, &second).unwrap_err();
+        for part in ["no rule from 10.2.0.4/32", "no route to 10.2.0.0/16"] {
+            assert!(error.contains(part), "{part} in {error}");
+        }
+        attach(runtime, &node, &netns, &second);
+        both_whole();
+
+        // The second one goes and leaves nothing, and the first one as it was.
+        let detach = |device: &str, netns: &OwnedFd| {
+            runtime.block_on(async {
+                node.kernel.remove_pod(device).await.unwrap();
+                node.workers.detach(device.to_owned(), Some(netns.try_clone().unwrap())).await.unwrap()
+            })
+        };
+        assert!(detach(&device.host_ifname, &netns));
+        check(runtime, &node, &netns, &first).unwrap();
+        assert!(!inside(&netns, || ip("rule")).contains("1100"));
+        assert!(inside(&netns, || ping("192.0.2.1")) && ping("10.1.0.4"));
+
+        // The first one goes: the second stays what it was, in CHECK too.
+        attach(runtime, &node, &netns, &second);
+        detach(&host_ifname("c", "eth0"), &netns);
+        check(runtime, &node, &netns, &second).unwrap();
+        assert!(ping("10.2.0.4") && inside(&netns, || ping("10.2.0.9")));
+
+        // Somebody else's default route is left alone as well.
+        let netns = namespace();
+        inside(&netns, || {
+            ip("link add theirs0 type veth peer name theirs1");
+            ip("addr add 203.0.113.2/24 dev theirs0");
+            ip("link set theirs0 up");
+            ip("route add default via 203.0.113.1 metric 100");
+        });
+        attach(runtime, &node, &netns, &spec("theirs", &["10.1.0.5"]));
+        let default = inside(&netns, || ip("route show default"));
+        assert!(default.starts_with("default via 203.0.113.1 dev theirs0"), "{default}");
+        assert_eq!(default.lines().count(), 1, "{default}");
+        assert!(ping("10.1.0.5"));
     });
 }
 

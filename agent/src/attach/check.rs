@@ -7,8 +7,8 @@ use trunkline_bgp::types::Family;
 
 use super::device::{Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
 use super::inside::Inside;
-use super::{bandwidth, ipvlan, veth};
-use crate::kernel::netlink::objects::{self, LinkInfo, NeighbourEntry};
+use super::{bandwidth, ipvlan, second, veth};
+use crate::kernel::netlink::objects::{self, LinkInfo, MAIN_TABLE, NeighbourEntry};
 use crate::kernel::netlink::{Batch, Connection};
 use crate::plan::{Attachment, Hop, Ipvlan, Neighbour, POD_TABLE, RouteTarget};
 
@@ -35,6 +35,7 @@ pub(super) fn check_device(
             (Inside::ipvlan(ipvlan, slave.index, pair.index), slave)
         }
     };
+    let inside = second::settle(pod, inside, pair.index, &spec.destinations)?;
     check_inside(pod, &spec.ifname, &inside, &mut faults)?;
     check_host(host, &link, pair.mac, spec, &mut faults)?;
     bandwidth::check(host, &link, &spec.bandwidth, &mut faults)?;
@@ -46,6 +47,7 @@ pub(super) fn check_device(
             mac,
             pair_mac,
             mtu: interface.mtu,
+            routes: inside.main(),
         }),
         _ => Err(DeviceError::Check(faults)),
     }
@@ -99,14 +101,25 @@ fn check_inside(
             faults.push(format!("the pod has no permanent neighbour entry for {address}"));
         }
     }
-    let there = routes(pod)?;
+    let mut there = Vec::new();
+    for family in inside.families() {
+        there.extend(routes(pod, family)?);
+    }
     for route in &inside.routes {
         let hop = Hop { onlink: true, ..Hop::by(route.gateway, route.ifindex) };
-        if !there.contains(&(route.destination, RouteTarget::via(vec![hop]))) {
+        if !there.contains(&(route.table, route.destination, RouteTarget::via(vec![hop]))) {
+            let table =
+                if route.table == MAIN_TABLE { String::new() } else { format!(" in table {}", route.table) };
             faults.push(match route.destination.prefix_len() {
-                0 => format!("the pod has no default route by {}", route.gateway),
-                _ => format!("the pod has no route to {} by {}", route.destination, route.gateway),
+                0 => format!("the pod has no default route by {}{table}", route.gateway),
+                _ => format!("the pod has no route to {} by {}{table}", route.destination, route.gateway),
             });
+        }
+    }
+    for rule in &inside.rules {
+        if !second::rules(pod, rule.family, rule.table)?.contains(rule) {
+            let from = rule.from.map_or_else(String::new, |from| from.to_string());
+            faults.push(format!("the pod has no rule from {from} to table {}", rule.table));
         }
     }
     Ok(())
@@ -143,19 +156,16 @@ fn addresses(connection: &mut Connection) -> Result<Vec<(u32, IpNet)>, DeviceErr
     Ok(found)
 }
 
-/// Where the routes of the main table lead.
-fn routes(connection: &mut Connection) -> Result<Vec<(IpNet, RouteTarget)>, DeviceError> {
-    let mut found = Vec::new();
-    for family in Family::ALL {
-        let main = |body: &[u8]| {
-            let route = objects::read_route(body)?;
-            let in_main = route.key.table == u32::from(libc::RT_TABLE_MAIN);
-            Some((route.key.prefix, route.target?)).filter(|_| in_main)
-        };
-        let list = |batch: &mut Batch| batch.dump_routes(family, false);
-        found.extend(connection.list(list, main).step("list the routes")?);
-    }
-    Ok(found)
+/// Table, destination and target of each route.
+pub(super) fn routes(
+    connection: &mut Connection,
+    family: Family,
+) -> Result<Vec<(u32, IpNet, RouteTarget)>, DeviceError> {
+    let read = |body: &[u8]| {
+        let route = objects::read_route(body)?;
+        Some((route.key.table, route.key.prefix, route.target?))
+    };
+    connection.list(|batch| batch.dump_routes(family, false), read).step("list the routes")
 }
 
 fn has_neighbour(

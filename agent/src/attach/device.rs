@@ -5,6 +5,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
 use trunkline_api::attach::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
 
@@ -39,6 +40,8 @@ pub struct DeviceSpec {
     pub bandwidth: Bandwidth,
     /// How it is joined.
     pub attachment: Attachment,
+    /// The subnets of its Network: what a second interface of a pod is for.
+    pub destinations: Vec<IpNet>,
 }
 
 impl DeviceSpec {
@@ -80,6 +83,8 @@ pub struct Device {
     pub pair_mac: [u8; 6],
     /// MTU of the interface in octets.
     pub mtu: u32,
+    /// The pod's routes by it, each with its gateway.
+    pub routes: Vec<(IpNet, IpAddr)>,
 }
 
 /// Why a device could not be made, deleted, or is not whole.

@@ -7,8 +7,11 @@ use trunkline_bgp::types::Family;
 
 use super::device::{DeviceSpec, HOST_MAC, gateways};
 use crate::kernel::netlink::Batch;
-use crate::kernel::netlink::objects::OnlinkRoute;
-use crate::plan::{Ipvlan, Neighbour, OnLink, default_prefix};
+use crate::kernel::netlink::objects::{MAIN_TABLE, OnlinkRoute};
+use crate::plan::{Ipvlan, Neighbour, OnLink, Rule, default_prefix};
+
+/// Preference of the rules, between the local table and the main one; as on the host.
+const PREFERENCE: u32 = 1100;
 
 /// Addresses, neighbours and routes inside. Put in place by ADD, looked for by CHECK.
 #[derive(Debug, Default)]
@@ -17,8 +20,10 @@ pub(super) struct Inside {
     pub(super) addresses: Vec<(u32, IpNet)>,
     /// Permanent ones.
     pub(super) neighbours: Vec<Neighbour>,
-    /// In the main table.
+    /// In the main table, and in that of a second interface.
     pub(super) routes: Vec<OnlinkRoute>,
+    /// Of a second interface: what is from its addresses takes its table.
+    pub(super) rules: Vec<Rule>,
 }
 
 impl Inside {
@@ -43,6 +48,8 @@ impl Inside {
                 gateway: *gateway,
                 ifindex: slave,
                 source: None,
+                table: MAIN_TABLE,
+                metric: 0,
             });
             let same_family = |destination: &&IpNet| destination.addr().is_ipv4() == address.addr().is_ipv4();
             for gateway in gateways(&[address.addr()]) {
@@ -60,7 +67,51 @@ impl Inside {
         if !self.neighbours.contains(&neighbour) {
             self.neighbours.push(neighbour);
         }
-        self.routes.push(OnlinkRoute { destination, gateway, ifindex, source });
+        self.routes.push(OnlinkRoute { destination, gateway, ifindex, source, table: MAIN_TABLE, metric: 0 });
+    }
+
+    /// The families of its addresses.
+    pub(super) fn families(&self) -> impl Iterator<Item = Family> + use<> {
+        let mut families: Vec<Family> =
+            self.addresses.iter().map(|(_, address)| Family::of(address)).collect();
+        families.dedup();
+        families.into_iter()
+    }
+
+    /// Destinations of the main table and their gateways.
+    pub(super) fn main(&self) -> Vec<(IpNet, IpAddr)> {
+        let main = self.routes.iter().filter(|route| route.table == MAIN_TABLE);
+        main.map(|route| (route.destination, route.gateway)).collect()
+    }
+
+    /// Whether one of its links has this index.
+    pub(super) fn has(&self, ifindex: u32) -> bool {
+        self.routes.iter().any(|route| route.ifindex == ifindex)
+    }
+
+    /// The same where another interface has the default route of these families: see [`super::second`].
+    pub(super) fn second(mut self, families: &[Family], table: u32, destinations: &[IpNet]) -> Inside {
+        for route in std::mem::take(&mut self.routes) {
+            let family = Family::of(&route.destination);
+            if !families.contains(&family) {
+                self.routes.push(route);
+                continue;
+            }
+            self.routes.push(OnlinkRoute { table, ..route });
+            if route.destination.prefix_len() == 0 {
+                let subnets = destinations.iter().filter(|subnet| Family::of(subnet) == family);
+                let to = |subnet: &IpNet| OnlinkRoute { destination: *subnet, metric: table, ..route };
+                self.routes.extend(subnets.map(to));
+            }
+        }
+        for (_, address) in &self.addresses {
+            let family = Family::of(address);
+            if families.contains(&family) {
+                let from = Some(IpNet::from(address.addr()));
+                self.rules.push(Rule { family, priority: PREFERENCE, from, iif: None, table });
+            }
+        }
+        self
     }
 
     /// Adds the requests that put it in place. What is there already is replaced.
@@ -78,6 +129,9 @@ impl Inside {
         }
         for route in &self.routes {
             batch.put_onlink_route(route);
+        }
+        for rule in &self.rules {
+            batch.add_rule(rule);
         }
     }
 }

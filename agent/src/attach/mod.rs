@@ -13,5 +13,6 @@ pub mod device;
 mod inside;
 mod ipvlan;
 pub mod netns;
+mod second;
 mod veth;
 pub mod workers;

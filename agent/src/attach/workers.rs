@@ -19,7 +19,7 @@ use trunkline_api::attach::Bandwidth;
 
 use super::device::{ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
 use super::inside::Inside;
-use super::{bandwidth, check, ipvlan, netns, veth};
+use super::{bandwidth, check, ipvlan, netns, second, veth};
 use crate::kernel::netlink::objects::Veth;
 use crate::kernel::netlink::{Batch, Connection};
 use crate::plan::Attachment;
@@ -74,9 +74,17 @@ impl DeviceWorkers {
         .await
     }
 
-    /// Deletes a device. False: there was none.
-    pub async fn detach(&self, host_ifname: String) -> Result<bool, DeviceError> {
-        self.run(move |host| detach_device(host, &host_ifname)).await
+    /// Deletes a device; in the pod, if its namespace is still there, also what does not go with it. False: there was none.
+    pub async fn detach(&self, host_ifname: String, netns: Option<OwnedFd>) -> Result<bool, DeviceError> {
+        self.run(move |host| {
+            if let Some(netns) = netns
+                && let Err(error) = forget(host, &host_ifname, netns.as_fd())
+            {
+                tracing::debug!(device = host_ifname, %error, "what a DEL leaves in the pod stays there");
+            }
+            detach_device(host, &host_ifname)
+        })
+        .await
     }
 
     /// Puts the limits of a device in place again, if it is there.
@@ -172,15 +180,35 @@ fn attach_device(
         }
     };
     batch.set_up(pair);
+    let inside = second::settle(pod, inside, pair, &spec.destinations)?;
     inside.put(&mut batch);
-    pod.run(&mut batch).step("set up the pod's side")?.check(&[]).step("set up the pod's side")?;
+    // Rules are added, not replaced.
+    let outcome = pod.run(&mut batch).step("set up the pod's side")?;
+    outcome.check(&[libc::EEXIST]).step("set up the pod's side")?;
 
     batch.clear();
     // The host's end was up before it had carrier, and sends nothing until the kernel's link watch has had its turn; asking for
     // the link makes the kernel (6.8 and later) do that first, so that the first packet to the pod is not lost.
     batch.get_link_at(link.index);
     host.run(&mut batch).step("wait for the host's end")?.check(&[]).step("wait for the host's end")?;
-    Ok(Device { host_ifname: host_name, host_ifindex: link.index, host_mac: HOST_MAC, mac, pair_mac, mtu })
+    Ok(Device {
+        host_ifname: host_name,
+        host_ifindex: link.index,
+        host_mac: HOST_MAC,
+        mac,
+        pair_mac,
+        mtu,
+        routes: inside.main(),
+    })
+}
+
+/// Takes away in the pod what does not go with the device. The calling thread enters the pod's namespace.
+fn forget(host: &mut Connection, host_ifname: &str, netns: BorrowedFd<'_>) -> Result<(), DeviceError> {
+    let Some(link) = veth::find(host, host_ifname)? else { return Ok(()) };
+    let Some(pair) = link.peer else { return Ok(()) };
+    netns::enter(netns).map_err(DeviceError::Namespace)?;
+    let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
+    second::forget(&mut pod, pair)
 }
 
 /// Deletes the device, and the one that limits it. False: there was none.

@@ -42,6 +42,8 @@ pub struct Joined {
     pub attachment: Attachment,
     /// What is looked at on the wire before it may have its addresses.
     pub wire: Vec<WireCheck>,
+    /// The network's subnets: what the interface is for where another has the pod's default route.
+    pub destinations: Vec<IpNet>,
 }
 
 /// How a pod is joined.
@@ -85,7 +87,8 @@ pub fn join(plan: &Plan, place: &Place) -> Result<Joined, String> {
         AttachmentKind::Veth => Attachment::Veth,
         AttachmentKind::Ipvlan => slave(network, place, &wire)?,
     };
-    Ok(Joined { mtu: network.mtu, attachment, wire })
+    let destinations = network.subnets.values().map(|subnet| subnet.prefix).collect();
+    Ok(Joined { mtu: network.mtu, attachment, wire, destinations })
 }
 
 /// How a pod with these addresses is a slave of their one device.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::bed::{Bed, PATIENCE, lab};
 use super::{Context, Test, Verdict, passed};
 use crate::cni::{self, Sandbox};
+use crate::pinger::{Flow, unreachable};
 use crate::shell::{Seen, cmd, wait_for};
 use crate::{client, packages};
 
@@ -23,6 +24,11 @@ pub(super) const TESTS: &[Test] = &[
         name: "attach/path",
         about: "trunkline pods POD --path DST says which way packets go: out, to another pod, and back",
         run: path,
+    },
+    Test {
+        name: "attach/two-interfaces",
+        about: "a pod with interfaces in two Networks: each reached at its address, each listed, checked and deleted by itself",
+        run: two_interfaces,
     },
 ];
 
@@ -158,5 +164,91 @@ fn path(context: &Context) -> Result<Verdict> {
         let error = format!("{:#}", unknown.err().context("a pod that is not there has a path")?);
         ensure!(error.contains("no pod nobody"), "{error}");
         passed(inside.end)
+    })
+}
+
+fn two_interfaces(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let (eth0, first) = bed.attached("twofold", "rack1")?;
+        let mut net1 = eth0.clone();
+        net1.ifname = "net1".to_owned();
+        let conf_of = |network: &str| {
+            let mut conf = cni::trunkline(Some(network));
+            conf["cniVersion"] = json!("1.1.0");
+            conf
+        };
+        let mut conf = conf_of("global");
+        conf["name"] = json!("lab-global");
+        let second = cni::add(bed.fabric, &conf, &net1)?;
+        let again = cni::add(bed.fabric, &conf, &net1)?;
+        ensure!(second.result == again.result, "{} became {}", second.result, again.result);
+        let routes = |result: &Value| result["routes"].as_array().cloned().unwrap_or_default();
+        let is_default = |route: &Value| matches!(route["dst"].as_str(), Some("0.0.0.0/0" | "::/0"));
+        ensure!(routes(&first.result).iter().any(is_default), "{}", first.result);
+        ensure!(
+            !routes(&second.result).iter().any(is_default) && !routes(&second.result).is_empty(),
+            "the second interface took the default route, or has none of its own: {}",
+            second.result
+        );
+
+        // Reached from outside at both, and from a pod of each network by the interface that is there.
+        let outside = bed.host("outside")?.ns.clone();
+        let reached = |addresses: &[IpAddr]| -> Result<()> {
+            let flow =
+                |to: &IpAddr| Flow { name: format!("outside to {to}"), from: outside.clone(), to: *to };
+            let lost = unreachable(addresses.iter().map(flow).collect(), PATIENCE)?;
+            ensure!(lost.is_empty(), "not reached: {lost:?}");
+            Ok(())
+        };
+        let all = [&first.addresses[..], &second.addresses].concat();
+        reached(&all)?;
+        let (_other, other) = bed.attached("other", "global")?;
+        for (to, from) in
+            [(other.addresses[0], second.addresses[0]), ("192.0.2.10".parse()?, first.addresses[0])]
+        {
+            let walk = client::path(bed.node()?, "node1-twofold", to)?;
+            ensure!(walk.source == Some(from), "to {to} from {:?} instead of {from}", walk.source);
+        }
+        let listed: Vec<String> = bed
+            .pods()?
+            .into_iter()
+            .filter(|pod| pod.container_id == eth0.container_id)
+            .map(|pod| format!("{} {} {}", pod.ifname, pod.network, pod.state))
+            .collect();
+        ensure!(listed == ["eth0 rack1 attached", "net1 global attached"], "{listed:?}");
+
+        let check = |conf: &Value, pod: &Sandbox, result: &Value| -> Result<Value> {
+            let mut check = conf.clone();
+            check["prevResult"] = result.clone();
+            check["prevResult"]["cniVersion"] = json!("1.1.0");
+            cni::run(bed.fabric, "CHECK", &check, pod)?.result()
+        };
+        let conf0 = conf_of("rack1");
+        check(&conf0, &eth0, &first.result)?;
+        check(&conf, &net1, &second.result)?;
+        // Over a restart, too.
+        client::end_agent(bed.node()?, Signal::KILL)?;
+        client::start_agent(bed.node()?)?;
+        bed.established()?;
+        check(&conf0, &eth0, &first.result)?;
+        check(&conf, &net1, &second.result)?;
+        reached(&all)?;
+
+        // GC of one configuration leaves the other's interface, and DEL of one interface the other.
+        let mut gc = conf0.clone();
+        gc["cni.dev/valid-attachments"] = json!([{ "containerID": eth0.container_id, "ifname": "eth0" }]);
+        cni::run(bed.fabric, "GC", &gc, &eth0)?.result()?;
+        check(&conf, &net1, &second.result).context("after a GC of the other configuration")?;
+        cni::del(bed.fabric, &conf, &net1)?;
+        check(&conf0, &eth0, &first.result).context("after the DEL of the second interface")?;
+        reached(&first.addresses)?;
+        let rules = eth0.ns.ip(["rule", "show"])?;
+        ensure!(!rules.contains("1100"), "the second interface's rule is still there: {rules}");
+        let third = cni::add(bed.fabric, &conf, &net1)?;
+        cni::del(bed.fabric, &conf0, &eth0)?;
+        check(&conf, &net1, &third.result).context("after the DEL of the first interface")?;
+        reached(&third.addresses)?;
+        passed(format!("{:?} and {:?}", first.addresses, second.addresses))
     })
 }

@@ -158,7 +158,14 @@ pub struct OnlinkRoute {
     pub ifindex: u32,
     /// The address that packets leave from, where the link has none itself.
     pub source: Option<IpAddr>,
+    /// Its table, usually [`MAIN_TABLE`].
+    pub table: u32,
+    /// Of two routes to one destination the lesser goes first; 0 is the kernel's default for the family.
+    pub metric: u32,
 }
+
+/// The table that everybody looks up at last.
+pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 
 pub(super) fn link(index: u32, flags: LinkFlags, attributes: Vec<LinkAttribute>) -> LinkMessage {
     let mut message = LinkMessage::default();
@@ -345,13 +352,13 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
 
-    /// Puts a route in place in the main table.
+    /// Puts a route in place.
     pub fn put_onlink_route(&mut self, route: &OnlinkRoute) {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
             address_family: family_of(route.gateway),
             destination_prefix_length: route.destination.prefix_len(),
-            table: RouteHeader::RT_TABLE_MAIN,
+            table: table_octet(route.table),
             protocol: RouteProtocol::Static,
             kind: RouteType::Unicast,
             flags: RouteFlags::Onlink,
@@ -361,7 +368,11 @@ impl Batch {
             RouteAttribute::Destination(route.destination.addr().into()),
             RouteAttribute::Gateway(route.gateway.into()),
             RouteAttribute::Oif(route.ifindex),
+            RouteAttribute::Table(route.table),
         ];
+        if route.metric != 0 {
+            message.attributes.push(RouteAttribute::Priority(route.metric));
+        }
         message.attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(source.into())));
         self.push(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewRoute(message));
     }
