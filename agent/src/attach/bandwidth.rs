@@ -161,6 +161,15 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_that_is_missing_is_named() {
+        let refused = |errno| missing(Refusal { index: 0, errno, note: None }, "ifb").to_string();
+        for errno in [libc::ENOENT, libc::EOPNOTSUPP] {
+            assert!(refused(errno).contains("it lacks the driver: modprobe ifb"), "{}", refused(errno));
+        }
+        assert!(!refused(libc::EPERM).contains("modprobe"), "{}", refused(libc::EPERM));
+    }
+
+    #[test]
     fn the_names_of_a_pair_and_its_ifb_lead_to_each_other() {
         assert_eq!(ifb_name("tl0123456789ab").as_deref(), Some("tb0123456789ab"));
         assert_eq!(pair_name("tb0123456789ab").as_deref(), Some("tl0123456789ab"));

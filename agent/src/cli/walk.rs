@@ -39,7 +39,9 @@ fn stage(text: &mut String, lead: &str, stage: &Stage, forth: bool) {
     for rule in &stage.rules {
         columns.row([format!("  {}", rule.priority), rule.rule.clone(), rule.standing.clone()]);
     }
-    text.push_str(&columns.render());
+    if !stage.rules.is_empty() {
+        text.push_str(&columns.render());
+    }
     if let Some(route) = &stage.route {
         let default =
             if route.prefix.prefix_len() == 0 { "default".to_owned() } else { route.prefix.to_string() };
@@ -67,4 +69,109 @@ fn hop(hop: &WalkHop) -> String {
     };
     let pod = hop.pod.as_ref().map(|pod| format!(", pod {pod}")).unwrap_or_default();
     format!("{by}on {}{link}, MTU {}, {neighbour}{pod}", hop.interface, hop.mtu)
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_api::control::{WalkRoute, WalkRule};
+
+    use super::*;
+
+    fn hop(gateway: Option<&str>, interface: &str, neighbour: Option<(&str, &str)>, taken: bool) -> WalkHop {
+        WalkHop {
+            gateway: gateway.map(|gateway| gateway.parse().unwrap()),
+            interface: interface.to_owned(),
+            link: None,
+            pod: None,
+            mtu: 1500,
+            mac: neighbour.map(|(mac, _)| mac.to_owned()),
+            neighbour: neighbour.map(|(_, state)| state.to_owned()),
+            taken,
+        }
+    }
+
+    fn rule(priority: u32, rule: &str, standing: &str) -> WalkRule {
+        WalkRule { priority, rule: rule.to_owned(), standing: standing.to_owned() }
+    }
+
+    #[test]
+    fn a_walk_as_people_read_it() {
+        let walked = Walk {
+            source: Some("10.201.0.2".parse().unwrap()),
+            destination: "192.0.2.10".parse().unwrap(),
+            forth: vec![
+                Stage {
+                    place: "pod".to_owned(),
+                    interface: None,
+                    rules: vec![rule(32_766, "from all lookup main", "decides")],
+                    route: Some(WalkRoute {
+                        prefix: "0.0.0.0/0".parse().unwrap(),
+                        table: 254,
+                        kind: "unicast".to_owned(),
+                        hops: vec![hop(
+                            Some("169.254.1.1"),
+                            "eth0",
+                            Some(("ee:ee:ee:ee:ee:ee", "permanent")),
+                            true,
+                        )],
+                    }),
+                    refused: None,
+                },
+                Stage {
+                    place: "node".to_owned(),
+                    interface: Some("tl0123456789ab".to_owned()),
+                    rules: vec![
+                        rule(1000, "from all lookup 39999", "no route"),
+                        rule(1100, "from 10.201.0.0/24 lookup 10000", "decides"),
+                    ],
+                    route: Some(WalkRoute {
+                        prefix: "0.0.0.0/0".parse().unwrap(),
+                        table: 10_000,
+                        kind: "unicast".to_owned(),
+                        hops: vec![
+                            hop(Some("10.1.0.1"), "eth1", Some(("02:00:00:00:00:01", "reachable")), true),
+                            hop(Some("10.2.0.1"), "eth2", None, false),
+                        ],
+                    }),
+                    refused: None,
+                },
+            ],
+            end: "out by eth1 to 10.1.0.1".to_owned(),
+            masqueraded: true,
+            back: vec![Stage {
+                place: "node".to_owned(),
+                interface: Some("eth1".to_owned()),
+                rules: Vec::new(),
+                route: None,
+                refused: Some("there is no route".to_owned()),
+            }],
+            advertised_to: vec!["10.1.0.1".to_owned(), "10.2.0.1".to_owned()],
+        };
+        let expected = "\
+from 10.201.0.2 to 192.0.2.10
+
+in the pod
+  PREF   RULE                  STANDING
+  32766  from all lookup main  decides
+  route default in table main
+    by 169.254.1.1 on eth0, MTU 1500, at ee:ee:ee:ee:ee:ee (permanent)
+
+on the node, in by tl0123456789ab
+  PREF  RULE                             STANDING
+  1000  from all lookup 39999            no route
+  1100  from 10.201.0.0/24 lookup 10000  decides
+  route default in table 10000
+    by 10.1.0.1 on eth1, MTU 1500, at 02:00:00:00:00:01 (reachable), taken for these addresses
+    by 10.2.0.1 on eth2, MTU 1500, no neighbour entry yet
+
+→ out by eth1 to 10.1.0.1
+  from an address of the node (autoNatOutgoing)
+
+the way back, on the node, in by eth1
+  the kernel refuses it: there is no route
+
+10.201.0.2 is advertised to 10.1.0.1, 10.2.0.1
+";
+        assert_eq!(walk(&walked), expected);
+    }
 }
