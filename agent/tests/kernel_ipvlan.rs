@@ -63,7 +63,7 @@ fn on_node(name: &str, test: impl FnOnce(&Runtime, &Node) + Send) {
         let (kernel, _events) = KernelHandle::spawn(KernelConfig { hold: FamilySet::EMPTY }).unwrap();
         let mut plan = KernelPlan::default();
         for family in Family::ALL {
-            plan.rules.insert(Rule { family, priority: 1000, from: None, iif: None, table: POD_TABLE });
+            plan.rules.insert(Rule::always(family, 1000, POD_TABLE));
         }
         plan.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
         plan.sysctls.insert("net/ipv6/conf/all/forwarding".to_owned(), Sysctl::Exactly("1"));

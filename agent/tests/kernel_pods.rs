@@ -40,6 +40,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
     let network = NetworkPlan {
         mode: Mode::Bgp,
         attachment: AttachmentKind::Veth,
+        hairpin: false,
         by_host: Default::default(),
         subnets: Default::default(),
         refused_subnets: Default::default(),
@@ -62,7 +63,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
 fn base() -> KernelPlan {
     let mut plan = KernelPlan::default();
     for family in Family::ALL {
-        plan.rules.insert(Rule { family, priority: 1000, from: None, iif: None, table: 39_999 });
+        plan.rules.insert(Rule::always(family, 1000, 39_999));
     }
     plan.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
     plan.sysctls.insert("net/ipv6/conf/all/forwarding".to_owned(), Sysctl::Exactly("1"));

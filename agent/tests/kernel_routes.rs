@@ -59,11 +59,9 @@ fn plan() -> KernelPlan {
     let mut plan = KernelPlan::default();
     for (family, subnet) in [(Family::Ipv4Unicast, "10.1.0.0/16"), (Family::Ipv6Unicast, "2001:db8:1::/64")] {
         let rule = |priority, from: Option<IpNet>, iif: Option<&str>, table| Rule {
-            family,
-            priority,
             from,
             iif: iif.map(str::to_owned),
-            table,
+            ..Rule::always(family, priority, table)
         };
         plan.rules.insert(rule(1000, None, None, 39_999));
         plan.rules.insert(rule(1030, None, Some("up1"), 39_998));
@@ -406,6 +404,7 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
                     "2001:db8:1::/64",
                 ]),
                 slaves: prefixes(sources),
+                mark_translated: !sources.is_empty(),
             },
             ..KernelPlan::default()
         };

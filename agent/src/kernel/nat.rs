@@ -1,4 +1,4 @@
-//! Masquerading, by nftables: one table of our own, replaced as a whole.
+//! Masquerading, and the mark of what was translated here, by nftables: one table of our own, replaced as a whole.
 //!
 //! `nft` does it atomically: between the old rules and the new ones no packet sees none. NAT looks only at a connection's first packet, so
 //! replacing the table leaves connections alone. The table's listing is compared first, and nothing is done where it is as it should be.
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use netlink_packet_core::parse_string;
 
 use super::netlink::message::{self, Message};
-use crate::plan::NatRules;
+use crate::plan::{NatRules, TRANSLATED};
 
 const TABLE: &str = "inet trunkline";
 const NAME: &str = "trunkline";
@@ -23,7 +23,8 @@ const NAME: &str = "trunkline";
 /// Brings the table to the rules. Whether it had to be changed.
 pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
     let there = list()?;
-    let wanted = (!rules.sources.is_empty() || !rules.slaves.is_empty()).then(|| render(rules));
+    let wanted =
+        (*rules != NatRules { inside: rules.inside.clone(), ..NatRules::default() }).then(|| render(rules));
     let script = match (&there, &wanted) {
         (None, None) => return Ok(false),
         // Where lines break is nft's matter.
@@ -58,6 +59,13 @@ fn render(rules: &NatRules) -> String {
     }
     for (name, kind, v4) in [("slaves4", "ipv4_addr", true), ("slaves6", "ipv6_addr", false)] {
         set(&mut text, name, kind, rules.slaves.iter().filter(|prefix| prefix.addr().is_ipv4() == v4));
+    }
+    if rules.mark_translated {
+        let _ = write!(
+            text,
+            "\tchain prerouting {{\n\t\ttype filter hook prerouting priority dstnat + 10; policy accept;\n\
+             \t\tct status dnat meta mark set meta mark | {TRANSLATED:#010x}\n\t}}\n\n"
+        );
     }
     text.push_str(
         "\tchain postrouting {\n\t\ttype nat hook postrouting priority srcnat; policy accept;\n\

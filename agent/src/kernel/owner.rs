@@ -316,7 +316,10 @@ impl Owner {
             links: self.topology.links(),
             link_faults: self.link_faults.clone(),
             default_link,
-            tables: subnet_rules.filter_map(|rule| Some((rule.from?, rule.table))).collect(),
+            tables: subnet_rules
+                .filter(|rule| rule.to.is_none())
+                .filter_map(|rule| Some((rule.from?, rule.table)))
+                .collect(),
             used_tables: self.used_tables.clone(),
             sessions: Vec::new(),
             neighbours: Default::default(),

@@ -7,6 +7,7 @@
 //!
 //! | preference | rule | table |
 //! |---|---|---|
+//! | 960–980 | pods of a network with `hairpin` | out to the switch: [`hairpin`] |
 //! | 1000 | everything | 39999: local pods, one /32 or /128 each |
 //! | 1030 | what came in from the fabric | 39998: a blackhole for each local subnet |
 //! | 1090 | what comes from the host itself, where it lives in a pods' subnet | the main table |
@@ -25,6 +26,7 @@ use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Community, Family};
 
 mod bgp;
+mod hairpin;
 mod join;
 mod peers;
 mod policy;
@@ -78,6 +80,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     plan_subnets(&mut plan);
     plan.kernel.nat = nat(&plan, intent);
     join::plan_by_host(intent, host, &mut plan);
+    hairpin::plan_hairpin(&mut plan);
     Ok(plan)
 }
 
@@ -162,6 +165,7 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
     let mut planned = NetworkPlan {
         mode,
         attachment: network.attachment(),
+        hairpin: network.is_hairpin(),
         by_host: BTreeSet::new(),
         subnets: BTreeMap::new(),
         refused_subnets: BTreeMap::new(),
@@ -214,5 +218,6 @@ fn nat(plan: &Plan, intent: &Intent) -> NatRules {
             .collect(),
         inside: intent.subnets.iter().filter_map(|subnet| subnet.spec.range.cidr().ok()).collect(),
         slaves: BTreeSet::new(),
+        mark_translated: false,
     }
 }

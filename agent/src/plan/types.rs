@@ -171,6 +171,10 @@ pub struct Rule {
     pub priority: u32,
     /// Source prefix; any if none.
     pub from: Option<IpNet>,
+    /// Destination prefix; any if none.
+    pub to: Option<IpNet>,
+    /// All of these bits are in the packet's mark; whatever mark if none.
+    pub mark: Option<u32>,
     /// Name of the interface that the packet came in by; any if none.
     pub iif: Option<String>,
     /// The table that it leads to.
@@ -180,7 +184,7 @@ pub struct Rule {
 impl Rule {
     /// For every packet.
     pub fn always(family: Family, priority: u32, table: u32) -> Rule {
-        Rule { family, priority, from: None, iif: None, table }
+        Rule { family, priority, from: None, to: None, mark: None, iif: None, table }
     }
 
     /// For packets from a prefix.
@@ -281,6 +285,8 @@ pub struct NatRules {
     pub inside: BTreeSet<IpNet>,
     /// Subnets of pods with an IPVLAN slave, where Services are: the way back of what was translated must lead by the host too.
     pub slaves: BTreeSet<IpNet>,
+    /// Packets whose destination was translated here get the mark [`TRANSLATED`].
+    pub mark_translated: bool,
 }
 
 /// What the speaker should have.
@@ -341,6 +347,8 @@ pub struct NetworkPlan {
     pub mode: Mode,
     /// How its pods are joined.
     pub attachment: AttachmentKind,
+    /// What its pods send each other goes out to the switch.
+    pub hairpin: bool,
     /// What pods with an IPVLAN slave reach by the host.
     pub by_host: BTreeSet<IpNet>,
     /// Its subnets by name.
@@ -535,6 +543,10 @@ pub enum PlanError {
 pub const POD_TABLE: u32 = 39_999;
 /// The table that drops what comes from the fabric for an address that no local pod has.
 pub const DROP_TABLE: u32 = 39_998;
+/// The table that leads into a VLAN's own subnet by its router.
+pub const HAIRPIN_TABLE: u32 = 39_997;
+/// The mark of packets whose addresses were translated here: they stay here.
+pub const TRANSLATED: u32 = 0x1_0000;
 /// The host's own table.
 pub const MAIN_TABLE: u32 = 254;
 /// The first table that a network may get.

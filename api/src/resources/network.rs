@@ -88,6 +88,9 @@ pub struct NetworkConfig {
     /// VLAN: how pods are joined; `veth` unless said. Trunkline's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attachment: Option<AttachmentKind>,
+    /// VLAN and BGP: what pods of the network send each other goes out to the switch also where both are on one node. Trunkline's own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
+    pub hairpin: bool,
     /// Lists of prefixes by name, for the `prefixSets` of the peers' policies. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub prefix_sets: BTreeMap<String, Vec<PrefixMatch>>,
@@ -378,6 +381,11 @@ impl Network {
     /// How its pods are joined.
     pub fn attachment(&self) -> AttachmentKind {
         self.spec.config.as_ref().and_then(|config| config.attachment).unwrap_or_default()
+    }
+
+    /// Whether what its pods send each other goes out to the switch always.
+    pub fn is_hairpin(&self) -> bool {
+        self.spec.config.as_ref().is_some_and(|config| config.hairpin)
     }
 
     /// Whether a node with these labels belongs to the network. Overlay and GlobalBGP take every node.

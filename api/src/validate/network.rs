@@ -91,6 +91,27 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
         );
     }
 
+    if network.is_hairpin() {
+        if !matches!(mode, NetworkMode::VLAN | NetworkMode::BGP) {
+            faults.add(
+                "spec.config.hairpin",
+                format!("true: there is no switch that would send it back, since the mode is {mode:?}: leave it out"),
+            );
+        }
+        if network.attachment() == AttachmentKind::Ipvlan {
+            faults.add(
+                "spec.config.hairpin",
+                "true: it is the host that sends pods' packets out, and those of `attachment: ipvlan` do not pass it: leave one of both out",
+            );
+        }
+        if let Some(index) = network.peers().iter().position(|peer| peer.import.is_some()) {
+            faults.add(
+                format!("spec.config.bgpPeers[{index}].import"),
+                "with `hairpin: true` pods of this node are reached by the default route to the peers, and an import replaces that: leave one of both out",
+            );
+        }
+    }
+
     match mode {
         NetworkMode::BGP => peer::check_all(network, faults),
         mode if !network.peers().is_empty() => faults.add(

@@ -280,11 +280,9 @@ mod tests {
 
     fn rule(priority: u32, from: Option<&str>, iif: Option<&str>) -> AnyRule {
         let rule = Rule {
-            family: Family::Ipv4Unicast,
-            priority,
             from: from.map(|from| from.parse().unwrap()),
             iif: iif.map(str::to_owned),
-            table: 10_000,
+            ..Rule::always(Family::Ipv4Unicast, priority, 10_000)
         };
         let mut batch = Batch::new();
         batch.add_rule(&rule);

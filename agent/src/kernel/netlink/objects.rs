@@ -39,9 +39,11 @@ use crate::plan::{Hop, LinkKind, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
 pub const PROTOCOL: u8 = 116;
 
 // Not in libc: fib_rules.h.
+const FRA_DST: u16 = 1;
 const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
 const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
 const FRA_TABLE: u16 = 15;
 const FRA_PROTOCOL: u16 = 21;
 // Nor is this one of neighbour.h.
@@ -481,11 +483,15 @@ fn own_rule(rule: &Rule) -> RuleMessage {
     message.header = RuleHeader {
         family: address_family(rule.family),
         src_len: rule.from.map_or(0, |from| from.prefix_len()),
+        dst_len: rule.to.map_or(0, |to| to.prefix_len()),
         table: table_octet(rule.table),
         action: RuleAction::ToTable,
         ..RuleHeader::default()
     };
     message.attributes.extend(rule.from.map(|from| RuleAttribute::Source(from.addr())));
+    message.attributes.extend(rule.to.map(|to| RuleAttribute::Destination(to.addr())));
+    let marks = rule.mark.map(|mark| [RuleAttribute::FwMark(mark), RuleAttribute::FwMask(mark)]);
+    message.attributes.extend(marks.into_iter().flatten());
     message.attributes.extend(rule.iif.clone().map(RuleAttribute::Iifname));
     message.attributes.extend([
         RuleAttribute::Priority(rule.priority),
@@ -672,18 +678,22 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
 
 /// Reads an RTM_NEWRULE or RTM_DELRULE of IPv4 or IPv6.
 pub fn read_rule(body: &[u8]) -> Option<RuleInfo> {
-    const WANTED: &[u16] = &[FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FRA_TABLE, FRA_PROTOCOL];
+    const WANTED: &[u16] =
+        &[FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FRA_FWMARK, FRA_TABLE, FRA_PROTOCOL];
     let header = RuleHeader::parse(body).ok()?;
     let family = match header.family {
         AddressFamily::Inet => Family::Ipv4Unicast,
         AddressFamily::Inet6 => Family::Ipv6Unicast,
         _ => return None,
     };
-    let mut rule = Rule { family, priority: 0, from: None, iif: None, table: u32::from(header.table) };
+    let mut rule = Rule::always(family, 0, u32::from(header.table));
     let mut protocol = 0;
     for attribute in attributes(&body[header.buffer_len()..], WANTED, RuleAttribute::parse) {
         match attribute {
+            RuleAttribute::Destination(address) => rule.to = IpNet::new(address, header.dst_len).ok(),
             RuleAttribute::Source(address) => rule.from = IpNet::new(address, header.src_len).ok(),
+            // A mark without a mask is none that Trunkline asks for; no mark reads as 0.
+            RuleAttribute::FwMark(mark) => rule.mark = Some(mark).filter(|mark| *mark != 0),
             RuleAttribute::Iifname(name) => rule.iif = Some(name),
             RuleAttribute::Priority(priority) => rule.priority = priority,
             RuleAttribute::Table(table) => rule.table = table,
@@ -733,20 +743,13 @@ mod tests {
     #[test]
     fn a_rule_is_read_as_it_was_written() {
         for rule in [
-            Rule { family: Family::Ipv4Unicast, priority: 1000, from: None, iif: None, table: 39_999 },
+            Rule::always(Family::Ipv4Unicast, 1000, 39_999),
+            Rule::from_prefix(1100, "2001:db8::/64".parse().unwrap(), 10_000),
+            Rule::from_link(Family::Ipv4Unicast, "eth1", 39_998),
+            Rule { mark: Some(0x1_0000), ..Rule::always(Family::Ipv6Unicast, 960, 39_999) },
             Rule {
-                family: Family::Ipv6Unicast,
-                priority: 1100,
-                from: Some("2001:db8::/64".parse().unwrap()),
-                iif: None,
-                table: 10_000,
-            },
-            Rule {
-                family: Family::Ipv4Unicast,
-                priority: 1030,
-                from: None,
-                iif: Some("eth1".to_owned()),
-                table: 39_998,
+                to: Some("10.1.0.0/24".parse().unwrap()),
+                ..Rule::from_prefix(980, "10.2.0.0/16".parse().unwrap(), 39_997)
             },
         ] {
             let mut batch = Batch::new();

@@ -9,6 +9,7 @@ use trunkline_bgp::types::{Asn, Community, Family, NextHop, PeerKey};
 
 use super::*;
 
+mod hairpin;
 mod join;
 mod vlan;
 

@@ -1,0 +1,63 @@
+//! `hairpin`: what pods of a network send each other goes out to the switch and comes back, also where both are on one node.
+//!
+//! For fabrics that filter, count or mirror by port what pods send each other. Four rules before the one that leads to local pods:
+//!
+//! | preference | rule | table | |
+//! |---|---|---|---|
+//! | 960 | mark [`TRANSLATED`] | 39999 | a Service's connection: translated here, so it must stay here |
+//! | 970 | what begins here (`iif lo`) | 39999 | the host reaches its pods directly |
+//! | 970 | what came in by an uplink | 39999 | it has been out |
+//! | 980 | from a subnet of the network to one | T, or 39997 | by the routers |
+//!
+//! In BGP, and between subnets of a VLAN network, T is right: its default leads to the routers, which know where the pod is. Within a VLAN's
+//! subnet T has the link itself, where nobody would answer for a pod of the asking host; table 39997 has the subnet's router instead.
+//! While T leads nowhere, pods of one node reach each other directly.
+//!
+//! **The mark.** nftables sets it on packets of connections whose destination was translated here (NodePort, a Service, also to the pod
+//! that asked), in both directions: the packet's way back must meet the connection's entry, so it may not go out in between.
+
+use std::collections::BTreeSet;
+
+use trunkline_bgp::types::Family;
+
+use super::{
+    DROP_TABLE, HAIRPIN_TABLE, Hop, Mode, NetworkPlan, POD_TABLE, Plan, RouteKey, RouteTarget, Rule,
+    SubnetPlan, TRANSLATED,
+};
+
+/// Adds what networks with `hairpin` need, once it is known by which links and tables they leave.
+pub(super) fn plan_hairpin(plan: &mut Plan) {
+    let Plan { kernel, networks, .. } = plan;
+    let uplinks =
+        kernel.rules.iter().filter(|rule| rule.table == DROP_TABLE).filter_map(|rule| rule.iif.clone());
+    let entrances: BTreeSet<String> = uplinks.chain(["lo".to_owned()]).collect();
+    for network in networks.values().filter(|network| network.hairpin && network.refused.is_none()) {
+        kernel.nat.mark_translated = true;
+        for family in network.subnets.values().map(|subnet| Family::of(&subnet.prefix)) {
+            let stays = Rule { mark: Some(TRANSLATED), ..Rule::always(family, 960, POD_TABLE) };
+            let comes = entrances
+                .iter()
+                .map(|iif| Rule { iif: Some(iif.clone()), ..Rule::always(family, 970, POD_TABLE) });
+            kernel.rules.extend(comes.chain([stays]));
+        }
+        for from in network.subnets.values() {
+            for to in network.subnets.values().filter(|to| Family::of(&to.prefix) == Family::of(&from.prefix))
+            {
+                let Some(table) = way(network, from, to) else { continue };
+                kernel
+                    .rules
+                    .insert(Rule { to: Some(to.prefix), ..Rule::from_prefix(980, from.prefix, table) });
+            }
+            let device = from.device.as_ref().and_then(|device| device.ifindex);
+            if let (Some(gateway), Some(ifindex)) = (from.gateway, device) {
+                let router = Hop { onlink: true, ..Hop::by(gateway, ifindex) };
+                let key = RouteKey { table: HAIRPIN_TABLE, prefix: from.prefix };
+                kernel.routes.insert(key, RouteTarget::via(vec![router]));
+            }
+        }
+    }
+}
+
+fn way(network: &NetworkPlan, from: &SubnetPlan, to: &SubnetPlan) -> Option<u32> {
+    if network.mode == Mode::Vlan && from.prefix == to.prefix { Some(HAIRPIN_TABLE) } else { from.table }
+}
