@@ -52,6 +52,7 @@ fn attach(
         mac: None,
         mtu: None,
         bandwidth: Bandwidth::default(),
+        destinations: Vec::new(),
         attachment: Attachment::Veth,
     };
     runtime.block_on(async {

@@ -257,6 +257,33 @@ fn networks() {
             &["VXLAN", "leave it out"],
         ),
         (
+            &[(OVERLAY, "{type: Overlay, netID: 4, config: {attachment: ipvlan}}")],
+            "Network overlay",
+            "spec.config.attachment",
+            &["VXLAN", "leave it out"],
+        ),
+        (
+            &[(GLOBAL, "{type: GlobalBGP, config: {hairpin: true}}")],
+            "Network global",
+            "spec.config.hairpin",
+            &["GlobalBGP", "leave it out"],
+        ),
+        (
+            &[(
+                VLAN,
+                "{type: Underlay, nodeSelector: {rack: \"2\"}, netID: 7, config: {hairpin: true, attachment: ipvlan}}",
+            )],
+            "Network vlan",
+            "spec.config.hairpin",
+            &["ipvlan", "leave one of both out"],
+        ),
+        (
+            &[("    prefixSets:\n", "    hairpin: true\n    prefixSets:\n")],
+            "Network rack1",
+            "spec.config.bgpPeers[0].import",
+            &["hairpin: true", "leave one of both out"],
+        ),
+        (
             &[("{name: vlan}", "{name: rack1}"), ("network: vlan", "network: rack1"), ("  netID: 7\n", "")],
             "Network rack1",
             "metadata.name",

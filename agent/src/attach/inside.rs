@@ -107,8 +107,7 @@ impl Inside {
         for (_, address) in &self.addresses {
             let family = Family::of(address);
             if families.contains(&family) {
-                let from = Some(IpNet::from(address.addr()));
-                self.rules.push(Rule { family, priority: PREFERENCE, from, iif: None, table });
+                self.rules.push(Rule::from_prefix(PREFERENCE, address.addr().into(), table));
             }
         }
         self

@@ -98,7 +98,9 @@ fn list() -> Result<Option<String>, String> {
         .args(["list", "table", "inet", "trunkline"])
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| format!("nft: {error}: install nftables, autoNatOutgoing needs it"))?;
+        .map_err(|error| {
+            format!("nft: {error}: install nftables, which autoNatOutgoing, hairpin and serviceCIDRs need")
+        })?;
     Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
