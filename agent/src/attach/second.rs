@@ -23,7 +23,7 @@ use super::device::{DeviceError, Step};
 use super::inside::Inside;
 use crate::kernel::netlink::objects::{self, MAIN_TABLE, PROTOCOL};
 use crate::kernel::netlink::{Batch, Connection};
-use crate::plan::{RouteTarget, Rule};
+use crate::plan::{Hop, RouteTarget, Rule};
 
 /// Plus the index of the pair's end in the pod: the interface's table there. Far from the host's, should a runtime take the host's namespace
 /// for a pod's.
@@ -40,12 +40,9 @@ pub(super) fn settle(
     let table = FIRST_TABLE + pair;
     let mut second = Vec::new();
     for family in inside.families() {
-        let elsewhere = |target: &RouteTarget| match target {
-            RouteTarget::Via(hops) => {
-                hops.iter().all(|hop| hop.ifindex.is_none_or(|index| !inside.has(index)))
-            }
-            RouteTarget::Blackhole => false,
-        };
+        let other = |hop: &Hop| hop.ifindex.is_none_or(|index| !inside.has(index));
+        let elsewhere =
+            |target: &RouteTarget| matches!(target, RouteTarget::Via(hops) if hops.iter().all(other));
         let routes = check::routes(pod, family)?;
         let mut defaults = routes.iter().filter(|(at, to, _)| *at == MAIN_TABLE && to.prefix_len() == 0);
         if defaults.any(|(.., target)| elsewhere(target)) || !rules(pod, family, table)?.is_empty() {
