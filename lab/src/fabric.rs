@@ -325,9 +325,14 @@ impl Drop for Fabric {
     }
 }
 
+/// Where the evidence of all failures is.
+pub(crate) fn failures(state: &Path) -> PathBuf {
+    state.join("failures")
+}
+
 /// A folder for the evidence of a failure that no earlier one has.
 pub(crate) fn failure_folder(state: &Path, name: &str) -> PathBuf {
-    let folder = |n: u32| state.join("failures").join(format!("{name}-{n}"));
+    let folder = |n: u32| failures(state).join(format!("{name}-{n}"));
     (1..).map(folder).find(|f| !f.exists()).unwrap_or_else(|| folder(0))
 }
 

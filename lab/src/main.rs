@@ -7,12 +7,13 @@
 //!   └─ fabric   brings one up and down: host (namespaces, mounts), daemons (FRR, BIRD, GoBGP, the agent), evidence (after a failure)
 //!        ├─ demo    the tour on two-racks, with times and lost packets
 //!        ├─ tests   fmt to labs, one function each
-//!        └─ bench   attach, codec, fib, memory and speakers, each against its peer in the same run
+//!        └─ bench   attach, codec, fib, l2, memory and speakers, each against its peer in the same run
 //! uml: a user-mode kernel that runs some of the tests, on machines whose kernel lacks VLAN and IPVLAN devices
-//! pinger, routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
+//! pinger, capture (tcpdump), routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
 //! ```
 
 mod bench;
+mod capture;
 mod client;
 mod cni;
 mod daemons;
@@ -128,7 +129,7 @@ enum Command {
     List,
     /// Run a command in a user-mode kernel, which has VLAN and IPVLAN devices whatever this machine's kernel has.
     ///
-    /// It sees this machine's files and can write to target/lab alone; it has no network but what it makes.
+    /// It sees this machine's files, and what it writes is gone with it; it has no network but what it makes.
     #[command(
         after_help = "Example:\n  cargo lab uml -- sh -c 'ip link add eth0 type dummy && ip link add link eth0 vlan10 type vlan id 10 && ip link'"
     )]
@@ -158,6 +159,11 @@ enum Inside {
     },
     /// Runs one test and prints its verdict as JSON.
     Test { name: String },
+    /// `cargo lab bench l2`.
+    BenchL2 {
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -168,6 +174,8 @@ enum Bench {
     Codec,
     /// 100,000 routes from a peer into the kernel, against `ip -batch`.
     Fib,
+    /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3; in a user-mode kernel.
+    L2,
     /// The agent's memory with 250 pods and two peers.
     Memory,
     /// Passing routes on, against BIRD, FRR and GoBGP: time and memory.
@@ -203,6 +211,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 Bench::Attach => bench::attach::bench(&place, json)?,
                 Bench::Codec => bench::codec::bench(&place, json)?,
                 Bench::Fib => bench::fib::bench(&place, json)?,
+                Bench::L2 => bench::l2::bench(&place, json)?,
                 Bench::Memory => bench::memory::bench(&place, json)?,
                 Bench::Speakers => bench::speakers::bench(&place, json, &speakers)?,
             };
@@ -224,6 +233,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             return Ok(ExitCode::from(ended.status));
         }
         Command::UserModeKernel { action: Inside::Init { order, .. } } => uml::init(&order)?,
+        Command::UserModeKernel { action: Inside::BenchL2 { json } } => {
+            return Ok(if bench::l2::inside(&place, json)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         Command::UserModeKernel { action: Inside::Test { name } } => tests::run_inside(&place, &name)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -119,26 +119,18 @@ fn words(r: &Figures, tor_times: &[f64]) -> String {
 }
 
 /// One side of the comparison.
-struct Contender<'a> {
-    host: &'a Host,
-    conf: Value,
-    path: Vec<PathBuf>,
+pub(super) struct Contender<'a> {
+    pub host: &'a Host,
+    pub conf: Value,
+    pub path: Vec<PathBuf>,
 }
 
 impl Contender<'_> {
-    /// To be called on a thread that is on the host.
-    fn add(&self, pod: &Sandbox) -> Result<Answer> {
-        let answer = run_here(&self.path, "ADD", &self.conf, pod, &pod.ns.path().display().to_string())?;
+    /// A verb that must succeed. To be called on a thread that is on the host.
+    pub(super) fn run(&self, verb: &str, pod: &Sandbox) -> Result<Answer> {
+        let answer = run_here(&self.path, verb, &self.conf, pod, &pod.ns.path().display().to_string())?;
         if let Err(e) = &answer.outcome {
-            anyhow::bail!("{} ADD {}: {e}", self.conf["type"], pod.name);
-        }
-        Ok(answer)
-    }
-
-    fn del(&self, pod: &Sandbox) -> Result<Answer> {
-        let answer = run_here(&self.path, "DEL", &self.conf, pod, &pod.ns.path().display().to_string())?;
-        if let Err(e) = &answer.outcome {
-            anyhow::bail!("{} DEL {}: {e}", self.conf["type"], pod.name);
+            anyhow::bail!("{} {verb} {}: {e}", self.conf["type"], pod.name);
         }
         Ok(answer)
     }
@@ -154,7 +146,7 @@ impl Contender<'_> {
                 let mut times = Vec::new();
                 while let Some(pod) = next() {
                     crate::interrupt::check()?;
-                    times.push(ms(if verb == "ADD" { self.add(pod)?.took } else { self.del(pod)?.took }));
+                    times.push(ms(self.run(verb, pod)?.took));
                 }
                 Ok(times)
             };
@@ -197,10 +189,10 @@ fn measure(fabric: &Fabric) -> Result<(Figures, Vec<f64>)> {
             crate::interrupt::check()?;
             for turn in 0..2 {
                 if (i + turn) % 2 == 0 {
-                    their_adds.push(ms(bare.within(|| reference.add(their_pod))?.took));
+                    their_adds.push(ms(bare.within(|| reference.run("ADD", their_pod))?.took));
                     continue;
                 }
-                let answer = ours.host.within(|| ours.add(our_pod))?;
+                let answer = ours.host.within(|| ours.run("ADD", our_pod))?;
                 our_adds.push(ms(answer.took));
                 let started = answer.started;
                 let addresses = cni::addresses(&answer.result()?)?;
@@ -297,8 +289,8 @@ fn few_and_many(
         for (pod, pod_there) in measured.iter().zip(&measured_there) {
             crate::interrupt::check()?;
             for (times, side, pod) in [(&mut few, ours, pod), (&mut many, crowded, pod_there)] {
-                times.push(ms(side.host.within(|| side.add(pod))?.took));
-                side.host.within(|| side.del(pod))?;
+                times.push(ms(side.host.within(|| side.run("ADD", pod))?.took));
+                side.host.within(|| side.run("DEL", pod))?;
             }
         }
         Ok(())

@@ -13,11 +13,12 @@ mod extras;
 mod fabrics;
 mod faults;
 mod flaps;
+mod hybrid_vlan;
 mod interop;
 mod l2;
-mod l2_veth;
 mod library;
 mod manifests;
+mod matrix;
 mod unnumbered;
 
 use std::time::{Duration, Instant};
@@ -70,7 +71,8 @@ pub(crate) struct Test {
 }
 
 /// Tests of what this machine's kernel may have no devices for.
-const IN_USER_MODE_KERNEL: &[&[Test]] = &[l2::TESTS, l2_veth::TESTS];
+const IN_USER_MODE_KERNEL: &[&[Test]] =
+    &[l2::TESTS, l2::wire::TESTS, l2::life::TESTS, l2::parent::TESTS, hybrid_vlan::TESTS];
 
 /// How long one of them may take.
 const BOUND: Duration = Duration::from_secs(600);
@@ -89,6 +91,7 @@ fn all() -> Vec<&'static Test> {
         interop::TESTS,
         flaps::TESTS,
         crash::TESTS,
+        l2::kernel::TESTS,
     ];
     usual.iter().chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
 }

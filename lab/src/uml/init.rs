@@ -97,12 +97,22 @@ fn mounts(order: &Order) -> Result<()> {
         mount(kind, on, "defaults")?;
     }
     modules()?;
-    // What lies there stays to be seen: the working tree itself may.
-    std::fs::create_dir_all("/run/uml/tmp/upper")?;
-    std::fs::create_dir_all("/run/uml/tmp/work")?;
-    mount("overlay", "/tmp", "lowerdir=/tmp,upperdir=/run/uml/tmp/upper,workdir=/run/uml/tmp/work")?;
-    let writable = order.writable.to_str().context("the target folder's name is not text")?;
-    mount("hostfs", writable, writable)
+    // What lies there stays to be seen: the working tree itself may lie under /tmp.
+    for (number, on) in [Path::new("/tmp"), &order.scratch].into_iter().enumerate() {
+        let (upper, work) = (format!("/run/uml/{number}/upper"), format!("/run/uml/{number}/work"));
+        std::fs::create_dir_all(&upper)?;
+        std::fs::create_dir_all(&work)?;
+        let on = text(on)?;
+        mount("overlay", on, &format!("lowerdir={on},upperdir={upper},workdir={work}"))?;
+    }
+    for folder in &order.writable {
+        mount("hostfs", text(folder)?, text(folder)?)?;
+    }
+    Ok(())
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not text", path.display()))
 }
 
 /// Lets the kernel find its modules, by itself from here on, and loads what has to be there before it is asked for: IPv6's

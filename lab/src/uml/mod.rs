@@ -8,8 +8,8 @@
 //!            └─ standard output and status <── files ─────────┘
 //! ```
 //!
-//! What runs inside finds the machine's programs and files at their paths and can write to `target/lab` alone; /run, /tmp and
-//! /var/log are its own. It has no network but what it makes itself. Two things guard against leaving anything behind: the
+//! What runs inside finds the machine's programs and files at their paths. It can write to /run, /tmp, /var/log and `target/lab`, which
+//! are memory and gone with it, and to `target/lab/failures`, which is the machine's. It has no network but what it makes itself. Two things guard against leaving anything behind: the
 //! kernel is in a PID namespace of its own, so that all its processes go with the first, and that one goes with us, however
 //! we end; its memory is a file without a name.
 //!
@@ -30,7 +30,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::fabric::{Place, failure_folder};
+use crate::fabric::{Place, failure_folder, failures};
 use crate::interrupt;
 use crate::packages;
 use crate::product;
@@ -61,8 +61,10 @@ struct Order {
     /// Working folder of the command.
     folder: PathBuf,
     environment: BTreeMap<String, String>,
-    /// The one folder of the machine that can be written to.
-    writable: PathBuf,
+    /// What is written here is gone with the kernel.
+    scratch: PathBuf,
+    /// The folders of the machine that can be written to. A file made there is root's, whoever makes it.
+    writable: Vec<PathBuf>,
     /// After this many seconds the command is killed.
     bound: u64,
 }
@@ -118,6 +120,7 @@ pub(crate) fn run(place: &Place, name: &str, command: &[&str], bound: Duration) 
     let preload = product::build_xstate(place)?;
     let all = place.state.join("uml");
     std::fs::create_dir_all(&all)?;
+    std::fs::create_dir_all(failures(&place.state))?;
     let lock = File::create(all.join("lock"))?;
     if lock.try_lock().is_err() {
         bail!(
@@ -133,7 +136,6 @@ pub(crate) fn run(place: &Place, name: &str, command: &[&str], bound: Duration) 
     let ended = boot(place, &files, &preload, command, bound);
     if let Err(e) = ended {
         let kept = failure_folder(&place.state, &format!("uml-{name}"));
-        std::fs::create_dir_all(kept.parent().context("a folder of failures")?)?;
         std::fs::rename(&files.0, &kept)?;
         bail!("{e:#}\n  the user-mode kernel's console: {}", kept.display());
     }
@@ -150,7 +152,8 @@ fn boot(place: &Place, files: &Files, preload: &Path, command: &[&str], bound: D
             .iter()
             .filter_map(|&name| Some((name.to_owned(), std::env::var(name).ok()?)))
             .collect(),
-        writable: place.state.clone(),
+        scratch: place.state.clone(),
+        writable: vec![files.0.clone(), failures(&place.state)],
         bound: bound.as_secs(),
     };
     std::fs::write(files.order(), serde_json::to_string_pretty(&order)?)?;

@@ -1,0 +1,41 @@
+//! The agent's own kernel tests, those that the machine's kernel may have no devices for among them, in a user-mode kernel.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::tests::checks::cargo;
+use crate::tests::{Context, Test, Verdict, passed};
+use crate::uml;
+
+/// This one boots its kernel by itself: there is no cargo inside.
+pub(in crate::tests) const TESTS: &[Test] = &[Test {
+    name: "l2/kernel-tests",
+    about: "the agent's tests of IPVLAN and VLAN devices, which are skipped where the kernel has none",
+    run: kernel_tests,
+}];
+
+const BOUND: Duration = Duration::from_secs(600);
+
+fn kernel_tests(context: &Context) -> Result<Verdict> {
+    if let Some(why) = uml::missing() {
+        return Ok(Verdict::Skipped(why.to_owned()));
+    }
+    let build =
+        ["test", "--package", "trunkline", "--test", "kernel_ipvlan", "--no-run", "--message-format", "json"];
+    let said = cargo(&context.place, "kernel-tests", &build, &[])?;
+    let artifacts = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let tests: Vec<String> =
+        artifacts.filter_map(|artifact| Some(artifact["executable"].as_str()?.to_owned())).collect();
+    ensure!(!tests.is_empty(), "cargo built no test");
+    let all = "for test; do \"$test\" --test-threads=1 --nocapture || exit; done";
+    let command: Vec<&str> =
+        ["sh", "-c", all, "sh"].into_iter().chain(tests.iter().map(String::as_str)).collect();
+    let ended = uml::run(&context.place, "kernel-tests", &command, BOUND)?;
+    ensure!(ended.status == 0, "status {}: {}", ended.status, ended.stdout);
+    let skipped = ended.stdout.lines().find(|line| line.contains("skipped"));
+    ensure!(skipped.is_none(), "{}", skipped.context("a line")?);
+    let run = ended.stdout.lines().filter(|line| line.ends_with("... ok")).count();
+    passed(format!("{run} tests"))
+}
