@@ -7,6 +7,7 @@ mod namespace;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
@@ -18,6 +19,7 @@ use trunkline_agent::plan::{
     Attachment, Hop, Ipvlan, KernelPlan, Neighbour, OnLink, POD_TABLE, PodPlan, RouteKey, RouteTarget, Rule,
     Sysctl,
 };
+use trunkline_agent::wire::{Times, Wire, WireCheck};
 use trunkline_api::attach::Bandwidth;
 use trunkline_bgp::types::{Family, FamilySet};
 
@@ -194,6 +196,33 @@ fn a_slave_reaches_its_vlan_directly_and_the_host_by_the_pair() {
         assert_eq!(node.attach(runtime, &one, &spec), device);
         assert!(inside(&one, || ping("10.10.0.1") && ping("192.0.2.1")));
         assert_eq!(node.kernel.status().last_error, None);
+    });
+}
+
+/// An ADD that comes again: the answers to the checks' questions are the slave's, which has the address by now.
+#[test]
+fn a_check_on_the_wire_hears_what_a_slave_is_answered() {
+    on_node("a_check_on_the_wire_hears_what_a_slave_is_answered", |runtime, node| {
+        let netns = namespace();
+        node.attach(runtime, &netns, &node.slave("c", 5));
+        for (address, gateway) in [("10.10.0.5", "10.10.0.1"), ("fd10::5", "fd10::1")] {
+            let check = WireCheck {
+                address: address.parse().unwrap(),
+                subnet: "s".to_owned(),
+                gateway: gateway.parse().unwrap(),
+                device: "eth0.10".to_owned(),
+                ifindex: node.parent,
+                vlan: 10,
+            };
+            // The router knows the asker already, so that it asks nothing itself.
+            assert!(inside(&netns, || ping(gateway)));
+            let (duplicate_wait, gateway_timeout) = (Duration::from_millis(200), Duration::from_secs(3));
+            let outcome = runtime.block_on(async {
+                let wire = Wire::new(Times { duplicate_wait, gateway_timeout });
+                wire.check(&check).await.map(drop).map_err(|error| error.to_string())
+            });
+            assert_eq!(outcome, Ok(()), "{address}");
+        }
     });
 }
 

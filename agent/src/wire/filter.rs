@@ -9,12 +9,18 @@ use socket2::SockFilter;
 use trunkline_bgp::types::Family;
 
 use super::frame::HEADER;
-use super::nd;
+use super::{arp, nd};
 use crate::bpf;
 
 /// Where a frame's kind (to us, to all, to others, our own) is found: no offset in the frame, but what `linux/filter.h` calls
 /// ancillary data.
 const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+
+/// Whether the frame has a VLAN tag, and so is another device's; of the same kind (`SKF_AD_VLAN_TAG_PRESENT`, not in libc).
+const TAGGED: u32 = (libc::SKF_AD_OFF + 48) as u32;
+
+/// Offset of the frame's type.
+const ETHER_TYPE: u32 = (HEADER - 2) as u32;
 
 /// Offsets of ARP's sender and target address.
 const ARP_SENDER: u32 = (HEADER + 14) as u32;
@@ -31,9 +37,19 @@ const MOST: usize = 1000;
 
 /// A filter for one family's frames about these addresses.
 pub(super) fn program(family: Family, addresses: &[IpAddr]) -> Vec<SockFilter> {
+    let ether_type = match family {
+        Family::Ipv4Unicast => arp::ETHER_TYPE,
+        Family::Ipv6Unicast => nd::ETHER_TYPE,
+    };
     let mut program = vec![
         bpf::load_octet(PACKET_TYPE),
         bpf::at_least(u32::from(libc::PACKET_OTHERHOST), 0, 1), // another host's, or our own
+        bpf::DROP,
+        bpf::load_octet(TAGGED),
+        bpf::equal(0, 1, 0),
+        bpf::DROP,
+        bpf::load_half(ETHER_TYPE),
+        bpf::equal(u32::from(ether_type), 1, 0),
         bpf::DROP,
     ];
     let words: Vec<u32> = addresses.iter().map(|address| last_word(*address)).collect();
@@ -160,12 +176,15 @@ mod tests {
                     IpAddr::V6(address) => nd::announcement(MAC, address),
                 };
                 assert_eq!(passes(&filter, &last), count > 0, "{count} addresses");
-                // Of too many, all of the protocol pass; other protocols never come to the socket.
+                // Of too many, all of the protocol pass; nothing of other protocols.
                 let nobody = match family {
                     Family::Ipv4Unicast => arp::request(MAC, v4("192.0.2.1"), v4("10.0.0.1")),
                     Family::Ipv6Unicast => nd::announcement(MAC, v6("2001:db8::ffff:1")),
                 };
                 assert_eq!(passes(&filter, &nobody), count > MOST, "{count} addresses");
+                let mut other = nobody;
+                other[ETHER_TYPE as usize] = 0x90;
+                assert!(!passes(&filter, &other), "another protocol");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The socket of one link and one family, shared by all checks that are under way on it.
 //!
-//! A packet socket for one protocol on one interface. It is made by the first check and closed after the last one; each check says which
+//! A packet socket, which the filter makes one for one protocol, on one interface. It is made by the first check and closed after the last one; each check says which
 //! addresses it listens for, which is the socket's filter ([`super::filter`]), and gets what is said of those and of no others.
 //!
 //! Closing it waits until the kernel's readers have left (`synchronize_net`, some milliseconds): that is for a thread that may wait.
@@ -55,11 +55,7 @@ impl Link {
         // Without a protocol it hears nothing until it is bound: never anything that has not passed the filter.
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
         socket.attach_filter(&filter::program(family, &[]))?;
-        let ether_type = match family {
-            Family::Ipv4Unicast => arp::ETHER_TYPE,
-            Family::Ipv6Unicast => nd::ETHER_TYPE,
-        };
-        let mac = bind(&socket, index, ether_type)?;
+        let mac = bind(&socket, index)?;
         socket.set_nonblocking(true)?;
         let socket = Some(UdpSocket::from_std(socket.into())?);
         let shared = Arc::new(Shared { family, socket, watches: Mutex::default() });
@@ -179,13 +175,17 @@ async fn read(shared: Arc<Shared>) {
 }
 
 /// Binds a packet socket; the interface's MAC address is returned.
+///
+/// To every protocol, and the filter picks one: only such a socket hears a frame before the interface's other users have it. What
+/// answers a question for an IPVLAN slave's address is the slave's, and does not come to a socket for its protocol alone.
 #[expect(unsafe_code, reason = "no safe crate has sockaddr_ll")]
-fn bind(socket: &Socket, index: u32, ether_type: u16) -> io::Result<Mac> {
+fn bind(socket: &Socket, index: u32) -> io::Result<Mac> {
+    const EVERY_PROTOCOL: u16 = libc::ETH_P_ALL as u16;
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: a sockaddr_ll is shorter than a sockaddr_storage, is aligned as it, and is valid for any octets.
     let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = ether_type.to_be();
+    address.sll_protocol = EVERY_PROTOCOL.to_be();
     address.sll_ifindex = i32::try_from(index).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
     // SAFETY: the family says what it is, and the length is that of the structure.
     let address = unsafe { SockAddr::new(storage, size_of::<libc::sockaddr_ll>() as libc::socklen_t) };
