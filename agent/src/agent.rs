@@ -63,11 +63,12 @@ pub fn check(config_path: &Path) -> anyhow::Result<()> {
     match folder::read(&config.manifests, &context) {
         Ok(snapshot) => {
             println!(
-                "{} and {} are good: {} networks, {} subnets",
+                "{} and {} are good: {} networks, {} subnets, {} nodes of an overlay",
                 config_path.display(),
                 config.manifests.display(),
                 snapshot.networks.len(),
-                snapshot.subnets.len()
+                snapshot.subnets.len(),
+                snapshot.nodes.len()
             );
             Ok(())
         }
@@ -124,6 +125,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
         vlan_interfaces: config.vlan_interfaces.clone(),
+        tunnels: config.tunnels(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {
             local_as: Asn(0),

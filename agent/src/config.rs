@@ -17,6 +17,8 @@ use trunkline_bgp::types::InterfaceName;
 
 use crate::wire::Times;
 
+use crate::plan::Tunnels;
+
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -53,6 +55,13 @@ pub struct Config {
     /// Prefixes of Services: what a pod with an IPVLAN slave reaches by the host, where Services are, and not in its VLAN.
     #[serde(rename = "serviceCIDRs")]
     pub service_cidrs: BTreeSet<IpNet>,
+    /// Links that tunnels of mode VXLAN go over, the first that is there; the default route's unless said.
+    pub vxlan_interfaces: Vec<String>,
+    /// This node's end of the tunnels is the first address of that link within one of these, unless its NodeInfo says.
+    #[serde(rename = "vtepAddressCIDRs")]
+    pub vtep_address_cidrs: Vec<IpNet>,
+    /// UDP port of the tunnels, the same on every node.
+    pub vxlan_port: u16,
     /// Monitoring stations (RFC 7854) that are told what BGP hears.
     pub bmp: Bmp,
     /// When a pod counts as ready.
@@ -113,6 +122,7 @@ pub enum LogFormat {
 
 impl Default for Config {
     fn default() -> Self {
+        let Tunnels { interfaces, vteps, port } = Tunnels::default();
         Config {
             node_name: None,
             node_labels: BTreeMap::new(),
@@ -130,6 +140,9 @@ impl Default for Config {
             selection_deferral_seconds: 120,
             max_paths: 16,
             service_cidrs: BTreeSet::new(),
+            vxlan_interfaces: interfaces,
+            vtep_address_cidrs: vteps,
+            vxlan_port: port,
             bmp: Bmp::default(),
             readiness: Readiness::default(),
             vlan_check: VlanCheck::default(),
@@ -233,6 +246,13 @@ impl Config {
         };
         within("selectionDeferralSeconds", self.selection_deferral_seconds, 1, 3600)?;
         within("maxPaths", u16::from(self.max_paths), 1, 64)?;
+        within("vxlanPort", self.vxlan_port, 1, u16::MAX)?;
+        if self.vtep_address_cidrs.is_empty() {
+            return Err((
+                "vtepAddressCIDRs",
+                "is empty: write a prefix of the nodes' addresses, or leave the field out".to_owned(),
+            ));
+        }
         within("bmp.statsSeconds", self.bmp.stats_seconds, 0, 3600)?;
         for (index, station) in self.bmp.stations.iter().enumerate() {
             if station.port() == 0 || station.ip().is_unspecified() {
@@ -329,6 +349,15 @@ impl Config {
         labels
     }
 
+    /// What the planner needs to know of tunnels.
+    pub fn tunnels(&self) -> Tunnels {
+        Tunnels {
+            interfaces: self.vxlan_interfaces.clone(),
+            vteps: self.vtep_address_cidrs.clone(),
+            port: self.vxlan_port,
+        }
+    }
+
     /// What each monitoring station is told of this node.
     pub fn bmp_station(&self) -> StationConfig {
         let seconds = u64::from(self.bmp.stats_seconds);
@@ -393,6 +422,9 @@ mod tests {
             "selectionDeferralSeconds",
             "maxPaths",
             "serviceCIDRs",
+            "vxlanInterfaces",
+            "vtepAddressCIDRs",
+            "vxlanPort",
             "bmp",
             "stations",
             "statsSeconds",
@@ -417,6 +449,8 @@ mod tests {
             ("serviceCIDRs: [10.96.0.1/12]", "serviceCIDRs", "10.96.0.0/12"),
             ("serviceCIDRs: [0.0.0.0/0]", "serviceCIDRs", "10.96.0.0/12"),
             ("serviceCIDRs: [10.96.0.0]", "serviceCIDRs", "agent.yaml"),
+            ("vxlanPort: 0", "vxlanPort", "1 to 65535"),
+            ("vtepAddressCIDRs: []", "vtepAddressCIDRs", "leave the field out"),
             ("readiness: {timeoutSeconds: 301}", "readiness.timeoutSeconds", "1 to 300"),
             ("readiness: {timeout: 3}", "timeout", "agent.yaml"),
             ("vlanCheck: {timeoutSeconds: 0}", "vlanCheck.timeoutSeconds", "1 to 60"),

@@ -543,7 +543,7 @@ fn networks(view: &View, summary: &Summary) -> Vec<NetworkStatus> {
                     Mode::Bgp => "BGP",
                     Mode::GlobalBgp => "GlobalBGP",
                     Mode::Vlan => "VLAN",
-                    Mode::Other => "other",
+                    Mode::Vxlan => "VXLAN",
                 }
                 .to_owned(),
                 table: network.table(),

@@ -2,7 +2,7 @@
 //!
 //! Everything here is data and pure functions; reading files, sockets and clocks is left to the binaries.
 //!
-//! - [`resources`], [`policy`]: Network, Subnet and IPInstance, field for field as hybridnet has them
+//! - [`resources`], [`policy`]: Network, Subnet, NodeInfo and IPInstance, field for field as hybridnet has them
 //!   (`networking.alibaba.com/v1`), with optional additions to a BGP peer.
 //! - [`manifest`]: from the text of a YAML file to resources, with errors that name the field.
 //! - [`validate`]: the rules that resources must keep, alone, together and on one node.

@@ -1,6 +1,6 @@
 //! From the text of a manifest file to resources.
 //!
-//! A file holds one or more YAML documents, each a Network or a Subnet. Every document is read, so that all
+//! A file holds one or more YAML documents, each a Network, a Subnet or a NodeInfo. Every document is read, so that all
 //! faults of a file are told at once; each [`ManifestError`] has the line, the resource, the field's path
 //! and what to write instead. Lines of the file are never quoted: one of them may be a password.
 //!
@@ -13,7 +13,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::names::API_VERSION;
-use crate::resources::{Network, Subnet};
+use crate::resources::{Network, NodeInfo, Subnet};
+
+const KINDS: &str = "Network, Subnet or NodeInfo";
 
 /// A resource that the agent reads from files.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +24,8 @@ pub enum Resource {
     Network(Box<Network>),
     /// `kind: Subnet`
     Subnet(Box<Subnet>),
+    /// `kind: NodeInfo`
+    NodeInfo(Box<NodeInfo>),
 }
 
 /// A document that could not be read.
@@ -124,10 +128,9 @@ impl Document {
         match header.kind.as_deref() {
             Some("Network") => Ok(Some(Resource::Network(self.parse(&header.describe())?))),
             Some("Subnet") => Ok(Some(Resource::Subnet(self.parse(&header.describe())?))),
-            Some(other) => {
-                Err(refuse("kind", format!("`{other}` is not read from files: write Network or Subnet")))
-            }
-            None => Err(refuse("kind", "missing: write Network or Subnet".to_owned())),
+            Some("NodeInfo") => Ok(Some(Resource::NodeInfo(self.parse(&header.describe())?))),
+            Some(other) => Err(refuse("kind", format!("`{other}` is not read from files: write {KINDS}"))),
+            None => Err(refuse("kind", format!("missing: write {KINDS}"))),
         }
     }
 
@@ -299,7 +302,7 @@ mod tests {
     fn other_kinds_and_versions_are_refused_by_name() {
         let errors = parse(
             "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n---\nkind: Subnet\n--- # third\n\n# here\napiVersion: \
-             networking.alibaba.com/v1\nkind: NodeInfo\nmetadata: {name: n1}\n---\n[]\n",
+             networking.alibaba.com/v1\nkind: IPInstance\nmetadata: {name: n1}\n---\n[]\n",
         )
         .unwrap_err();
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -308,7 +311,7 @@ mod tests {
             [
                 "line 1: Pod web: apiVersion: `v1` is not known: write networking.alibaba.com/v1",
                 "line 5: Subnet: apiVersion: missing: write networking.alibaba.com/v1",
-                "line 9: NodeInfo n1: kind: `NodeInfo` is not read from files: write Network or Subnet",
+                "line 9: IPInstance n1: kind: `IPInstance` is not read from files: write Network, Subnet or NodeInfo",
                 "line 13: expected a mapping, `key: value`",
             ]
         );

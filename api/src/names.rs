@@ -1,8 +1,8 @@
 //! Annotations, labels and finalizers: hybridnet's names, so that pods and nodes need no new ones.
 
-/// API group of Network, Subnet and IPInstance.
+/// API group of Network, Subnet, NodeInfo and IPInstance.
 pub const GROUP: &str = "networking.alibaba.com";
-/// `apiVersion` of Network, Subnet and IPInstance.
+/// `apiVersion` of Network, Subnet, NodeInfo and IPInstance.
 pub const API_VERSION: &str = "networking.alibaba.com/v1";
 
 /// What a pod, or its namespace, may ask for.

@@ -3,7 +3,7 @@
 
 use trunkline_api::manifest::{self, Resource};
 use trunkline_api::resources::{Endpoint, IPInstance, Network, NetworkMode, NetworkType, Subnet};
-use trunkline_api::validate::{unsupported, unsupported_network, unsupported_subnet, validate};
+use trunkline_api::validate::{unsupported_subnet, validate, validate_nodes};
 
 fn load(texts: &[&str]) -> (Vec<Network>, Vec<Subnet>) {
     let (mut networks, mut subnets) = (Vec::new(), Vec::new());
@@ -12,6 +12,7 @@ fn load(texts: &[&str]) -> (Vec<Network>, Vec<Subnet>) {
             match resource {
                 Resource::Network(network) => networks.push(*network),
                 Resource::Subnet(subnet) => subnets.push(*subnet),
+                Resource::NodeInfo(node) => panic!("NodeInfo {} among networks and subnets", node.name()),
             }
         }
     }
@@ -35,7 +36,7 @@ fn bgp_sample() {
     assert_eq!(range.first.to_string(), "198.51.100.1");
     assert_eq!(range.last.to_string(), "198.51.100.254");
     assert!(!subnets[0].is_private() && !subnets[0].nat_outgoing(network.mode()));
-    assert_eq!(unsupported(network, &subnets[0]), None);
+    assert_eq!(unsupported_subnet(&subnets[0]), None);
 }
 
 #[test]
@@ -48,24 +49,31 @@ fn bgp_network_as_documented() {
     assert!(
         peers[1].password().is_none() && peers[1].does_not_route_traffic && peers[1].allow_not_established
     );
-    assert_eq!(unsupported_network(&networks[0]), None);
 }
 
 #[test]
-fn vlan_and_vxlan_load_and_the_latter_is_refused_by_name() {
-    for (text, mode, refused) in [
-        (include_str!("fixtures/vlan.yaml"), NetworkMode::VLAN, None),
-        (include_str!("fixtures/vxlan.yaml"), NetworkMode::VXLAN, Some("overlay")),
+fn vlan_and_vxlan_samples() {
+    for (text, mode) in [
+        (include_str!("fixtures/vlan.yaml"), NetworkMode::VLAN),
+        (include_str!("fixtures/vxlan.yaml"), NetworkMode::VXLAN),
     ] {
         let (networks, subnets) = load(&[text]);
         assert_eq!(networks[0].mode(), mode, "the type's default");
-        let refusal = unsupported(&networks[0], &subnets[0]);
-        assert_eq!(refusal.is_some(), refused.is_some(), "{refusal:?}");
-        for (refusal, name) in refusal.iter().zip(refused) {
-            assert!(refusal.contains(name) && refusal.contains(&format!("{mode:?}")), "{refusal}");
-        }
+        assert_eq!(unsupported_subnet(&subnets[0]), None);
         assert_eq!(subnets[0].nat_outgoing(mode), mode == NetworkMode::VXLAN, "an overlay's default");
     }
+}
+
+#[test]
+fn node_info_as_the_daemon_writes_it() {
+    let text = include_str!("fixtures/nodeinfo.yaml");
+    let resources = manifest::parse(text).unwrap();
+    let [Resource::NodeInfo(node)] = resources.as_slice() else { panic!("{resources:?}") };
+    let vtep = node.vtep().unwrap().unwrap();
+    assert_eq!((node.name(), vtep.ip.to_string(), vtep.mac[5]), ("node1", "192.0.2.11".to_owned(), 0x0b));
+    assert_eq!(vtep.local.len(), 2, "its own address and one more");
+    assert_eq!(node.pod_cidrs().unwrap(), []);
+    assert_eq!(validate_nodes(&[(**node).clone()], &[], &[]), Ok(()));
 }
 
 #[test]
@@ -89,7 +97,7 @@ fn what_the_api_server_gives_back() {
     assert_eq!(networks[0].status.as_ref().unwrap().statistics.unwrap().used, 4);
     assert_eq!(networks[0].metadata.resource_version.as_deref(), Some("4711"));
     assert_eq!(subnets[0].spec.range.parse().unwrap().last.to_string(), "2001:db8:b::ffff");
-    assert_eq!(unsupported(&networks[0], &subnets[0]), None, "empty texts are not said");
+    assert_eq!(unsupported_subnet(&subnets[0]), None, "empty texts are not said");
 }
 
 #[test]
@@ -100,7 +108,7 @@ fn reserved_fields_are_refused_by_name() {
             &format!("  network: underlay-rack1\n  config: {{{field}: {value}}}\n  range"),
         );
         let (networks, subnets) = load(&[&text]);
-        let refusal = unsupported(&networks[0], &subnets[0]).unwrap();
+        let refusal = unsupported_subnet(&subnets[0]).unwrap();
         assert!(refusal.contains("Subnet rack1-pods") && refusal.contains(field), "{refusal}");
     }
 }

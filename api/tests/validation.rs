@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use trunkline_api::manifest::{self, Resource};
-use trunkline_api::resources::{Network, Subnet};
-use trunkline_api::validate::{Fault, validate, validate_change, validate_for_node};
+use trunkline_api::resources::{Network, NodeInfo, Subnet};
+use trunkline_api::validate::{Fault, validate, validate_change, validate_for_node, validate_nodes};
 
 /// A set in which everything is said that can be said.
 const GOOD: &str = r#"
@@ -124,28 +124,48 @@ spec:
   range: {version: "4", cidr: 10.17.0.0/24}
 "#;
 
-fn load(text: &str) -> (Vec<Network>, Vec<Subnet>) {
-    let (mut networks, mut subnets) = (Vec::new(), Vec::new());
+/// Nodes of its overlay.
+const NODES: &str = r#"---
+apiVersion: networking.alibaba.com/v1
+kind: NodeInfo
+metadata: {name: node1}
+spec:
+  vtepInfo: {ip: 192.0.2.1, mac: "02:00:5e:00:00:01", localIPs: [192.0.2.101]}
+  config: {podCIDRs: [10.16.1.0/24, 10.14.0.128/26]}
+---
+apiVersion: networking.alibaba.com/v1
+kind: NodeInfo
+metadata: {name: node2}
+spec:
+  vtepInfo: {ip: 192.0.2.2}
+  config: {podCIDRs: [10.16.2.0/24]}
+"#;
+
+fn load(text: &str) -> (Vec<Network>, Vec<Subnet>, Vec<NodeInfo>) {
+    let (mut networks, mut subnets, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
     let resources = manifest::parse(text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
     for resource in resources {
         match resource {
             Resource::Network(network) => networks.push(*network),
             Resource::Subnet(subnet) => subnets.push(*subnet),
+            Resource::NodeInfo(node) => nodes.push(*node),
         }
     }
-    (networks, subnets)
+    (networks, subnets, nodes)
 }
 
-fn edited(edits: &[(&str, &str)]) -> String {
-    edits.iter().fold(GOOD.to_owned(), |text, (from, to)| {
+fn edited(text: &str, edits: &[(&str, &str)]) -> String {
+    edits.iter().fold(text.to_owned(), |text, (from, to)| {
         assert_eq!(text.matches(from).count(), 1, "`{from}` stands once");
         text.replacen(from, to, 1)
     })
 }
 
 fn faults(text: &str) -> Vec<Fault> {
-    let (networks, subnets) = load(text);
-    validate(&networks, &subnets).err().unwrap_or_default()
+    let (networks, subnets, nodes) = load(text);
+    let mut found = validate(&networks, &subnets).err().unwrap_or_default();
+    found.extend(validate_nodes(&nodes, &networks, &subnets).err().unwrap_or_default());
+    found
 }
 
 /// (the edits, resource, field, what the message must hold: the value and the fix)
@@ -153,8 +173,12 @@ type Row<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str, &'a [&'a str]);
 
 /// Each row's edits lead to one fault, the row's.
 fn check(table: &[Row<'_>]) {
+    check_in(GOOD, table);
+}
+
+fn check_in(text: &str, table: &[Row<'_>]) {
     for (edits, resource, field, parts) in table {
-        let found = faults(&edited(edits));
+        let found = faults(&edited(text, edits));
         let fault = match found.as_slice() {
             [fault] => fault,
             others => panic!("{edits:?}: one fault expected, got {others:#?}"),
@@ -302,6 +326,89 @@ fn networks() {
             &["vlan-v4", "twice"],
         ),
     ]);
+}
+
+#[test]
+fn nodes_of_the_overlay() {
+    let vtep = "spec.vtepInfo.ip";
+    let text = format!("{GOOD}{NODES}");
+    assert_eq!(faults(&text), []);
+    check_in(
+        &text,
+        &[
+            (&[("192.0.2.2}", "192.0.2.300}")], "NodeInfo node2", vtep, &["192.0.2.300", "IP address"]),
+            (&[("192.0.2.2}", "127.0.0.1}")], "NodeInfo node2", vtep, &["127.0.0.1", "one of the node's"]),
+            (
+                &[("192.0.2.2}", "169.254.9.9}")],
+                "NodeInfo node2",
+                vtep,
+                &["169.254.9.9", "one of the node's"],
+            ),
+            (
+                &[("192.0.2.2}", "10.16.9.9}")],
+                "NodeInfo node2",
+                vtep,
+                &["10.16.0.0/16", "overlay-v4", "links"],
+            ),
+            (&[("192.0.2.2}", "'', localIPs: [192.0.2.9]}")], "NodeInfo node2", vtep, &["such as"]),
+            (
+                &[("192.0.2.2}", "2001:db8::2}")],
+                "NodeInfo node2",
+                vtep,
+                &["192.0.2.1 of NodeInfo node1", "one family"],
+            ),
+            (
+                &[("[192.0.2.101]", "[nowhere]")],
+                "NodeInfo node1",
+                "spec.vtepInfo.localIPs[0]",
+                &["nowhere", "such as"],
+            ),
+            (&[("192.0.2.2}", "192.0.2.101}")], "NodeInfo node2", "spec.vtepInfo", &["192.0.2.101", "node1"]),
+            (
+                &[("192.0.2.2}", "192.0.2.2, mac: \"02:00:5e:00:00:01\"}")],
+                "NodeInfo node2",
+                "spec.vtepInfo.mac",
+                &["NodeInfo node1", "leave it out"],
+            ),
+            (
+                &[("02:00:5e:00:00:01", "03:00:5e:00:00:01")],
+                "NodeInfo node1",
+                "spec.vtepInfo.mac",
+                &["03:00", "such as"],
+            ),
+            (
+                &[("[10.16.2.0/24]", "[ten]")],
+                "NodeInfo node2",
+                "spec.config.podCIDRs[0]",
+                &["`ten`", "10.200.1.0/24"],
+            ),
+            (
+                &[("[10.16.2.0/24]", "[10.16.2.1/24]")],
+                "NodeInfo node2",
+                "spec.config.podCIDRs[0]",
+                &["host bits", "10.16.2.0/24"],
+            ),
+            (
+                &[("[10.16.2.0/24]", "[10.18.0.0/24]")],
+                "NodeInfo node2",
+                "spec.config.podCIDRs[0]",
+                &["no Subnet"],
+            ),
+            (
+                &[("[10.16.2.0/24]", "[10.16.0.0/22]")],
+                "NodeInfo node2",
+                "spec.config.podCIDRs[0]",
+                &["10.16.1.0/24 of NodeInfo node1", "apart"],
+            ),
+            (
+                &[("[10.16.2.0/24]", "[10.16.2.0/24, 10.16.3.0/24]")],
+                "NodeInfo node2",
+                "spec.config.podCIDRs[1]",
+                &["overlay-v4", "podCIDRs[0]", "holds both"],
+            ),
+            (&[("{name: node2}", "{name: Node_2}")], "NodeInfo Node_2", "metadata.name", &["not a name"]),
+        ],
+    );
 }
 
 #[test]
@@ -540,7 +647,7 @@ fn peers() {
         ("", "address", &["missing", "`interface`"]),
     ];
     let last = |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000{more}}}\n");
-    assert_eq!(faults(&edited(&[("      holdTimeSeconds: 0\n", &last(", interface: eth2"))])), []);
+    assert_eq!(faults(&edited(GOOD, &[("      holdTimeSeconds: 0\n", &last(", interface: eth2"))])), []);
     for (more, field, parts) in unnumbered {
         let field = format!("spec.config.bgpPeers[2].{field}");
         check(&[(&[("      holdTimeSeconds: 0\n", &last(more))], "Network rack1", &field, parts)]);
@@ -568,7 +675,7 @@ fn peers() {
     let third =
         |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000, address: fe80::1%eth2{more}}}\n");
     let same = third(", passwordFile: /etc/trunkline/key");
-    assert_eq!(faults(&edited(&[("      holdTimeSeconds: 0\n", &same)])), []);
+    assert_eq!(faults(&edited(GOOD, &[("      holdTimeSeconds: 0\n", &same)])), []);
     let parts: &[&str] = &["fe80::1", "another interface", "the same password"];
     let field = "spec.config.bgpPeers[2].password";
     check(&[(&[("      holdTimeSeconds: 0\n", &third(""))], "Network rack1", field, parts)]);
@@ -580,17 +687,17 @@ fn peers() {
 #[test]
 fn a_password_over_80_bytes_is_refused_and_never_shown() {
     let good = format!("password: \"{}\"", "é".repeat(40));
-    assert_eq!(faults(&edited(&[("password: \"k1\"", &good)])), []);
+    assert_eq!(faults(&edited(GOOD, &[("password: \"k1\"", &good)])), []);
 
     let secret = "x".repeat(81);
-    let text = edited(&[("password: \"k1\"", &format!("password: {secret}"))]);
+    let text = edited(GOOD, &[("password: \"k1\"", &format!("password: {secret}"))]);
     let found = faults(&text);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].field, "spec.config.bgpPeers[0].password");
     assert!(found[0].message.contains("81 bytes") && found[0].message.contains("at most 80"), "{}", found[0]);
     assert!(!format!("{found:?}").contains("xx"));
 
-    let (networks, _) = load(&text);
+    let (networks, ..) = load(&text);
     let debug = format!("{networks:?}");
     assert!(debug.contains("***") && !debug.contains("xx"), "Debug hides it");
     assert!(!serde_json::to_string(&networks).unwrap().contains("xx"), "and it is not serialized");
@@ -781,11 +888,14 @@ fn equal_prefixes_of_one_network_give_out_different_addresses() {
 
 #[test]
 fn all_faults_are_told_at_once() {
-    let found = faults(&edited(&[
-        ("asn: 64601", "asn: 0"),
-        ("start: 10.14.0.10", "start: 10.14.0.201"),
-        ("cidr: 10.16.0.0/16", "cidr: x"),
-    ]));
+    let found = faults(&edited(
+        GOOD,
+        &[
+            ("asn: 64601", "asn: 0"),
+            ("start: 10.14.0.10", "start: 10.14.0.201"),
+            ("cidr: 10.16.0.0/16", "cidr: x"),
+        ],
+    ));
     let fields: Vec<&str> = found.iter().map(|fault| fault.field.as_str()).collect();
     assert_eq!(fields, ["spec.config.bgpPeers[0].asn", "spec.range.start", "spec.range.cidr"]);
 }
@@ -798,7 +908,7 @@ fn a_node_has_one_underlay_network_and_one_local_as() {
     let second_bgp = "---\napiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata: {name: rack1b}\n\
                       spec: {mode: BGP, nodeSelector: {zone: a}, netID: AS, config: {bgpPeers: [{asn: 1, address: 10.0.0.9}]}}\n";
     let on = |local_as: &str, pairs: &[(&str, &str)]| {
-        let (networks, subnets) = load(&format!("{GOOD}{}", second_bgp.replace("AS", local_as)));
+        let (networks, subnets, _) = load(&format!("{GOOD}{}", second_bgp.replace("AS", local_as)));
         assert_eq!(validate(&networks, &subnets), Ok(()), "right wherever no node is in both");
         validate_for_node(&networks, &subnets, &labels(pairs)).err().unwrap_or_default()
     };
@@ -821,9 +931,9 @@ fn a_node_has_one_underlay_network_and_one_local_as() {
 
 #[test]
 fn what_cannot_change_says_so() {
-    let (networks, subnets) = load(GOOD);
+    let (networks, subnets, _) = load(GOOD);
     let change = |edits: &[(&str, &str)]| {
-        let (new_networks, new_subnets) = load(&edited(edits));
+        let (new_networks, new_subnets, _) = load(&edited(GOOD, edits));
         validate_change((&networks, &subnets), (&new_networks, &new_subnets)).err().unwrap_or_default()
     };
     // What may change.

@@ -31,6 +31,7 @@ use super::{
 };
 use crate::plan::{
     DROP_TABLE, Hop, Host, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget, Rule,
+    SUBNET_RULE,
 };
 
 mod hear;
@@ -311,7 +312,8 @@ impl Owner {
 
     fn host(&mut self) -> Host {
         let default_link = self.default_link();
-        let subnet_rules = self.found_rules.iter().chain(&self.rules);
+        let own_rules = self.found_rules.iter().chain(&self.rules);
+        let subnet_rules = own_rules.filter(|rule| rule.priority == SUBNET_RULE);
         Host {
             links: self.topology.links(),
             link_faults: self.link_faults.clone(),
@@ -357,6 +359,7 @@ impl Owner {
         self.planned = true;
         self.settle_links()?;
         self.settle_neighbours(&old.neighbours);
+        self.settle_fdb()?;
         let mut keys: BTreeSet<RouteKey> =
             old.routes.keys().chain(self.plan.routes.keys()).copied().collect();
         if relearn {
@@ -560,7 +563,7 @@ impl Owner {
 
     fn resolve(&mut self, wanted: &Arc<RouteTarget>) -> Option<Arc<RouteTarget>> {
         let complete = match &**wanted {
-            RouteTarget::Blackhole => true,
+            RouteTarget::Blackhole | RouteTarget::Throw => true,
             RouteTarget::Via(hops) => hops.iter().all(|hop| {
                 hop.gateway.is_none() && hop.ifindex.is_some_and(|index| self.topology.may_carry(index))
             }),
@@ -715,6 +718,7 @@ impl Owner {
         unanswered.iter().for_each(|proxy| self.put_proxy(proxy));
         self.found_neighbours = neighbours;
         self.sweep_neighbours();
+        self.repairs += self.settle_fdb()? as u64;
         let pods: Vec<u32> = self.pod_names.keys().copied().collect();
         for index in pods {
             self.mend_device(index);
@@ -770,6 +774,6 @@ fn look_up(connection: &mut Connection, gateway: IpAddr) -> Option<Hop> {
             let hop = *hops.first()?;
             Some(Hop { gateway: hop.gateway.or(Some(gateway)), ..hop })
         }
-        RouteTarget::Blackhole => None,
+        RouteTarget::Blackhole | RouteTarget::Throw => None,
     }
 }

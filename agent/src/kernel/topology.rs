@@ -115,7 +115,7 @@ impl Topology {
         target: &RouteTarget,
         mut farther: impl FnMut(IpAddr) -> Option<Hop>,
     ) -> Option<RouteTarget> {
-        let RouteTarget::Via(hops) = target else { return Some(RouteTarget::Blackhole) };
+        let RouteTarget::Via(hops) = target else { return Some(target.clone()) };
         let resolved: Vec<Hop> =
             hops.iter()
                 .filter_map(|hop| match (hop.gateway, hop.ifindex) {
@@ -160,7 +160,7 @@ mod tests {
             topology.resolve(&RouteTarget::via(gateways.iter().map(hop).collect()), |_| None).map(|target| {
                 match target {
                     RouteTarget::Via(hops) => hops.iter().map(|hop| hop.ifindex.unwrap()).collect(),
-                    RouteTarget::Blackhole => Vec::new(),
+                    RouteTarget::Blackhole | RouteTarget::Throw => Vec::new(),
                 }
             })
         };

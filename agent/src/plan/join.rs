@@ -122,19 +122,18 @@ fn slave(network: &NetworkPlan, place: &Place, wire: &[WireCheck]) -> Result<Att
     Ok(slave.map(Attachment::Ipvlan).unwrap_or_default())
 }
 
-/// What of a pod's addresses is in a VLAN, or why nothing can be asked there now.
+/// What of a pod's addresses is in a VLAN, or why nothing can be sent or asked there now.
 fn wire_checks(network: &NetworkPlan, addresses: &[IpAddr]) -> Result<Vec<WireCheck>, String> {
     let mut checks = Vec::new();
     for address in addresses {
         let Some((subnet, planned)) = network.subnet_of(*address) else { continue };
-        let (Some(device), Some(gateway), Some(vlan)) = (&planned.device, planned.gateway, planned.vlan)
-        else {
-            continue;
-        };
+        let Some(device) = &planned.device else { continue };
         let (Some(ifindex), None) = (device.ifindex, &device.fault) else {
             let fault = device.fault.as_deref().unwrap_or("its device is not there");
             return Err(format!("Subnet {subnet}: {fault}"));
         };
+        // Behind a tunnel there is nobody to ask.
+        let (Some(gateway), Some(vlan)) = (planned.gateway, planned.vlan) else { continue };
         checks.push(WireCheck {
             address: *address,
             subnet: subnet.to_owned(),

@@ -9,9 +9,11 @@
 //! |---|---|---|
 //! | 960–980 | pods of a network with `hairpin` | out to the switch: [`hairpin`] |
 //! | 1000 | everything | 39999: local pods, one /32 or /128 each |
-//! | 1030 | what came in from the fabric | 39998: a blackhole for each local subnet |
+//! | 1010 | everything | 40000: overlay pods of other nodes, with a network of mode VXLAN |
+//! | 1020 | what comes from an overlay subnet | 40001: other nodes' own addresses, likewise |
+//! | 1030 | what came in from the fabric or a tunnel | 39998: a blackhole for each local subnet |
 //! | 1090 | what comes from the host itself, where it lives in a pods' subnet | the main table |
-//! | 1100 | what comes from a local subnet | T ≥ 10000: the way out, one table per BGP network or VLAN subnet |
+//! | 1100 | what comes from a local subnet | T ≥ 10000: the way out, one table per BGP network, VLAN subnet or overlay |
 //!
 //! The blackhole is only for what the fabric sends: the fabric believes that this node has the subnet, and sending such a packet back would
 //! make it loop; a local pod's packet to a pod of the same subnet on another node must go out.
@@ -20,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet};
+use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, NodeInfo, Subnet};
 use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Community, Family};
@@ -35,6 +37,7 @@ mod tables;
 mod tests;
 pub mod types;
 mod vlan;
+mod vxlan;
 
 pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
 pub use types::*;
@@ -48,12 +51,23 @@ pub struct Intent {
     pub networks: Vec<Network>,
     /// All subnets.
     pub subnets: Vec<Subnet>,
+    /// The nodes of the overlay, this one among them.
+    pub nodes: Vec<NodeInfo>,
+    /// What the node's configuration says of tunnels.
+    pub tunnels: Tunnels,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
     /// Names of links that may carry VLANs: the first that is there does. Empty: the link of the default route.
     pub vlan_interfaces: Vec<String>,
+}
+
+impl Intent {
+    /// What is said of this node itself.
+    fn own_info(&self) -> Option<&NodeInfo> {
+        self.nodes.iter().find(|node| node.name() == self.node.name)
+    }
 }
 
 /// Everything that this node should have. Faults are about what validation cannot see, because it depends on the node.
@@ -77,8 +91,11 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         Some((network, NetworkMode::VLAN)) => vlan::plan(network, intent, host, &mut tables, &mut plan),
         _ => {}
     }
-    plan_subnets(&mut plan);
     plan.kernel.nat = nat(&plan, intent);
+    if let Some(overlay) = here.iter().find(|network| network.mode() == NetworkMode::VXLAN) {
+        vxlan::plan(overlay, intent, host, &mut tables, &mut plan);
+    }
+    plan_subnets(&mut plan);
     join::plan_by_host(intent, host, &mut plan);
     hairpin::plan_hairpin(&mut plan);
     Ok(plan)
@@ -102,7 +119,7 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
     let communities = match network.mode {
         Mode::Bgp => Some(vec![Community::NO_EXPORT]),
         Mode::GlobalBgp => Some(Vec::new()),
-        Mode::Vlan | Mode::Other => None,
+        Mode::Vlan | Mode::Vxlan => None,
     };
     let mut planned = PodPlan {
         host_ifname: pod.host_ifname.clone(),
@@ -153,15 +170,14 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         NetworkMode::BGP => Mode::Bgp,
         NetworkMode::GlobalBGP => Mode::GlobalBgp,
         NetworkMode::VLAN => Mode::Vlan,
-        NetworkMode::VXLAN => Mode::Other,
+        NetworkMode::VXLAN => Mode::Vxlan,
     };
-    let mut refused = validate::unsupported_network(network);
-    if mode == Mode::GlobalBgp && underlay.is_none_or(|underlay| underlay.mode() != NetworkMode::BGP) {
-        refused = Some(
-            "a GlobalBGP network needs an Underlay network of mode BGP on the node, whose peers it uses: none selects this node"
-                .to_owned(),
-        );
-    }
+    let alone =
+        mode == Mode::GlobalBgp && underlay.is_none_or(|underlay| underlay.mode() != NetworkMode::BGP);
+    let refused = alone.then(|| {
+        "a GlobalBGP network needs an Underlay network of mode BGP on the node, whose peers it uses: none selects this node"
+            .to_owned()
+    });
     let mut planned = NetworkPlan {
         mode,
         attachment: network.attachment(),
@@ -172,17 +188,32 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         mtu: None,
         refused,
     };
+    let blocks: Vec<IpNet> =
+        intent.own_info().into_iter().flat_map(|node| node.pod_cidrs()).flatten().collect();
     for subnet in intent.subnets.iter().filter(|subnet| subnet.spec.network == network.name()) {
         let name = subnet.name().to_owned();
-        match (validate::unsupported_subnet(subnet), subnet.spec.range.cidr()) {
-            (Some(reason), _) => drop(planned.refused_subnets.insert(name, reason)),
-            (None, Err(error)) => {
-                drop(planned.refused_subnets.insert(name, format!("spec.range.cidr: {error}")));
-            }
-            (None, Ok(prefix)) => drop(planned.subnets.insert(name, SubnetPlan::of(prefix))),
+        match plan_subnet(subnet, &blocks) {
+            Ok(subnet) => drop(planned.subnets.insert(name, subnet)),
+            Err(reason) => drop(planned.refused_subnets.insert(name, reason)),
         }
     }
     planned
+}
+
+/// A subnet as this node serves it, of which it has one of these blocks or none; or why it does not.
+fn plan_subnet(subnet: &Subnet, blocks: &[IpNet]) -> Result<SubnetPlan, String> {
+    if let Some(reason) = validate::unsupported_subnet(subnet) {
+        return Err(reason);
+    }
+    let range = subnet.spec.range.parse().map_err(|error| format!("spec.range: {error}"))?;
+    let share = blocks.iter().find(|block| range.cidr.contains(*block)).copied();
+    let planned = SubnetPlan { share, ..SubnetPlan::of(range.cidr) };
+    match (share, planned.gives_out(&range)) {
+        (Some(share), (first, last)) if first > last => {
+            Err(format!("this node's block {share} has no address from {} to {}", range.first, range.last))
+        }
+        _ => Ok(planned),
+    }
 }
 
 /// Rules, and what does not depend on the kind of network.
@@ -192,7 +223,7 @@ fn plan_subnets(plan: &mut Plan) {
     kernel.rules.extend(Family::ALL.map(|family| Rule::always(family, 1000, POD_TABLE)));
     kernel.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
     for SubnetPlan { prefix, table, .. } in subnets {
-        kernel.rules.extend(table.map(|table| Rule::from_prefix(1100, prefix, table)));
+        kernel.rules.extend(table.map(|table| Rule::from_prefix(SUBNET_RULE, prefix, table)));
         kernel.routes.insert(RouteKey { table: DROP_TABLE, prefix }, RouteTarget::Blackhole);
         if Family::of(&prefix) == Family::Ipv6Unicast {
             kernel.sysctls.insert("net/ipv6/conf/all/forwarding".to_owned(), Sysctl::Exactly("1"));

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use trunkline_api::resources::AttachmentKind;
+use trunkline_api::resources::ParsedRange;
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
@@ -19,6 +20,25 @@ pub struct NodeIdentity {
     pub name: String,
     /// The node's labels.
     pub labels: BTreeMap<String, String>,
+}
+
+/// What the node's configuration says of tunnels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnels {
+    /// Links that tunnels go over, the first that is there; the default route's if none is named.
+    pub interfaces: Vec<String>,
+    /// Where the node's end of them may be, unless its NodeInfo says.
+    pub vteps: Vec<IpNet>,
+    /// The UDP port, on every node the same.
+    pub port: u16,
+}
+
+impl Default for Tunnels {
+    /// hybridnet's: the default route's link, any address, port 8472.
+    fn default() -> Self {
+        let any = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+        Tunnels { interfaces: Vec::new(), vteps: any.to_vec(), port: 8472 }
+    }
 }
 
 /// The host as it was found: the planner's second input.
@@ -73,6 +93,17 @@ pub enum LinkKind {
         parent: u32,
         /// The VLAN id, 1 to 4094.
         id: u16,
+    },
+    /// A VXLAN device (RFC 7348). It learns nothing and has no group: it sends only what an [`FdbEntry`] has a way for.
+    Vxlan {
+        /// The VNI, 24 bits.
+        vni: u32,
+        /// The address that tunnelled packets come from.
+        local: IpAddr,
+        /// The UDP port that they are sent to and expected at.
+        port: u16,
+        /// The device's MAC, by which other nodes know it.
+        mac: [u8; 6],
     },
 }
 
@@ -131,6 +162,8 @@ pub struct KernelPlan {
     pub links: BTreeMap<String, LinkPlan>,
     /// Permanent neighbours, besides the pods'.
     pub neighbours: BTreeSet<Neighbour>,
+    /// Where VXLAN devices of the plan send to: these and nothing else.
+    pub fdb: BTreeSet<FdbEntry>,
     /// Policy rules.
     pub rules: BTreeSet<Rule>,
     /// Routes that follow from the intent and the sessions; pods' and learned ones come by themselves.
@@ -227,6 +260,8 @@ pub fn default_prefix(family: Family) -> IpNet {
 pub enum RouteTarget {
     /// Dropped without a word.
     Blackhole,
+    /// As if this table had no route: the next rule is asked.
+    Throw,
     /// To one of these (ECMP), sorted, at least one.
     Via(Vec<Hop>),
 }
@@ -239,10 +274,10 @@ impl RouteTarget {
         RouteTarget::Via(hops)
     }
 
-    /// The hops, of which a blackhole has none.
+    /// The hops, of which only a way out has any.
     pub fn hops(&self) -> &[Hop] {
         match self {
-            RouteTarget::Blackhole => &[],
+            RouteTarget::Blackhole | RouteTarget::Throw => &[],
             RouteTarget::Via(hops) => hops,
         }
     }
@@ -257,12 +292,14 @@ pub struct Hop {
     pub ifindex: Option<u32>,
     /// The gateway is on that link, whatever the host's addresses say.
     pub onlink: bool,
+    /// What the host's own packets are from, unless they say. Only where the route has no other hop.
+    pub source: Option<IpAddr>,
 }
 
 impl Hop {
     /// To a router, by the link that it is reached by.
     pub fn to(gateway: IpAddr) -> Hop {
-        Hop { gateway: Some(gateway), ifindex: None, onlink: false }
+        Hop { gateway: Some(gateway), ifindex: None, onlink: false, source: None }
     }
 
     /// To a router, by this link.
@@ -272,7 +309,7 @@ impl Hop {
 
     /// The destination itself is on this link.
     pub fn link(ifindex: u32) -> Hop {
-        Hop { gateway: None, ifindex: Some(ifindex), onlink: false }
+        Hop { gateway: None, ifindex: Some(ifindex), onlink: false, source: None }
     }
 }
 
@@ -336,8 +373,8 @@ pub enum Mode {
     GlobalBgp,
     /// Underlay: the subnet is a VLAN of the switch.
     Vlan,
-    /// A mode that this version does not do; the network is refused.
-    Other,
+    /// Overlay: pods are reached through tunnels between the nodes.
+    Vxlan,
 }
 
 /// One network on this node.
@@ -355,7 +392,8 @@ pub struct NetworkPlan {
     pub subnets: BTreeMap<String, SubnetPlan>,
     /// Subnets that are not served, and why.
     pub refused_subnets: BTreeMap<String, String>,
-    /// What a pod's link may carry: the least MTU of the links to the peers, or that of the link with the VLANs.
+    /// What a pod's link may carry: the least MTU of the links to the peers, that of the link with the VLANs, or what a tunnel leaves
+    /// of the link below it.
     pub mtu: Option<u32>,
     /// Why this network is not served here, in words for the operator. None: it is.
     pub refused: Option<String>,
@@ -372,7 +410,7 @@ impl NetworkPlan {
     /// The subnet that an address is of.
     pub fn subnet_of(&self, address: IpAddr) -> Option<(&str, &SubnetPlan)> {
         let mut subnets = self.subnets.iter().map(|(name, subnet)| (name.as_str(), subnet));
-        subnets.find(|(_, subnet)| subnet.prefix.contains(&address))
+        subnets.find(|(_, subnet)| subnet.holds(address))
     }
 }
 
@@ -381,20 +419,35 @@ impl NetworkPlan {
 pub struct SubnetPlan {
     /// Its prefix. Subnets of one network may have the same.
     pub prefix: IpNet,
+    /// The block of it that this node gives out, where nodes divide it between them.
+    pub share: Option<IpNet>,
     /// The table that its rule leads to; in BGP and GlobalBGP the underlay's.
     pub table: Option<u32>,
     /// VLAN: its id, 0 for untagged.
     pub vlan: Option<u16>,
     /// VLAN: its router.
     pub gateway: Option<IpAddr>,
-    /// VLAN: where its pods' packets leave the node.
+    /// VLAN, VXLAN: where its pods' packets leave the node.
     pub device: Option<SubnetDevice>,
 }
 
 impl SubnetPlan {
     /// A subnet of which only the prefix is known.
     pub fn of(prefix: IpNet) -> SubnetPlan {
-        SubnetPlan { prefix, table: None, vlan: None, gateway: None, device: None }
+        SubnetPlan { prefix, share: None, table: None, vlan: None, gateway: None, device: None }
+    }
+
+    /// The first and the last address of the subnet that this node gives out; the wrong way round if there is none.
+    pub fn gives_out(&self, range: &ParsedRange) -> (IpAddr, IpAddr) {
+        match self.share {
+            Some(share) => (range.first.max(share.network()), range.last.min(share.broadcast())),
+            None => (range.first, range.last),
+        }
+    }
+
+    /// Whether a pod of this node may have the address.
+    pub fn holds(&self, address: IpAddr) -> bool {
+        self.share.unwrap_or(self.prefix).contains(&address)
     }
 }
 
@@ -454,6 +507,17 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// Its MAC.
     pub mac: [u8; 6],
+}
+
+/// Where a VXLAN device sends what is for a MAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FdbEntry {
+    /// The device.
+    pub ifindex: u32,
+    /// The MAC of a device on another node.
+    pub mac: [u8; 6],
+    /// The VTEP of that node.
+    pub vtep: IpAddr,
 }
 
 /// An address that the host answers ARP or neighbour solicitations for on a link.
@@ -539,8 +603,14 @@ pub enum PlanError {
     },
 }
 
+/// Preference of the rules that lead what comes from a subnet to its table.
+pub const SUBNET_RULE: u32 = 1100;
 /// The table of local pods: looked up before everything else.
 pub const POD_TABLE: u32 = 39_999;
+/// The table of other nodes' overlay pods, looked up by everybody.
+pub const OVERLAY_TABLE: u32 = 40_000;
+/// The table of the nodes themselves, as overlay pods reach them.
+pub const NODE_TABLE: u32 = 40_001;
 /// The table that drops what comes from the fabric for an address that no local pod has.
 pub const DROP_TABLE: u32 = 39_998;
 /// The table that leads into a VLAN's own subnet by its router.

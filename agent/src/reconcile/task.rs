@@ -22,7 +22,7 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
 use crate::plan::{
     Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey, RouteTarget,
-    Session, join, plan, plan_pod,
+    Session, Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
 
@@ -36,6 +36,8 @@ pub struct Start {
     pub service_cidrs: BTreeSet<IpNet>,
     /// Names of links that may carry VLANs, the preferred one first.
     pub vlan_interfaces: Vec<String>,
+    /// What the configuration says of tunnels.
+    pub tunnels: Tunnels,
     /// Where BGP listens.
     pub shell: ShellConfig,
     /// Everything of the speaker's configuration that is not the plan's.
@@ -86,6 +88,7 @@ struct Task {
     router_id: Option<Ipv4Addr>,
     service_cidrs: BTreeSet<IpNet>,
     vlan_interfaces: Vec<String>,
+    tunnels: Tunnels,
     shell: ShellConfig,
     speaker: SpeakerConfig,
     stations: Vec<SocketAddr>,
@@ -122,6 +125,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        tunnels,
         shell,
         speaker,
         stations,
@@ -139,6 +143,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         router_id,
         service_cidrs,
         vlan_interfaces,
+        tunnels,
         shell,
         speaker,
         stations,
@@ -329,6 +334,8 @@ impl Task {
             node: self.node.clone(),
             networks: snapshot.networks.clone(),
             subnets: snapshot.subnets.clone(),
+            nodes: snapshot.nodes.clone(),
+            tunnels: self.tunnels.clone(),
             // What was derived once stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
             service_cidrs: self.service_cidrs.clone(),
@@ -422,21 +429,20 @@ impl Task {
             attachment: network.attachment,
             refused: network.refused.clone(),
         });
-        let served = |network: &str, subnet: &str| {
-            plan.networks.get(network).is_some_and(|network| network.subnets.contains_key(subnet))
-        };
         let mut pools = Vec::new();
         for subnet in &snapshot.subnets {
-            if !served(&subnet.spec.network, subnet.name()) {
+            let network = plan.networks.get(&subnet.spec.network);
+            let Some(planned) = network.and_then(|network| network.subnets.get(subnet.name())) else {
                 continue;
-            }
+            };
             let pool = subnet.spec.range.parse().map_err(|error| error.to_string()).and_then(|range| {
+                let (first, last) = planned.gives_out(&range);
                 Pool::new(PoolSpec {
                     subnet: subnet.name().to_owned(),
                     network: subnet.spec.network.clone(),
                     cidr: range.cidr,
-                    start: Some(range.first),
-                    end: Some(range.last),
+                    start: Some(first),
+                    end: Some(last),
                     gateway: range.gateway,
                     reserved: range.reserved,
                     excluded: range.excluded,
@@ -757,7 +763,7 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
         None => Ok(()),
         Some(address) => {
             let version = if address.is_ipv4() { 4 } else { 6 };
-            Err((format!("Network {}: an IPv{version} Subnet is gone", pod.network), *address))
+            Err((format!("Network {}: no IPv{version} Subnet holds it here any more", pod.network), *address))
         }
     }
 }

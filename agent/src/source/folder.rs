@@ -56,6 +56,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
                     let key = match &resource {
                         Resource::Network(network) => ("Network", network.name().to_owned()),
                         Resource::Subnet(subnet) => ("Subnet", subnet.name().to_owned()),
+                        Resource::NodeInfo(node) => ("NodeInfo", node.name().to_owned()),
                     };
                     match origin.get(&key) {
                         // Told here, because only here the files are known.
@@ -71,6 +72,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
                             match resource {
                                 Resource::Network(network) => snapshot.networks.push(*network),
                                 Resource::Subnet(subnet) => snapshot.subnets.push(*subnet),
+                                Resource::NodeInfo(node) => snapshot.nodes.push(*node),
                             }
                         }
                     }
@@ -89,6 +91,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
         };
         let new = (snapshot.networks.as_slice(), snapshot.subnets.as_slice());
         let mut found = validate::validate_for_node(new.0, new.1, &context.labels).err().unwrap_or_default();
+        found.extend(validate::validate_nodes(&snapshot.nodes, new.0, new.1).err().unwrap_or_default());
         if let Some(running) = &context.running {
             let change = validate::validate_change((&running.networks, &running.subnets), new);
             found.extend(change.err().unwrap_or_default());
@@ -111,6 +114,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
     }
     snapshot.networks.sort_by(|a, b| a.name().cmp(b.name()));
     snapshot.subnets.sort_by(|a, b| a.name().cmp(b.name()));
+    snapshot.nodes.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(snapshot)
 }
 
@@ -272,18 +276,19 @@ mod tests {
     #[test]
     fn the_documented_manifests_are_good() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/manifests");
-        let (mut networks, mut subnets) = (Vec::new(), Vec::new());
+        let (mut networks, mut subnets, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
         for file in manifests(&folder).unwrap() {
             for resource in manifest::parse(&fs::read_to_string(file).unwrap()).unwrap() {
                 match resource {
                     Resource::Network(network) => networks.push(*network),
                     Resource::Subnet(subnet) => subnets.push(*subnet),
+                    Resource::NodeInfo(node) => nodes.push(*node),
                 }
             }
         }
-        assert!(networks.len() >= 2);
+        assert!(networks.len() >= 2 && nodes.len() >= 2);
         validate::validate(&networks, &subnets).unwrap();
-        assert!(networks.iter().all(|network| validate::unsupported_network(network).is_none()));
+        validate::validate_nodes(&nodes, &networks, &subnets).unwrap();
     }
 
     #[test]

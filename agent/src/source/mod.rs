@@ -10,7 +10,7 @@ pub mod watch;
 use std::fmt;
 use std::path::PathBuf;
 
-use trunkline_api::resources::{Network, Subnet};
+use trunkline_api::resources::{Network, NodeInfo, Subnet};
 
 /// Everything that is wanted, consistent in itself.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +19,8 @@ pub struct Snapshot {
     pub networks: Vec<Network>,
     /// The subnets by name.
     pub subnets: Vec<Subnet>,
+    /// The nodes of the overlay by name.
+    pub nodes: Vec<NodeInfo>,
     /// Files outside the folder that were read for it.
     pub files: Vec<PathBuf>,
 }

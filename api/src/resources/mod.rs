@@ -1,4 +1,4 @@
-//! Network, Subnet and IPInstance as hybridnet v0.8.9 writes them, plus what Trunkline adds to a BGP peer.
+//! Network, Subnet, NodeInfo and IPInstance as hybridnet v0.8.9 writes them, plus what Trunkline adds (to a BGP peer above all).
 //!
 //! A manifest that hybridnet's API server takes, or gives back (`kubectl get -o yaml`), loads unchanged: names and
 //! defaults are the same, `null` and `""` stand for "not said" wherever its Go structs write them. Any other
@@ -13,6 +13,7 @@
 mod ipinstance;
 mod meta;
 mod network;
+mod nodeinfo;
 mod subnet;
 mod value;
 
@@ -25,5 +26,6 @@ pub use network::{
     AddPath, AttachmentKind, Bfd, BgpPeer, Endpoint, GracefulShutdown, LocalAs, Network, NetworkConfig,
     NetworkMode, NetworkSpec, NetworkStatus, NetworkType, RemovePrivateAs, Role,
 };
+pub use nodeinfo::{NodeInfo, NodeInfoConfig, NodeInfoSpec, NodeInfoStatus, Vtep, VtepInfo};
 pub use subnet::{AddressRange, IpVersion, ParsedRange, Subnet, SubnetConfig, SubnetSpec, SubnetStatus};
-pub use value::{LongLivedStale, Secret, ValueError, parse_address};
+pub use value::{LongLivedStale, Secret, ValueError, parse_address, parse_mac};

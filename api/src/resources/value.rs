@@ -26,6 +26,23 @@ pub fn parse_address(text: &str) -> Result<IpAddr, ValueError> {
     })
 }
 
+/// The MAC address of a single interface.
+pub fn parse_mac(text: &str) -> Result<[u8; 6], ValueError> {
+    let wrong = || ValueError {
+        value: text.to_owned(),
+        expected: "the MAC address of one interface, six octets of two hex digits, such as 02:12:34:00:00:01",
+    };
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for octet in &mut mac {
+        let digits = |part: &&str| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let part = parts.next().filter(digits).ok_or_else(wrong)?;
+        *octet = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+    }
+    let is_group = mac[0] & 1 != 0;
+    if parts.next().is_some() || is_group || mac == [0; 6] { Err(wrong()) } else { Ok(mac) }
+}
+
 /// A secret text: Debug shows `***`, and it has no Display.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -141,5 +158,22 @@ mod tests {
         assert!(read(r#"{"ipv5": 60}"#).unwrap_err().contains("ipv5"));
         assert!(read("{}").unwrap_err().contains("leave the field out"));
         assert!(read("[60]").unwrap_err().contains("a map of ipv4 and ipv6"));
+    }
+
+    #[test]
+    fn mac_addresses() {
+        assert_eq!(parse_mac("02:12:34:0a:0B:ff").unwrap(), [2, 0x12, 0x34, 10, 11, 255]);
+        for text in [
+            "",
+            "02:12:34:0a:0b",
+            "02:12:34:0a:0b:ff:00",
+            "2:12:34:0a:0b:ff",
+            "+2:12:34:0a:0b:ff",
+            "02:12:34:0a:0b:fg",
+            "01:00:5e:00:00:01",
+            "00:00:00:00:00:00",
+        ] {
+            assert!(parse_mac(text).unwrap_err().to_string().contains("six octets"), "{text}");
+        }
     }
 }

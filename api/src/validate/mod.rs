@@ -1,12 +1,13 @@
-//! The rules that Networks and Subnets must keep: pure functions from resources to [`Fault`]s.
+//! The rules that Networks, Subnets and NodeInfos must keep: pure functions from resources to [`Fault`]s.
 //!
 //! They are hybridnet's admission rules, plus what Trunkline's own fields need, plus what only shows when a
 //! session or a kernel table is built. All faults are told at once, each with resource, field, value and
-//! fix. What is right but cannot be done yet is no fault ([`unsupported`]): the file loads, and the
-//! agent refuses that network by name.
+//! fix. What is right but cannot be done yet is no fault ([`unsupported_subnet`]): the file loads, and the
+//! agent refuses that subnet by name.
 //!
-//! There are four questions: is a set of resources right ([`validate`]), also on a node with these labels
-//! ([`validate_for_node`]), may an old set become a new one ([`validate_change`]), and can it be done.
+//! There are five questions: is a set of resources right ([`validate`]), also on a node with these labels
+//! ([`validate_for_node`]), do the NodeInfos go with it ([`validate_nodes`]), may an old set become a new one
+//! ([`validate_change`]), and can it be done.
 //!
 //! Two rules differ from hybridnet's. `autoNatOutgoing: false` is allowed wherever that is what happens anyway (hybridnet's
 //! documentation shows it so, its webhook refuses it), and `true` is allowed for BGP and GlobalBGP, where
@@ -14,6 +15,7 @@
 //! most often `mode: BGP` was forgotten.
 
 mod network;
+mod node;
 mod peer;
 mod policy;
 mod subnet;
@@ -21,12 +23,12 @@ mod subnet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::resources::{Network, NetworkMode, Subnet};
+use crate::resources::{Network, NetworkMode, NodeInfo, Subnet};
 
 /// Something in a resource that is wrong. Displayed: `Network rack1: spec.config.bgpPeers[1].asn: 0 is …: write …`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Fault {
-    /// `Network` or `Subnet`.
+    /// `Network`, `Subnet` or `NodeInfo`.
     pub kind: &'static str,
     /// The resource's name.
     pub name: String,
@@ -77,6 +79,18 @@ pub fn validate_for_node(
     or_faults(found)
 }
 
+/// Whether NodeInfos are right, alone, together, and with the networks and subnets beside them.
+pub fn validate_nodes(
+    nodes: &[NodeInfo],
+    networks: &[Network],
+    subnets: &[Subnet],
+) -> Result<(), Vec<Fault>> {
+    let mut found = Vec::new();
+    names("NodeInfo", nodes.iter().map(NodeInfo::name), &mut found);
+    node::check_all(nodes, networks, subnets, &mut found);
+    or_faults(found)
+}
+
 /// Whether the resources that were in use may be replaced by these. What is new or gone is not looked at:
 /// whether something may go depends on who uses it, which the caller knows.
 pub fn validate_change(old: (&[Network], &[Subnet]), new: (&[Network], &[Subnet])) -> Result<(), Vec<Fault>> {
@@ -92,22 +106,6 @@ pub fn validate_change(old: (&[Network], &[Subnet]), new: (&[Network], &[Subnet]
         }
     }
     or_faults(found)
-}
-
-/// What this version cannot do for a subnet in a network, in words; `None` if it can.
-pub fn unsupported(network: &Network, subnet: &Subnet) -> Option<String> {
-    unsupported_network(network).or_else(|| unsupported_subnet(subnet))
-}
-
-/// What this version cannot do for a network, in words; `None` if it can.
-pub fn unsupported_network(network: &Network) -> Option<String> {
-    match network.mode() {
-        NetworkMode::VLAN | NetworkMode::BGP | NetworkMode::GlobalBGP => None,
-        mode @ NetworkMode::VXLAN => Some(format!(
-            "Network {}: spec.mode: {mode:?} is not supported yet: VLAN, BGP and GlobalBGP are",
-            network.name()
-        )),
-    }
 }
 
 /// What this version cannot do for a subnet, in words; `None` if it can.

@@ -275,7 +275,7 @@ pub(super) fn is_canonical(text: &str) -> bool {
     text.parse::<IpNet>().is_ok_and(|prefix| prefix.addr() == prefix.network())
 }
 
-fn overlaps(one: &IpNet, other: &IpNet) -> bool {
+pub(super) fn overlaps(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 

@@ -24,6 +24,7 @@ pub mod lookup;
 pub mod message;
 pub mod objects;
 pub mod tc;
+pub mod vxlan;
 
 pub use message::{Batch, Message};
 

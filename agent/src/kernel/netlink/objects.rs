@@ -33,6 +33,7 @@ use trunkline_bgp::types::Family;
 
 use super::links;
 use super::message::{Batch, attributes};
+use super::vxlan::VxlanInfo;
 use crate::plan::{Hop, LinkKind, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
 
 /// The routing protocol number (RTPROT) of everything that Trunkline installs.
@@ -74,6 +75,8 @@ pub struct LinkInfo {
     pub vrf_table: Option<u32>,
     /// The id of an 802.1Q device.
     pub vlan_id: Option<u16>,
+    /// The settings of a VXLAN device.
+    pub vxlan: Option<VxlanInfo>,
 }
 
 impl LinkInfo {
@@ -89,8 +92,11 @@ impl LinkInfo {
 
     /// What it is, in the plan's words.
     pub fn planned_kind(&self) -> Option<LinkKind> {
-        match (self.kind.as_deref()?, self.peer, self.vlan_id) {
-            ("vlan", Some(parent), Some(id)) => Some(LinkKind::Vlan { parent, id }),
+        match (self.kind.as_deref()?, self.peer, self.vlan_id, &self.vxlan) {
+            ("vlan", Some(parent), Some(id), _) => Some(LinkKind::Vlan { parent, id }),
+            ("vxlan", _, _, Some(VxlanInfo { vni, local, port })) => {
+                Some(LinkKind::Vxlan { vni: *vni, local: *local, port: *port, mac: self.mac? })
+            }
             _ => None,
         }
     }
@@ -326,6 +332,7 @@ impl Batch {
         let header = &mut message.header;
         match target {
             RouteTarget::Blackhole => header.kind = RouteType::BlackHole,
+            RouteTarget::Throw => header.kind = RouteType::Throw,
             RouteTarget::Via(hops) => {
                 header.kind = RouteType::Unicast;
                 if hops.iter().all(|hop| hop.gateway.is_none()) {
@@ -337,6 +344,9 @@ impl Batch {
                     }
                     message.attributes.extend(gateway(key, hop));
                     message.attributes.extend(hop.ifindex.map(RouteAttribute::Oif));
+                    message
+                        .attributes
+                        .extend(hop.source.map(|source| RouteAttribute::PrefSource(source.into())));
                 } else {
                     let hops = hops.iter().map(|hop| {
                         let mut next_hop = RouteNextHop::default();
@@ -535,6 +545,7 @@ pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
                             });
                         }
                         Info::Data(InfoData::Vlan(settings)) => link.vlan_id = links::vlan_id(&settings),
+                        Info::Data(InfoData::Vxlan(settings)) => link.vxlan = VxlanInfo::of(&settings),
                         _ => {}
                     }
                 }
@@ -618,6 +629,7 @@ impl Hop {
         match attribute {
             RouteAttribute::Oif(index) => self.ifindex = Some(*index),
             RouteAttribute::Gateway(gateway) => self.gateway = ip(gateway),
+            RouteAttribute::PrefSource(source) => self.source = ip(source),
             RouteAttribute::Via(RouteVia::Inet(gateway)) => self.gateway = Some(IpAddr::V4(*gateway)),
             RouteAttribute::Via(RouteVia::Inet6(gateway)) => self.gateway = Some(IpAddr::V6(*gateway)),
             _ => {}
@@ -634,8 +646,10 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
         _ => return None,
     };
     let (mut table, mut metric) = (u32::from(header.table), 0);
-    let (mut hop, mut hops) =
-        (Hop { gateway: None, ifindex: None, onlink: header.flags.contains(RouteFlags::Onlink) }, Vec::new());
+    let (mut hop, mut hops) = (
+        Hop { gateway: None, ifindex: None, onlink: header.flags.contains(RouteFlags::Onlink), source: None },
+        Vec::new(),
+    );
     let param = (header.address_family, header.kind, RouteLwEnCapType::None);
     const WANTED: &[u16] = &[
         libc::RTA_TABLE,
@@ -643,6 +657,7 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
         libc::RTA_PRIORITY,
         libc::RTA_OIF,
         libc::RTA_GATEWAY,
+        libc::RTA_PREFSRC,
         libc::RTA_VIA,
         libc::RTA_MULTIPATH,
     ];
@@ -669,6 +684,7 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
     }
     let target = match header.kind {
         RouteType::BlackHole => Some(RouteTarget::Blackhole),
+        RouteType::Throw => Some(RouteTarget::Throw),
         RouteType::Unicast => Some(RouteTarget::via(hops)),
         _ => None,
     };
@@ -725,6 +741,15 @@ mod tests {
         let hop = |gateway: &str, ifindex| Hop::by(gateway.parse().unwrap(), ifindex);
         for (prefix, target) in [
             ("10.0.0.0/8", RouteTarget::Blackhole),
+            ("10.0.0.0/8", RouteTarget::Throw),
+            ("2001:db8::/64", RouteTarget::Throw),
+            (
+                "10.2.0.0/24",
+                RouteTarget::via(vec![Hop {
+                    source: Some("192.0.2.7".parse().unwrap()),
+                    ..hop("fe80::1", 3)
+                }]),
+            ),
             ("0.0.0.0/0", RouteTarget::via(vec![hop("192.0.2.1", 3), hop("192.0.2.9", 4)])),
             ("0.0.0.0/0", RouteTarget::via(vec![hop("fe80::1", 3), hop("fe80::1", 4)])),
             ("10.1.2.3/32", RouteTarget::via(vec![Hop::link(9)])),

@@ -14,11 +14,12 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::super::netlink::objects::{self, LinkInfo};
+use super::super::netlink::vxlan::{self, VxlanInfo};
 use super::super::netlink::{Batch, Outcome, Refusal};
 use super::super::scan::Neighbours;
 use super::super::topology::LinkState;
 use super::{KernelError, Owner, Request};
-use crate::plan::{LinkKind, LinkPlan, Neighbour, Proxy};
+use crate::plan::{FdbEntry, LinkKind, LinkPlan, Neighbour, Proxy};
 
 /// The name of a link between its making and its naming.
 const UNNAMED: &str = "trunkline-new";
@@ -70,13 +71,16 @@ impl Owner {
 
     /// Makes a link. As it is then; an error in words.
     fn make_link(&mut self, name: &str, plan: &LinkPlan) -> Result<LinkInfo, String> {
-        let LinkKind::Vlan { parent, id } = plan.kind;
-        // By the kernel, as in `is_up_now`: a parent that vanishes takes its VLAN devices along, and these are heard of first.
-        let Some(parent_up) = self.is_up_now(parent) else {
+        let Some(may_be_up) = self.may_be_up(plan.kind) else {
             return Err(format!("{name} cannot be made: the link that should carry it is gone"));
         };
         let mut batch = Batch::new();
-        batch.create_vlan(UNNAMED, parent, id, plan.mtu);
+        match plan.kind {
+            LinkKind::Vlan { parent, id } => batch.create_vlan(UNNAMED, parent, id, plan.mtu),
+            LinkKind::Vxlan { vni, local, port, mac } => {
+                batch.create_vxlan(UNNAMED, &VxlanInfo { vni, local, port }, mac, plan.mtu);
+            }
+        }
         batch.mark_link(UNNAMED, &plan.alias);
         batch.get_link(UNNAMED);
         let outcome = self.ask(&mut batch)?;
@@ -88,7 +92,7 @@ impl Owner {
 
         batch.clear();
         batch.name_link(made.index, name);
-        if parent_up {
+        if may_be_up {
             batch.set_up(made.index);
         }
         batch.get_link_at(made.index);
@@ -108,19 +112,37 @@ impl Owner {
         }
     }
 
+    /// Whether a link of this kind can be up now: a VLAN device under a parent that is down cannot, and comes up with it. None: the parent is
+    /// gone. By the kernel, as in `is_up_now`: a parent that vanishes takes its VLAN devices along, and these are heard of first.
+    fn may_be_up(&mut self, kind: LinkKind) -> Option<bool> {
+        match kind {
+            LinkKind::Vlan { parent, .. } => self.is_up_now(parent),
+            LinkKind::Vxlan { .. } => Some(true),
+        }
+    }
+
     fn why_not(&self, plan: &LinkPlan, refusal: &Refusal) -> String {
-        let LinkKind::Vlan { id, .. } = plan.kind;
-        let same = |link: &&LinkState| link.info.planned_kind() == Some(plan.kind);
+        let (driver, option, what) = match plan.kind {
+            LinkKind::Vlan { id, .. } => ("8021q", "CONFIG_VLAN_8021Q", format!("VLAN {id}")),
+            LinkKind::Vxlan { vni, port, .. } => {
+                ("vxlan", "CONFIG_VXLAN", format!("VNI {vni} on UDP port {port}"))
+            }
+        };
+        let same = |link: &&LinkState| match (link.info.planned_kind(), plan.kind) {
+            (Some(LinkKind::Vxlan { vni, port, .. }), LinkKind::Vxlan { vni: ours, port: our_port, .. }) => {
+                (vni, port) == (ours, our_port)
+            }
+            (kind, wanted) => kind == Some(wanted),
+        };
         match (refusal.errno, self.topology.links.values().find(same)) {
             (libc::EOPNOTSUPP, _) => {
                 format!(
-                    "{refusal}: the kernel has no driver for it: `modprobe 8021q`, or build it with CONFIG_VLAN_8021Q"
+                    "{refusal}: the kernel has no driver for it: `modprobe {driver}`, or build it with {option}"
                 )
             }
-            (libc::EEXIST, Some(other)) => format!(
-                "VLAN {id} is taken by {}, which is not Trunkline's: rename or delete that",
-                other.info.name
-            ),
+            (libc::EEXIST, Some(other)) => {
+                format!("{what} is taken by {}, which is not Trunkline's: delete that", other.info.name)
+            }
             _ => refusal.to_string(),
         }
     }
@@ -128,10 +150,8 @@ impl Owner {
     /// Puts right what differs in an own link. As it is then, if anything did.
     fn mend_link(&mut self, link: &LinkInfo, plan: &LinkPlan) -> Result<Option<LinkInfo>, String> {
         self.topology.planned.insert(link.index);
-        let LinkKind::Vlan { parent, .. } = plan.kind;
         let differs = link.alias.as_deref() != Some(&plan.alias) || link.mtu != plan.mtu;
-        // Under a parent that is down it cannot be up, and comes up with it.
-        let down = !link.is_up() && self.is_up_now(parent) == Some(true);
+        let down = !link.is_up() && self.may_be_up(plan.kind) == Some(true);
         if !differs && !down {
             return Ok(None);
         }
@@ -208,6 +228,33 @@ impl Owner {
                 self.put_neighbour(neighbour);
             }
         }
+    }
+
+    /// Brings the forwarding entries of own VXLAN devices to the plan: what it does not name is deleted, whoever put it there. How many had
+    /// to be changed.
+    pub(super) fn settle_fdb(&mut self) -> Result<usize, KernelError> {
+        self.flush()?;
+        let is_vxlan = |link: &&LinkState| matches!(link.info.planned_kind(), Some(LinkKind::Vxlan { .. }));
+        let own =
+            self.topology.links.values().filter(is_vxlan).filter(|link| self.topology.is_planned(&link.info));
+        let devices: Vec<u32> = own.map(|link| link.info.index).collect();
+        let mut there = BTreeSet::new();
+        for ifindex in &devices {
+            there.extend(self.connection.list(|batch| batch.dump_fdb(*ifindex), vxlan::read_fdb)?);
+        }
+        // One that is planned for a device that has gone comes with the next plan.
+        let wanted: BTreeSet<FdbEntry> =
+            self.plan.fdb.iter().filter(|entry| devices.contains(&entry.ifindex)).copied().collect();
+        for entry in there.difference(&wanted) {
+            self.batch.delete_fdb(entry);
+            self.requests.push(Request::DeleteNeighbour);
+        }
+        for entry in wanted.difference(&there) {
+            self.batch.put_fdb(entry);
+            self.requests.push(Request::Neighbour(entry.vtep));
+        }
+        self.flush()?;
+        Ok(there.symmetric_difference(&wanted).count())
     }
 
     /// Removes own neighbours that nobody wants, once everybody has spoken.

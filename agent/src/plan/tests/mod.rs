@@ -12,6 +12,7 @@ use super::*;
 mod hairpin;
 mod join;
 mod vlan;
+mod vxlan;
 
 fn network(name: &str, kind: &str, spec: serde_json::Value) -> Network {
     let mut whole = serde_json::json!({
@@ -104,6 +105,7 @@ fn gateways(plan: &Plan, prefix: &str) -> Vec<String> {
     match plan.kernel.routes.get(&key(10_000, prefix)) {
         Some(RouteTarget::Via(hops)) => hops.iter().map(|hop| hop.gateway.unwrap().to_string()).collect(),
         Some(RouteTarget::Blackhole) => vec!["blackhole".to_owned()],
+        Some(RouteTarget::Throw) => vec!["throw".to_owned()],
         None => Vec::new(),
     }
 }

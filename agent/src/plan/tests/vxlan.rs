@@ -1,0 +1,267 @@
+//! The overlay's part: a node with two others, and what leads to them.
+
+use super::*;
+
+fn node(name: &str, ip: &str, blocks: &[&str]) -> NodeInfo {
+    let local = ip.rsplit('.').next().map(|last| format!("2001:db8:9::{last}"));
+    serde_json::from_value(serde_json::json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": "NodeInfo", "metadata": {"name": name},
+        "spec": {"vtepInfo": {"ip": ip, "localIPs": [local]}, "config": {"podCIDRs": blocks}},
+    }))
+    .unwrap()
+}
+
+/// BGP beside the overlay, three nodes, and an address that no pod has in each network.
+fn hybrid() -> Intent {
+    let mut intent = usual();
+    intent.networks.push(network("overlay", "Overlay/VXLAN", serde_json::json!({"netID": 100})));
+    let none = || serde_json::json!({});
+    intent.subnets.push(subnet("o4", "overlay", "10.200.0.0/16", none()));
+    intent.subnets.push(subnet("o6", "overlay", "2001:db8:200::/112", none()));
+    intent.subnets[0].spec.range.exclude_ips = vec!["10.1.3.9".to_owned()];
+    intent.subnets[2].spec.range.gateway = "10.200.2.1".to_owned();
+    intent.nodes = vec![
+        node("node1", "10.255.0.9", &["10.200.1.0/24", "2001:db8:200::1000/116", "10.1.1.0/24"]),
+        node("node2", "10.255.0.10", &["10.200.2.0/24", "2001:db8:200::2000/116", "10.1.2.0/24"]),
+        node("node3", "10.255.0.11", &["10.200.3.0/24", "10.1.3.0/24", "2001:db8:1::/80"]),
+    ];
+    intent
+}
+
+/// The host once the device is there, as the first plan asked for it.
+fn with_device(intent: &Intent, mut host: Host) -> Host {
+    let first = plan(intent, &host).unwrap();
+    let (name, planned) = first.kernel.links.iter().next().expect("a device is asked for");
+    host.links.push(Link { kind: Some(planned.kind), mtu: planned.mtu, own: true, ..link(9, name, &[]) });
+    host
+}
+
+fn hops(plan: &Plan, table: u32, prefix: &str) -> Vec<(String, Option<u32>, bool)> {
+    let target = plan.kernel.routes.get(&key(table, prefix));
+    let hops = target.map_or(&[][..], RouteTarget::hops);
+    let gateway = |hop: &Hop| hop.gateway.map(|gateway| gateway.to_string()).unwrap_or_default();
+    hops.iter().map(|hop| (gateway(hop), hop.ifindex, hop.onlink)).collect()
+}
+
+#[test]
+fn the_device_comes_first_and_then_what_leads_over_it() {
+    let intent = hybrid();
+    let first = plan(&intent, &host(Vec::new())).unwrap();
+    let (name, planned) = first.kernel.links.first_key_value().unwrap();
+    assert_eq!(name, "mgmt.vxlan100");
+    let (local, mac) = ("10.255.0.9".parse().unwrap(), [0x02, 0x12, 10, 255, 0, 9]);
+    assert_eq!(planned.kind, LinkKind::Vxlan { vni: 100, local, port: 8472, mac });
+    assert_eq!((planned.alias.as_str(), planned.mtu), ("trunkline:vxlan:overlay", 1504 - 50));
+    let overlay = &first.networks["overlay"];
+    let device = |plan: &Plan| plan.networks["overlay"].subnets["o4"].device.clone().unwrap();
+    let not_yet = SubnetDevice { name: "mgmt.vxlan100".to_owned(), ifindex: None, fault: None };
+    assert_eq!((device(&first), overlay.mtu), (not_yet, Some(1454)));
+    assert!(first.kernel.fdb.is_empty() && first.kernel.neighbours.is_empty());
+
+    let host = with_device(&intent, host(Vec::new()));
+    let second = plan(&intent, &host).unwrap();
+    assert_eq!(device(&second).ifindex, Some(9));
+    assert_eq!(second.kernel.links, first.kernel.links, "nothing of the device depends on its being there");
+    let faulty = Host {
+        link_faults: [("mgmt.vxlan100".to_owned(), "no driver".to_owned())].into(),
+        ..super::host(Vec::new())
+    };
+    let plan = plan(&intent, &faulty).unwrap();
+    assert_eq!(device(&plan).fault.as_deref(), Some("no driver"));
+}
+
+#[test]
+fn a_node_is_one_forwarding_entry_and_a_neighbour_and_its_blocks_are_routes() {
+    let intent = hybrid();
+    let host = with_device(&intent, host(Vec::new()));
+    let plan = plan(&intent, &host).unwrap();
+    let fdb: Vec<_> = plan.kernel.fdb.iter().map(|entry| (entry.mac[5], entry.vtep.to_string())).collect();
+    assert_eq!(fdb, [(10, "10.255.0.10".to_owned()), (11, "10.255.0.11".to_owned())]);
+    let neighbours: Vec<String> =
+        plan.kernel.neighbours.iter().map(|neighbour| neighbour.address.to_string()).collect();
+    assert_eq!(
+        neighbours,
+        ["10.255.0.10", "10.255.0.11", "fe80::12:aff:feff:a", "fe80::12:aff:feff:b"],
+        "the gateways, and nobody else"
+    );
+    let v4 = |last: &str| vec![(format!("10.255.0.{last}"), Some(9), true)];
+    let v6 = |last: &str| vec![(format!("fe80::12:aff:feff:{last}"), Some(9), false)];
+    let overlay = plan.networks["overlay"].table().unwrap();
+    assert_eq!(overlay, 10_001, "beside the underlay's");
+    for (table, prefix, expected) in [
+        // Everybody's way to overlay pods of other nodes.
+        (40_000, "10.200.2.0/24", v4("10")),
+        (40_000, "10.200.3.0/24", v4("11")),
+        (40_000, "2001:db8:200::2000/116", v6("a")),
+        (40_000, "10.200.1.0/24", vec![]),
+        // Overlay pods' way to other nodes and to underlay pods there.
+        (40_001, "10.255.0.10/32", v4("10")),
+        (40_001, "2001:db8:9::11/128", v6("b")),
+        (40_001, "10.255.0.9/32", vec![]),
+        (overlay, "10.1.2.0/24", v4("10")),
+        (overlay, "2001:db8:1::/80", v6("b")),
+        (overlay, "10.1.1.0/24", vec![]),
+    ] {
+        assert_eq!(hops(&plan, table, prefix), expected, "{prefix} in {table}");
+    }
+    let source =
+        |prefix: &str| plan.kernel.routes[&key(40_000, prefix)].hops()[0].source.unwrap().to_string();
+    assert_eq!(source("10.200.2.0/24"), "10.255.0.9");
+    assert_eq!(source("2001:db8:200::2000/116"), "2001:db8:9::9");
+}
+
+#[test]
+fn what_no_pod_can_have_is_carved_out() {
+    let intent = hybrid();
+    let sessions = vec![session("192.0.2.1", true, None)];
+    let host = with_device(&intent, host(sessions));
+    let plan = plan(&intent, &host).unwrap();
+    let overlay = plan.networks["overlay"].table().unwrap();
+    let target = |table, prefix| plan.kernel.routes.get(&key(table, prefix));
+    assert_eq!(target(40_000, "10.200.0.0/16"), Some(&RouteTarget::Blackhole), "the rest is nobody's");
+    assert_eq!(target(40_000, "10.200.2.1/32"), Some(&RouteTarget::Throw), "an overlay subnet's gateway");
+    assert_eq!(target(overlay, "10.1.3.9/32"), Some(&RouteTarget::Throw), "an excluded address");
+    let fabric = target(plan.networks["rack"].table().unwrap(), "0.0.0.0/0");
+    assert!(fabric.is_some());
+    assert_eq!(target(overlay, "10.1.0.0/16"), fabric, "pods of no known node, as underlay pods reach them");
+
+    let inside = |address: &str| {
+        let address: std::net::IpAddr = address.parse().unwrap();
+        plan.kernel.nat.inside.iter().any(|prefix| prefix.contains(&address))
+    };
+    for (address, expected) in [
+        ("10.1.3.8", true),
+        ("10.1.3.9", false),
+        ("10.1.3.10", true),
+        ("10.200.2.1", false),
+        ("10.200.255.254", true),
+        ("2001:db8:200::2001", true),
+        ("10.255.0.10", true),
+        ("10.255.0.9", true),
+        ("10.255.0.1", false),
+        ("192.0.2.1", false),
+    ] {
+        assert_eq!(inside(address), expected, "{address}");
+    }
+    let sources: Vec<String> = plan.kernel.nat.sources.iter().map(IpNet::to_string).collect();
+    assert_eq!(sources, ["10.200.0.0/16", "2001:db8:200::/112"], "an overlay's default");
+}
+
+#[test]
+fn rules_stand_in_hybridnets_order() {
+    let intent = hybrid();
+    let host = with_device(&intent, host(Vec::new()));
+    let plan = plan(&intent, &host).unwrap();
+    let v4 = plan.kernel.rules.iter().filter(|rule| rule.family == Family::Ipv4Unicast);
+    let shown: Vec<String> = v4
+        .map(|rule| {
+            let from = rule.from.map(|from| format!(" from {from}")).unwrap_or_default();
+            let iif = rule.iif.as_ref().map(|iif| format!(" iif {iif}")).unwrap_or_default();
+            format!("{}{from}{iif} {}", rule.priority, rule.table)
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "1000 39999",
+            "1010 40000",
+            "1020 from 10.200.0.0/16 40001",
+            "1030 iif mgmt.vxlan100 39998",
+            "1030 iif up1 39998",
+            "1030 iif up2 39998",
+            "1100 from 10.1.0.0/16 10000",
+            "1100 from 10.200.0.0/16 10001",
+        ]
+    );
+    assert_eq!(plan.kernel.sysctls["net/ipv4/conf/mgmt.vxlan100/rp_filter"], Sysctl::LooseReversePath);
+}
+
+#[test]
+fn an_overlay_pod_is_a_route_and_told_to_nobody() {
+    let intent = hybrid();
+    let host = with_device(&intent, host(Vec::new()));
+    let plan = plan(&intent, &host).unwrap();
+    let pod = Pod {
+        network: "overlay".to_owned(),
+        addresses: vec!["10.200.1.7".parse().unwrap()],
+        host_ifname: "tl0".to_owned(),
+        host_ifindex: 77,
+        attachment: Default::default(),
+        mac: [2; 6],
+    };
+    let planned = plan_pod(&plan, &pod).unwrap();
+    assert_eq!(planned.routes.len(), 1);
+    assert!(planned.originate.is_empty());
+    let network = &plan.networks["overlay"];
+    assert!(network.subnet_of("10.200.1.7".parse().unwrap()).is_some());
+    assert!(network.subnet_of("10.200.2.7".parse().unwrap()).is_none(), "another node's");
+}
+
+#[test]
+fn a_subnet_of_which_the_node_has_no_block_gives_out_nothing_and_is_reached_all_the_same() {
+    let mut intent = hybrid();
+    intent.nodes[0] = node("node1", "10.255.0.9", &["10.200.1.0/24"]);
+    let host = with_device(&intent, host(Vec::new()));
+    let plan = plan(&intent, &host).unwrap();
+    let network = &plan.networks["overlay"];
+    assert_eq!(network.subnets.keys().collect::<Vec<_>>(), ["o4"]);
+    assert!(network.refused_subnets["o6"].contains("NodeInfo node1"), "{network:?}");
+    assert_eq!(hops(&plan, 40_000, "2001:db8:200::2000/116").len(), 1);
+    let first = "10.200.1.0".parse().unwrap();
+    let range = intent.subnets[2].spec.range.parse().unwrap();
+    assert_eq!(network.subnets["o4"].gives_out(&range), (first, "10.200.1.255".parse().unwrap()));
+}
+
+#[test]
+fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
+    let mut silent = hybrid();
+    silent.nodes.remove(0);
+    silent.nodes.push(
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "NodeInfo", "metadata": {"name": "node1"},
+            "spec": {"config": {"podCIDRs": ["10.200.1.0/24"]}},
+        }))
+        .unwrap(),
+    );
+    let fault =
+        |plan: &Plan| plan.networks["overlay"].subnets["o4"].device.clone().and_then(|device| device.fault);
+    let end = |intent: &Intent, host: &Host| {
+        let plan = plan(intent, host).unwrap();
+        let link = plan.kernel.links.first_key_value();
+        match link.map(|(name, link)| (name.clone(), link.kind)) {
+            Some((name, LinkKind::Vxlan { local, .. })) => format!("{name} {local}"),
+            _ => fault(&plan).unwrap_or_default(),
+        }
+    };
+    let by = |interfaces: &[&str], vteps: &[&str]| Tunnels {
+        interfaces: interfaces.iter().map(|name| (*name).to_owned()).collect(),
+        vteps: vteps.iter().map(|prefix| prefix.parse().unwrap()).collect(),
+        port: 8472,
+    };
+    let routed = Host { default_link: Some(2), ..host(Vec::new()) };
+    let any = ["0.0.0.0/0", "::/0"];
+    for (tunnels, host, expected) in [
+        (by(&[], &any), &routed, "up1.vxlan100 192.0.2.0"),
+        (by(&["none", "up2"], &any), &routed, "up2.vxlan100 192.0.2.2"),
+        (by(&[], &["2001:db8::/32"]), &routed, "up1.vxlan100 2001:db8:0:1::1"),
+        (by(&[], &["198.51.100.0/24"]), &routed, "up1 has no address of vtepAddressCIDRs"),
+        (by(&["none"], &any), &routed, "vxlanInterfaces: none of none is there"),
+        (by(&[], &any), &host(Vec::new()), "there is no default route"),
+    ] {
+        silent.tunnels = tunnels;
+        let found = end(&silent, host);
+        assert!(found.starts_with(expected), "{found}");
+    }
+    let mut elsewhere = hybrid();
+    elsewhere.nodes[0] = node("node1", "198.51.100.1", &["10.200.1.0/24"]);
+    assert!(end(&elsewhere, &routed).contains("198.51.100.1 is on no link of this node"));
+    // What is there stays while its address is away.
+    let there = with_device(&hybrid(), host(Vec::new()));
+    let plan = plan(&elsewhere, &there).unwrap();
+    assert_eq!(plan.kernel.links.keys().collect::<Vec<_>>(), ["mgmt.vxlan100"]);
+    assert!(fault(&plan).is_some());
+    // A name that the kernel would refuse.
+    let mut long = hybrid();
+    long.networks[1].spec.net_id = Some(16_777_215);
+    assert_eq!(end(&long, &routed), "vxlan16777215 10.255.0.9");
+}

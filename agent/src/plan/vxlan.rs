@@ -1,0 +1,390 @@
+//! The overlay: a network of mode VXLAN, whose pods reach each other and those of all other networks through tunnels between the nodes.
+//!
+//! Which node has which pods is known from the NodeInfos alone (`config.podCIDRs`): for a block of another node there is a route to
+//! that node's VTEP, for the VTEP one neighbour and one forwarding entry. So what a node has in its kernel grows with the nodes and not with
+//! the pods, nothing is ever asked of the wire, and nothing needs to be flooded.
+//!
+//! | table | asked by | has |
+//! |---|---|---|
+//! | 40000 | everybody | overlay blocks of other nodes, into the tunnel; the rest of an overlay subnet is nobody's and ends here |
+//! | 40001 | overlay pods | other nodes' own addresses, into the tunnel |
+//! | T | overlay pods | blocks of underlay subnets that other nodes have, into the tunnel; other underlay pods, the way that this node's own take |
+//!
+//! So a pod of any kind sends to an overlay pod through the tunnel (40000), the answer goes back through it (T, 40001), and
+//! neither is translated. Addresses that no pod can have (`excludeIPs`, gateways, what lies outside `start` and `end`) are carved out: they
+//! are machines that know no overlay, and are reached like any other place outside. (`start` and `end` count where NodeInfos have blocks of the
+//! subnet, so that all nodes have one manifest of it.)
+//!
+//! hybridnet tells a node's packets and their answers by marks on connections; here it is the addresses in the NodeInfos that say it,
+//! which needs no connection tracking and gives the same ways. It has a neighbour entry for each remote pod, looked up when the kernel
+//! misses one; with the API server as the source a pod on another node is a block of one address.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
+use trunkline_api::resources::{Network, ParsedRange, Vtep};
+use trunkline_bgp::types::Family;
+
+use super::tables::Tables;
+use super::{
+    DROP_TABLE, FdbEntry, Hop, Host, Intent, Link, LinkKind, LinkPlan, Mode, NODE_TABLE, Neighbour,
+    NetworkPlan, OVERLAY_TABLE, Plan, RouteKey, RouteTarget, Rule, SubnetDevice, Sysctl,
+};
+use crate::attach::device::ALIAS_PREFIX;
+
+/// Most octets of an interface's name (IFNAMSIZ less the closing zero).
+const MAX_NAME: usize = 15;
+
+/// A prefix of one network, with the addresses in it that no pod has.
+struct Area {
+    prefix: IpNet,
+    overlay: bool,
+    excluded: Vec<IpNet>,
+}
+
+/// Another node.
+struct Remote {
+    vtep: Vtep,
+    blocks: Vec<IpNet>,
+}
+
+/// Adds to the plan what the overlay needs.
+pub(super) fn plan(
+    network: &Network,
+    intent: &Intent,
+    host: &Host,
+    tables: &mut Tables<'_>,
+    plan: &mut Plan,
+) {
+    let name = network.name();
+    let areas = areas(network, intent);
+    let table = tables.shared(areas.iter().filter(|area| area.overlay).map(|area| area.prefix));
+    let Some(planned) = plan.networks.get_mut(name).filter(|network| network.refused.is_none()) else {
+        return;
+    };
+    planned.subnets.values_mut().for_each(|subnet| subnet.table = Some(table));
+    refuse_undivided(planned, &intent.node.name);
+
+    let is_tunnel = |link: &&Link| link.own && matches!(link.kind, Some(LinkKind::Vxlan { .. }));
+    let existing = host.links.iter().find(is_tunnel);
+    let (found, missing) = match end(intent, host) {
+        Ok((vtep, carrier)) => (Some(device(network, intent, &vtep, carrier, existing)), None),
+        // What is there stays until the address is back: pods have it.
+        Err(reason) => {
+            let keep = existing.and_then(|link| Some((link.name.clone(), link.kind?, link.mtu)));
+            let keep =
+                keep.map(|(name, kind, mtu)| (name, LinkPlan { kind, alias: alias(network.name()), mtu }));
+            (keep, Some(reason))
+        }
+    };
+    let Some((device, link)) = found else {
+        let fault = missing.unwrap_or_default();
+        return planned.lead_by(&SubnetDevice { name: String::new(), ifindex: None, fault: Some(fault) });
+    };
+    let LinkKind::Vxlan { local, .. } = link.kind else { return };
+    planned.mtu = Some(link.mtu);
+    let is_it =
+        |known: &&Link| known.own && known.up && known.name == device && known.kind == Some(link.kind);
+    let index = host.links.iter().find(is_it).map(|known| known.index);
+    let fault = missing.or_else(|| host.link_faults.get(&device).cloned());
+    planned.lead_by(&SubnetDevice { name: device.clone(), ifindex: index, fault });
+    plan.kernel.links.insert(device.clone(), link);
+
+    let own = intent.own_info().and_then(|node| node.vtep().ok().flatten());
+    let own = own.unwrap_or_else(|| Vtep { ip: local, mac: Vtep::default_mac(local), local: vec![local] });
+    let remotes = remotes(intent, local);
+    carve(plan, &areas, remotes.iter().map(|remote| &remote.vtep).chain([&own]));
+    let Some(index) = index else { return };
+    let tunnel = Tunnel { index, own };
+    route_areas(plan, &areas, table);
+    for remote in &remotes {
+        tunnel.lead_to(remote, &areas, table, plan);
+    }
+    for family in Family::ALL {
+        plan.kernel.rules.insert(Rule::always(family, 1010, OVERLAY_TABLE));
+        plan.kernel.rules.insert(Rule::from_link(family, &device, DROP_TABLE));
+    }
+    for area in areas.iter().filter(|area| area.overlay) {
+        plan.kernel.rules.insert(Rule::from_prefix(1020, area.prefix, NODE_TABLE));
+    }
+    // An underlay pod of another node may come by the tunnel and be answered by the fabric.
+    plan.kernel.sysctls.insert(format!("net/ipv4/conf/{device}/rp_filter"), Sysctl::LooseReversePath);
+}
+
+impl NetworkPlan {
+    /// All its subnets' packets leave by one device.
+    fn lead_by(&mut self, device: &SubnetDevice) {
+        self.subnets.values_mut().for_each(|subnet| subnet.device = Some(device.clone()));
+    }
+}
+
+/// Where nodes divide subnets between them, a subnet of which this node has no block would be given out twice.
+fn refuse_undivided(planned: &mut NetworkPlan, node: &str) {
+    let undivided: Vec<String> = planned
+        .subnets
+        .iter()
+        .filter(|(_, subnet)| subnet.share.is_none())
+        .map(|(name, _)| name.clone())
+        .collect();
+    for name in undivided {
+        let Some(subnet) = planned.subnets.remove(&name) else { continue };
+        let reason = format!(
+            "no block of {} is this node's: write one into spec.config.podCIDRs of NodeInfo {node}",
+            subnet.prefix
+        );
+        planned.refused_subnets.insert(name, reason);
+    }
+}
+
+/// This node's end of the tunnels, and the link that carries them; or what is missing, in words.
+fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), String> {
+    let on = |address: &IpAddr| {
+        let holds = |link: &&Link| link.addresses.iter().any(|prefix| prefix.addr() == *address);
+        host.links.iter().filter(|link| !link.own).find(holds)
+    };
+    let preferred = preferred_link(intent, host);
+    if let Some(vtep) = intent.own_info().and_then(|node| node.vtep().ok().flatten()) {
+        let link = on(&vtep.ip).ok_or_else(|| {
+            format!(
+                "NodeInfo {}: spec.vtepInfo.ip: {} is on no link of this node: write one of its addresses, or put it on a link",
+                intent.node.name, vtep.ip
+            )
+        })?;
+        // Tunnels from an address of the loopback leave by some other link.
+        return Ok((vtep, if link.name == "lo" { preferred.unwrap_or(link) } else { link }));
+    }
+    let link = preferred.ok_or_else(|| {
+        let named = &intent.tunnels.interfaces;
+        if named.is_empty() {
+            "there is no default route whose link could carry the tunnels: write vxlanInterfaces into the agent's configuration, or \
+             spec.vtepInfo into this node's NodeInfo"
+                .to_owned()
+        } else {
+            format!("vxlanInterfaces: none of {} is there", named.join(", "))
+        }
+    })?;
+    let may = |address: &IpAddr| {
+        let is_global = match address {
+            IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
+            IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
+        };
+        is_global && intent.tunnels.vteps.iter().any(|prefix| prefix.contains(address))
+    };
+    // IPv4 before IPv6, as in hybridnet.
+    let found = link.addresses.iter().map(IpNet::addr).filter(may).min_by_key(IpAddr::is_ipv6);
+    let ip = found.ok_or_else(|| {
+        format!(
+            "{} has no address of vtepAddressCIDRs: add one, or write spec.vtepInfo into NodeInfo {}",
+            link.name, intent.node.name
+        )
+    })?;
+    Ok((Vtep { ip, mac: Vtep::default_mac(ip), local: vec![ip] }, link))
+}
+
+fn preferred_link<'a>(intent: &Intent, host: &'a Host) -> Option<&'a Link> {
+    let named = &intent.tunnels.interfaces;
+    if named.is_empty() {
+        return host.links.iter().find(|link| Some(link.index) == host.default_link);
+    }
+    named.iter().find_map(|name| host.links.iter().find(|link| link.name == *name))
+}
+
+/// The device: its name, and what it should be. One that has the VNI already keeps its name, whatever the link below it is called now.
+fn device(
+    network: &Network,
+    intent: &Intent,
+    vtep: &Vtep,
+    carrier: &Link,
+    existing: Option<&Link>,
+) -> (String, LinkPlan) {
+    let vni = network.spec.net_id.unwrap_or_default();
+    let kind = LinkKind::Vxlan { vni, local: vtep.ip, port: intent.tunnels.port, mac: vtep.mac };
+    let name = match existing.filter(|link| link.kind == Some(kind)) {
+        Some(link) => link.name.clone(),
+        None => {
+            let name = format!("{}.vxlan{vni}", carrier.name);
+            if name.len() > MAX_NAME { format!("vxlan{vni}") } else { name }
+        }
+    };
+    // Ethernet 14, VXLAN 8, UDP 8, and IPv4's 20 or IPv6's 40.
+    let overhead = if vtep.ip.is_ipv4() { 50 } else { 70 };
+    let mtu = carrier.mtu.min(9_216).saturating_sub(overhead);
+    (name, LinkPlan { kind, alias: alias(network.name()), mtu })
+}
+
+fn alias(network: &str) -> String {
+    format!("{ALIAS_PREFIX}vxlan:{network}")
+}
+
+/// Other nodes that this one's tunnels can reach.
+fn remotes(intent: &Intent, local: IpAddr) -> Vec<Remote> {
+    let others = intent.nodes.iter().filter(|node| node.name() != intent.node.name);
+    others
+        .filter_map(|node| {
+            let vtep = node.vtep().ok().flatten().filter(|vtep| vtep.ip.is_ipv4() == local.is_ipv4())?;
+            Some(Remote { vtep, blocks: node.pod_cidrs().unwrap_or_default() })
+        })
+        .collect()
+}
+
+/// Each prefix once, with what of it no pod can have.
+fn areas(network: &Network, intent: &Intent) -> Vec<Area> {
+    let mut areas: Vec<(Area, Vec<ParsedRange>)> = Vec::new();
+    for subnet in &intent.subnets {
+        let Ok(range) = subnet.spec.range.parse() else { continue };
+        match areas.iter_mut().find(|(area, _)| area.prefix == range.cidr) {
+            Some((_, ranges)) => ranges.push(range),
+            None => {
+                let overlay = subnet.spec.network == network.name();
+                areas.push((Area { prefix: range.cidr, overlay, excluded: Vec::new() }, vec![range]));
+            }
+        }
+    }
+    let blocks: Vec<IpNet> = intent.nodes.iter().flat_map(|node| node.pod_cidrs()).flatten().collect();
+    areas
+        .into_iter()
+        .map(|(area, ranges)| {
+            // Without blocks each node says by `start` and `end` what it gives out itself: what lies outside is other nodes' pods.
+            let divided = blocks.iter().any(|block| area.prefix.contains(block));
+            let mut excluded: Vec<IpNet> = ranges
+                .iter()
+                .flat_map(|range| range.excluded.iter().chain(&range.gateway))
+                .map(|a| (*a).into())
+                .collect();
+            if divided {
+                excluded.extend(outside(&area.prefix, &ranges));
+            }
+            Area { excluded: IpNet::aggregate(&excluded), ..area }
+        })
+        .collect()
+}
+
+/// Addresses of a prefix that are of none of these ranges, as few prefixes as it takes. (The network's and the broadcast address
+/// are no machine's, and not among them.)
+fn outside(prefix: &IpNet, ranges: &[ParsedRange]) -> Vec<IpNet> {
+    let mut ranges: Vec<(u128, u128)> =
+        ranges.iter().map(|range| (number(range.first), number(range.last))).collect();
+    ranges.sort_unstable();
+    let ends = (number(prefix.network()), number(prefix.broadcast()));
+    let mut gaps = Vec::new();
+    let mut next = ends.0;
+    for (first, last) in ranges {
+        if first > next {
+            gaps.push((next, first - 1));
+        }
+        next = next.max(last.saturating_add(1));
+    }
+    if next <= ends.1 {
+        gaps.push((next, ends.1));
+    }
+    gaps.retain(|gap| ![(ends.0, ends.0), (ends.1, ends.1)].contains(gap));
+    gaps.into_iter().flat_map(|(first, last)| cover(first, last, prefix.addr().is_ipv4())).collect()
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
+    }
+}
+
+/// The prefixes that make up a range of addresses.
+fn cover(first: u128, last: u128, is_v4: bool) -> Vec<IpNet> {
+    match (u32::try_from(first), u32::try_from(last)) {
+        (Ok(first), Ok(last)) if is_v4 => {
+            Ipv4Subnets::new(Ipv4Addr::from(first), Ipv4Addr::from(last), 0).map(IpNet::V4).collect()
+        }
+        _ => Ipv6Subnets::new(Ipv6Addr::from(first), Ipv6Addr::from(last), 0).map(IpNet::V6).collect(),
+    }
+}
+
+/// What of a prefix is left without these.
+fn without(prefix: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
+    let is_v4 = prefix.addr().is_ipv4();
+    let mut holes: Vec<(u128, u128)> = holes
+        .iter()
+        .filter(|hole| prefix.contains(*hole))
+        .map(|hole| (number(hole.network()), number(hole.broadcast())))
+        .collect();
+    holes.sort_unstable();
+    let mut left = Vec::new();
+    let (mut next, last) = (number(prefix.network()), number(prefix.broadcast()));
+    for (first, end) in holes {
+        if first > next {
+            left.extend(cover(next, first - 1, is_v4));
+        }
+        // The hole may end where the address space does.
+        let Some(after) = end.checked_add(1) else { return left };
+        next = after;
+    }
+    if next <= last {
+        left.extend(cover(next, last, is_v4));
+    }
+    left
+}
+
+/// With an overlay here, excluded addresses are outside, and the nodes themselves inside: those answer through the tunnel.
+fn carve<'a>(plan: &mut Plan, areas: &[Area], vteps: impl Iterator<Item = &'a Vtep>) {
+    let nat = &mut plan.kernel.nat;
+    nat.inside = areas.iter().flat_map(|area| without(area.prefix, &area.excluded)).collect();
+    nat.inside.extend(vteps.flat_map(|vtep| &vtep.local).map(|address| IpNet::from(*address)));
+}
+
+/// What the tables have whichever nodes there are.
+fn route_areas(plan: &mut Plan, areas: &[Area], table: u32) {
+    // The way that pods of the node's BGP networks take, if this node has any.
+    let fabric = plan.served().find(|(network, _)| matches!(network.mode, Mode::Bgp | Mode::GlobalBgp));
+    let fabric = fabric.and_then(|(_, subnet)| subnet.table);
+    for area in areas {
+        let own_table = if area.overlay { OVERLAY_TABLE } else { table };
+        let rest = match (area.overlay, fabric) {
+            (true, _) => Some(RouteTarget::Blackhole),
+            (false, Some(fabric)) => {
+                let way_out = RouteKey::default_route(fabric, Family::of(&area.prefix));
+                plan.kernel.routes.get(&way_out).cloned()
+            }
+            (false, None) => None,
+        };
+        let carved = area.excluded.iter().map(|prefix| (*prefix, RouteTarget::Throw));
+        let rest = rest.map(|target| (area.prefix, target));
+        for (prefix, target) in carved.chain(rest) {
+            plan.kernel.routes.insert(RouteKey { table: own_table, prefix }, target);
+        }
+    }
+}
+
+/// This node's side of all tunnels.
+struct Tunnel {
+    index: u32,
+    own: Vtep,
+}
+
+impl Tunnel {
+    /// Everything that leads to another node.
+    fn lead_to(&self, remote: &Remote, areas: &[Area], table: u32, plan: &mut Plan) {
+        let vtep = &remote.vtep;
+        let ifindex = self.index;
+        plan.kernel.fdb.insert(FdbEntry { ifindex, mac: vtep.mac, vtep: vtep.ip });
+        for block in &remote.blocks {
+            let Some(area) = areas.iter().find(|area| area.prefix.contains(block)) else { continue };
+            let table = if area.overlay { OVERLAY_TABLE } else { table };
+            self.route(table, *block, vtep, plan);
+        }
+        for address in &vtep.local {
+            self.route(NODE_TABLE, IpNet::from(*address), vtep, plan);
+        }
+    }
+
+    fn route(&self, table: u32, prefix: IpNet, vtep: &Vtep, plan: &mut Plan) {
+        // An IPv4 VTEP is its own gateway for IPv4, so that a host without IPv6 can have an overlay.
+        let gateway = match (prefix, vtep.ip) {
+            (IpNet::V4(_), IpAddr::V4(_)) => vtep.ip,
+            _ => IpAddr::V6(vtep.link_local()),
+        };
+        let is_v4 = prefix.addr().is_ipv4();
+        let source = self.own.local.iter().find(|address| address.is_ipv4() == is_v4).copied();
+        let hop = Hop { onlink: gateway.is_ipv4(), source, ..Hop::by(gateway, self.index) };
+        plan.kernel.routes.insert(RouteKey { table, prefix }, RouteTarget::via(vec![hop]));
+        plan.kernel.neighbours.insert(Neighbour { ifindex: self.index, address: gateway, mac: vtep.mac });
+    }
+}

@@ -1,0 +1,190 @@
+//! NodeInfo: where a node is found as the end of a tunnel (VTEP, RFC 7348), and which pods' addresses are behind it.
+//!
+//! hybridnet's agent writes its own with the API server, and finds by the IPInstances which node has which address. In
+//! files there are no IPInstances: `config.podCIDRs`, Trunkline's own, says there which blocks of the subnets each node
+//! gives out, so that what one node's pods have follows from manifests alone and never from asking around.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::meta::{ObjectMeta, null_default};
+use super::value::{ValueError, parse_address, parse_mac};
+
+/// A node in the overlay: cluster-scoped, named as the node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeInfo {
+    /// `networking.alibaba.com/v1`.
+    pub api_version: String,
+    /// `NodeInfo`.
+    pub kind: String,
+    /// Its name is the node's.
+    pub metadata: ObjectMeta,
+    /// What is said of it.
+    #[serde(default)]
+    pub spec: NodeInfoSpec,
+    /// When it was written. Ignored in manifests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<NodeInfoStatus>,
+}
+
+/// What is said of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeInfoSpec {
+    /// Its end of the tunnels; none on a node that is in no overlay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vtep_info: Option<VtepInfo>,
+    /// Trunkline's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<NodeInfoConfig>,
+}
+
+/// The end of a tunnel as it was written; [`VtepInfo::parse`] makes addresses of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VtepInfo {
+    /// Where tunnelled packets are sent to: an address of the node.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub ip: String,
+    /// MAC of the node's VXLAN device; one that follows from `ip` unless said.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub mac: String,
+    /// Addresses of the node that overlay pods reach through the tunnel, besides `ip`.
+    #[serde(
+        default,
+        rename = "localIPs",
+        deserialize_with = "null_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub local_ips: Vec<String>,
+}
+
+/// Trunkline's own settings of a [`NodeInfo`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeInfoConfig {
+    /// Blocks of the subnets whose addresses this node gives out and no other does: other nodes send to them through the
+    /// tunnel, this node gives out nothing else of these subnets.
+    #[serde(
+        default,
+        rename = "podCIDRs",
+        deserialize_with = "null_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub pod_cidrs: Vec<String>,
+}
+
+/// What was seen of a [`NodeInfo`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeInfoStatus {
+    /// RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_timestamp: Option<String>,
+}
+
+/// The end of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vtep {
+    /// Where tunnelled packets are sent to.
+    pub ip: IpAddr,
+    /// MAC of the node's VXLAN device.
+    pub mac: [u8; 6],
+    /// Addresses of the node that overlay pods reach through the tunnel, `ip` first.
+    pub local: Vec<IpAddr>,
+}
+
+impl NodeInfo {
+    /// `metadata.name`: the node's.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// The node's end of the tunnels, if it has one.
+    pub fn vtep(&self) -> Result<Option<Vtep>, ValueError> {
+        self.spec.vtep_info.as_ref().filter(|info| !info.ip.is_empty()).map(VtepInfo::parse).transpose()
+    }
+
+    /// Blocks of the subnets that this node gives out.
+    pub fn pod_cidrs(&self) -> Result<Vec<IpNet>, ValueError> {
+        let texts = self.spec.config.iter().flat_map(|config| &config.pod_cidrs);
+        texts.map(|text| parse_prefix(text)).collect()
+    }
+}
+
+impl VtepInfo {
+    /// The addresses.
+    pub fn parse(&self) -> Result<Vtep, ValueError> {
+        let ip = parse_address(&self.ip)?;
+        let mac = if self.mac.is_empty() { Vtep::default_mac(ip) } else { parse_mac(&self.mac)? };
+        let mut local = vec![ip];
+        for text in &self.local_ips {
+            let address = parse_address(text)?;
+            if !local.contains(&address) {
+                local.push(address);
+            }
+        }
+        Ok(Vtep { ip, mac, local })
+    }
+}
+
+impl Vtep {
+    /// The MAC of a VTEP that says none. Every node computes the same of the address that all of them know: for IPv4 no two
+    /// are alike, of IPv6 it is a hash of 40 bits.
+    pub fn default_mac(ip: IpAddr) -> [u8; 6] {
+        match ip {
+            IpAddr::V4(ip) => {
+                let [a, b, c, d] = ip.octets();
+                [0x02, 0x12, a, b, c, d]
+            }
+            IpAddr::V6(ip) => {
+                // FNV-1a, 64 bits, folded.
+                let hash = ip.octets().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, octet| {
+                    (hash ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3)
+                });
+                let [.., a, b, c, d, e] = (hash ^ (hash >> 40)).to_be_bytes();
+                [0x06, a, b, c, d, e]
+            }
+        }
+    }
+
+    /// The link-local address that follows from its MAC (EUI-64, RFC 4291 appendix A).
+    pub fn link_local(&self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.mac;
+        let group = |high, low| u16::from_be_bytes([high, low]);
+        Ipv6Addr::new(0xfe80, 0, 0, 0, group(a ^ 2, b), group(c, 0xff), group(0xfe, d), group(e, f))
+    }
+}
+
+fn parse_prefix(text: &str) -> Result<IpNet, ValueError> {
+    text.parse().map_err(|_| ValueError {
+        value: text.to_owned(),
+        expected: "a prefix with its length, such as 10.200.1.0/24 or 2001:db8:200:1::/112",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_of_a_vtep_follows_from_its_address() {
+        let info = VtepInfo { ip: "10.1.2.3".to_owned(), ..VtepInfo::default() };
+        let vtep = info.parse().unwrap();
+        assert_eq!(vtep.mac, [2, 0x12, 10, 1, 2, 3]);
+        assert_eq!(vtep.local, [vtep.ip]);
+        assert_eq!(vtep.link_local().to_string(), "fe80::12:aff:fe01:203");
+        let v6 = |text: &str| Vtep::default_mac(text.parse().unwrap());
+        assert_ne!(v6("2001:db8::1"), v6("2001:db8::2"));
+        assert_eq!(v6("2001:db8::1")[0], 6, "local, of a single interface");
+
+        let mac = "02:00:5e:00:00:01".to_owned();
+        let said = VtepInfo { mac, local_ips: vec!["10.1.2.3".into(), "2001:db8::7".into()], ..info };
+        let vtep = said.parse().unwrap();
+        assert_eq!(vtep.mac, [2, 0, 0x5e, 0, 0, 1]);
+        assert_eq!(vtep.local.len(), 2);
+    }
+}
