@@ -45,8 +45,6 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         subnets: Default::default(),
         refused_subnets: Default::default(),
         mtu: None,
-        device: None,
-        waiting: None,
         refused: None,
     };
     let plan = Plan { networks: [("net".to_owned(), network)].into(), ..Plan::default() };

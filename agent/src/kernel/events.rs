@@ -4,7 +4,8 @@
 //! Two filters keep a busy host from waking the agent, both as a socket filter in the kernel, so that what is not wanted does not even fill the
 //! buffer: what the owner's own requests cause (100,000 learned routes are 100,000 notifications), and other people's
 //! routes (a routing daemon's full table), except where one replaces another, which might be ours, and default routes, of which the link is
-//! the one that VLANs are expected on.
+//! the one that VLANs are expected on; and other people's neighbours, except where one goes, which might be ours, and where it is in a
+//! forwarding database.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -37,8 +38,9 @@ pub(super) enum Heard {
 /// `NFNLGRP_NFTABLES`: every change of the nftables rule set.
 const NFTABLES: u32 = 7;
 
-const GROUPS: [u32; 7] = [
+const GROUPS: [u32; 8] = [
     libc::RTNLGRP_LINK,
+    libc::RTNLGRP_NEIGH,
     libc::RTNLGRP_IPV4_IFADDR,
     libc::RTNLGRP_IPV6_IFADDR,
     libc::RTNLGRP_IPV4_ROUTE,
@@ -101,9 +103,10 @@ impl AsRawFd for Events {
     }
 }
 
-/// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12) and `rtmsg` (destination length 16 + 1, protocol 16 + 5); BPF
+/// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12) and `rtmsg` (destination length 16 + 1, protocol 16 + 5),
+/// and of `ndmsg` (family 16); BPF
 /// loads in network order, so that host-order constants are swapped here.
-fn filter(own_port: u32) -> [SockFilter; 13] {
+fn filter(own_port: u32) -> [SockFilter; 16] {
     let half = |value: u16| u32::from(value.to_be());
     [
         bpf::load_word(12),

@@ -83,8 +83,7 @@ impl Bed<'_> {
 
     /// Likewise of another node.
     pub(super) fn manifest_of(&self, node: &str, file: &str) -> Manifest {
-        let path = self.fabric.file(&format!("{}/{node}/manifests/{file}", self.fabric.topology.name));
-        Manifest { path }
+        Manifest::at(self.fabric.file(&format!("{}/{node}/manifests/{file}", self.fabric.topology.name)))
     }
 
     /// The peer with this address, as the operator sees it.
@@ -190,6 +189,10 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
+    pub(super) fn at(path: PathBuf) -> Manifest {
+        Manifest { path }
+    }
+
     pub(super) fn read(&self) -> Result<String> {
         std::fs::read_to_string(&self.path).with_context(|| self.path.display().to_string())
     }

@@ -13,6 +13,7 @@ mod extras;
 mod fabrics;
 mod faults;
 mod flaps;
+mod hybrid;
 mod hybrid_vlan;
 mod interop;
 mod l2;
@@ -90,6 +91,7 @@ fn all() -> Vec<&'static Test> {
         unnumbered::TESTS,
         interop::TESTS,
         flaps::TESTS,
+        hybrid::TESTS,
         crash::TESTS,
         l2::kernel::TESTS,
     ];

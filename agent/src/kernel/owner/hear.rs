@@ -7,7 +7,8 @@ use ipnet::IpNet;
 use super::super::events::Events;
 use super::super::nat;
 use super::super::netlink::Batch;
-use super::super::netlink::objects::{self, PROTOCOL};
+use super::super::netlink::objects::{self, NeighbourEntry, PROTOCOL};
+use super::super::netlink::vxlan;
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Request};
 use crate::plan::{RouteKey, RouteTarget};
@@ -21,6 +22,9 @@ enum Notice {
     /// An own route was deleted, or one was replaced.
     Route(objects::RouteInfo),
     RuleGone(objects::RuleInfo),
+    NeighbourGone(objects::NeighbourInfo),
+    /// A forwarding entry of this link came or went.
+    Forwarding(u32),
 }
 
 impl Owner {
@@ -40,11 +44,32 @@ impl Owner {
                     objects::read_route(message.body).map(Notice::Route)
                 }
                 libc::RTM_DELRULE => objects::read_rule(message.body).map(Notice::RuleGone),
+                libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => match vxlan::read_fdb(message.body) {
+                    Some(entry) => Some(Notice::Forwarding(entry.ifindex)),
+                    None if message.kind == libc::RTM_DELNEIGH => {
+                        objects::read_neighbour(message.body).map(Notice::NeighbourGone)
+                    }
+                    None => None,
+                },
                 _ => None,
             })
             .collect();
+        let mut forwarding = false;
         for notice in notices {
             let result = match notice {
+                Notice::Forwarding(index) => {
+                    // Own changes are told too, and found right.
+                    forwarding |= self
+                        .topology
+                        .links
+                        .get(&index)
+                        .is_some_and(|link| self.topology.is_planned(&link.info));
+                    Ok(())
+                }
+                Notice::NeighbourGone(neighbour) => {
+                    self.hear_neighbour_gone(&neighbour);
+                    Ok(())
+                }
                 Notice::Link(info) => match self.as_it_is_now(info) {
                     Some(info) => self.hear_link(info),
                     None => Ok(()),
@@ -66,6 +91,33 @@ impl Owner {
             if let Err(error) = result.and_then(|()| self.flush().map(|_| ())) {
                 self.fault(error.to_string());
             }
+        }
+        if forwarding {
+            self.mend_forwarding();
+        }
+    }
+
+    /// A permanent neighbour is gone. With its link that is as it should be, and likewise when it is not wanted any more: the kernel does not
+    /// say whose request it was.
+    fn hear_neighbour_gone(&mut self, gone: &objects::NeighbourInfo) {
+        let NeighbourEntry::Permanent(neighbour) = gone.entry else { return };
+        let by_plan = self.plan.neighbours.contains(&neighbour);
+        let wanted = by_plan || self.pods.values().any(|pod| pod.neighbours.contains(&neighbour));
+        if wanted && self.is_up_now(neighbour.ifindex) == Some(true) {
+            tracing::info!(address = %neighbour.address, "a neighbour was deleted by others: back");
+            self.repairs += 1;
+            self.put_neighbour(&neighbour);
+        }
+    }
+
+    fn mend_forwarding(&mut self) {
+        match self.settle_fdb() {
+            Ok(0) => {}
+            Ok(changed) => {
+                tracing::info!(entries = changed, "forwarding entries were changed by others: back");
+                self.repairs += changed as u64;
+            }
+            Err(error) => self.fault(error.to_string()),
         }
     }
 
