@@ -104,22 +104,24 @@ impl AsRawFd for Events {
 }
 
 /// The socket filter, in classic BPF. Offsets are those of `nlmsghdr` (type 4, flags 6, port 12) and `rtmsg` (destination length 16 + 1, protocol 16 + 5),
-/// and of `ndmsg` (family 16); BPF
-/// loads in network order, so that host-order constants are swapped here.
+/// and of `ndmsg` (family 16); BPF loads in network order, so that host-order constants are swapped here.
 fn filter(own_port: u32) -> [SockFilter; 16] {
     let half = |value: u16| u32::from(value.to_be());
     [
         bpf::load_word(12),
-        bpf::equal(own_port.to_be(), 10, 0), // own: drop
+        bpf::equal(own_port.to_be(), 13, 0), // own: drop
         bpf::load_half(4),
         bpf::equal(half(libc::RTM_DELROUTE), 3, 0), // to the length
-        bpf::equal(half(libc::RTM_NEWROUTE), 0, 6), // no route: keep
+        bpf::equal(half(libc::RTM_NEWROUTE), 0, 6), // no route: to the neighbours
         bpf::load_half(6),
-        bpf::any_bit(half(libc::NLM_F_REPLACE as u16), 4, 0),
+        bpf::any_bit(half(libc::NLM_F_REPLACE as u16), 7, 0),
         bpf::load_octet(17),
-        bpf::equal(0, 2, 0), // a default route: keep
+        bpf::equal(0, 5, 0), // a default route: keep
         bpf::load_octet(21),
-        bpf::equal(u32::from(PROTOCOL), 0, 1),
+        bpf::equal(u32::from(PROTOCOL), 3, 4),
+        bpf::equal(half(libc::RTM_NEWNEIGH), 0, 2), // no neighbour that came or changed: keep
+        bpf::load_octet(16),
+        bpf::equal(libc::AF_BRIDGE as u32, 0, 1),
         bpf::KEEP,
         bpf::DROP,
     ]

@@ -23,7 +23,7 @@ mod subnet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::resources::{Network, NetworkMode, NodeInfo, Subnet};
+use crate::resources::{Network, NodeInfo, Subnet};
 
 /// Something in a resource that is wrong. Displayed: `Network rack1: spec.config.bgpPeers[1].asn: 0 is …: write …`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -360,9 +360,7 @@ fn leads(host: &Host) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
     );
     Ok((
         lines(format!("bridge fdb show dev {DEVICE}"))?,
-        lines(format!(
-            "ip neigh show dev {DEVICE} nud permanent; ip -6 neigh show dev {DEVICE} nud permanent"
-        ))?,
+        lines(format!("ip neigh show dev {DEVICE} nud permanent"))?,
         lines(routes)?,
     ))
 }

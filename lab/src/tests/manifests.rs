@@ -37,7 +37,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "manifests/unsupported",
-        about: "what is not built yet is refused by name",
+        about: "what is not supported is refused by name",
         run: unsupported,
     },
 ];
@@ -389,18 +389,18 @@ fn subnet_edit(context: &Context) -> Result<Verdict> {
 fn unsupported(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         bed.established()?;
-        let manifest = bed.manifest("networks.yaml");
-        let overlay = "---\napiVersion: networking.alibaba.com/v1\nkind: Network\nmetadata:\n  name: overlay\nspec:\n  type: \
-                       Overlay\n  mode: VXLAN\n  netID: 100\n";
-        manifest.write(&format!("{}{overlay}", manifest.read()?))?;
-        let reason = wait_for("the overlay network to be refused by name", PATIENCE, || {
+        let manifest = bed.manifest("subnets.yaml");
+        let reserved = "---\napiVersion: networking.alibaba.com/v1\nkind: Subnet\nmetadata:\n  name: reserved\nspec:\n  network: \
+                        rack1\n  range:\n    version: \"4\"\n    cidr: 10.199.0.0/24\n  config:\n    gatewayType: l3\n";
+        manifest.write(&format!("{}{reserved}", manifest.read()?))?;
+        let reason = wait_for("the subnet to be refused by name", PATIENCE, || {
             let status = client::status(bed.node()?)?;
-            let found = status.networks.iter().find(|n| n.name == "overlay").cloned();
-            let reason = found.and_then(|n| n.refused);
+            let mut subnets = status.networks.iter().flat_map(|n| &n.subnets);
+            let reason = subnets.find(|s| s.name == "reserved").and_then(|s| s.refused.clone());
             Ok(reason.map_or(Seen::NotYet(format!("{:?}", status.networks)), Seen::Yes))
         })?;
-        ensure!(reason.contains("VXLAN"), "the reason does not name the mode: {reason}");
-        let (_, attached) = bed.attached("beside", "rack1").context("a pod of the supported network")?;
+        ensure!(reason.contains("gatewayType"), "the reason does not name the field: {reason}");
+        let (_, attached) = bed.attached("beside", "rack1").context("a pod of the other subnets")?;
         ensure!(attached.addresses.len() == 2, "{:?}", attached.addresses);
         passed(reason)
     })

@@ -121,7 +121,7 @@ pub fn read_found(body: &[u8]) -> Option<Found> {
         _ => return None,
     };
     let (mut table, mut destination, mut source) = (u32::from(header.table), unspecified, None);
-    let (mut hop, mut hops) = (Hop { gateway: None, ifindex: None, onlink: false }, Vec::new());
+    let (mut hop, mut hops) = (Hop { gateway: None, ifindex: None, onlink: false, source: None }, Vec::new());
     const WANTED: &[u16] = &[
         libc::RTA_TABLE,
         libc::RTA_DST,
@@ -139,7 +139,7 @@ pub fn read_found(body: &[u8]) -> Option<Found> {
             RouteAttribute::Destination(address) => destination = ip(&address)?,
             RouteAttribute::PrefSource(address) => source = ip(&address),
             RouteAttribute::MultiPath(paths) => hops.extend(paths.iter().map(|path| {
-                let mut hop = Hop { gateway: None, ifindex: Some(path.interface_index), onlink: false };
+                let mut hop = Hop::link(path.interface_index);
                 path.attributes.iter().for_each(|attribute| hop.take(attribute));
                 hop
             })),
