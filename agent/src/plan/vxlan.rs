@@ -67,7 +67,9 @@ pub(super) fn plan(
 
     let is_tunnel = |link: &&Link| link.own && matches!(link.kind, Some(LinkKind::Vxlan { .. }));
     let existing = host.links.iter().find(is_tunnel);
-    let (found, missing) = match end(intent, host) {
+    let end = end(intent, host);
+    let end_link = end.as_ref().ok().map(|(_, carrier)| carrier.name.clone());
+    let (found, missing) = match end {
         Ok((vtep, carrier)) => (Some(device(network, intent, &vtep, carrier, existing)), None),
         // What is there stays until the address is back: pods have it.
         Err(reason) => {
@@ -77,9 +79,9 @@ pub(super) fn plan(
             (keep, Some(reason))
         }
     };
+    let parent = end_link.unwrap_or_default();
     let Some((device, link)) = found else {
-        let fault = missing.unwrap_or_default();
-        return planned.lead_by(&SubnetDevice { name: String::new(), ifindex: None, fault: Some(fault) });
+        return planned.lead_by(&SubnetDevice { name: String::new(), parent, ifindex: None, fault: missing });
     };
     let LinkKind::Vxlan { local, .. } = link.kind else { return };
     planned.mtu = Some(link.mtu);
@@ -87,7 +89,7 @@ pub(super) fn plan(
         |known: &&Link| known.own && known.up && known.name == device && known.kind == Some(link.kind);
     let index = host.links.iter().find(is_it).map(|known| known.index);
     let fault = missing.or_else(|| host.link_faults.get(&device).cloned());
-    planned.lead_by(&SubnetDevice { name: device.clone(), ifindex: index, fault });
+    planned.lead_by(&SubnetDevice { name: device.clone(), parent, ifindex: index, fault });
     plan.kernel.links.insert(device.clone(), link);
 
     let own = intent.own_info().and_then(|node| node.vtep().ok().flatten());

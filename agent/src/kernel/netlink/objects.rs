@@ -589,6 +589,22 @@ pub enum NeighbourEntry {
     Proxy(Proxy),
 }
 
+/// Reads the link and the address of an RTM_NEWNEIGH or RTM_DELNEIGH, in whatever state the entry is.
+pub fn read_neighbour_address(body: &[u8]) -> Option<(u32, IpAddr)> {
+    let header = NeighbourHeader::parse(body).ok()?;
+    let read = |nla: &_| NeighbourAttribute::parse_with_param(nla, header.family);
+    let mut found = attributes(&body[header.buffer_len()..], &[libc::NDA_DST], read);
+    match found.next()? {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
+            Some((header.ifindex, address.into()))
+        }
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => {
+            Some((header.ifindex, address.into()))
+        }
+        _ => None,
+    }
+}
+
 /// Reads an RTM_NEWNEIGH: permanent ones and proxies only.
 pub fn read_neighbour(body: &[u8]) -> Option<NeighbourInfo> {
     let header = NeighbourHeader::parse(body).ok()?;

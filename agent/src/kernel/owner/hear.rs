@@ -1,5 +1,6 @@
 //! What the owner does about notifications: it looks after the one object that each names.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -7,7 +8,7 @@ use ipnet::IpNet;
 use super::super::events::Events;
 use super::super::nat;
 use super::super::netlink::Batch;
-use super::super::netlink::objects::{self, NeighbourEntry, PROTOCOL};
+use super::super::netlink::objects::{self, PROTOCOL};
 use super::super::netlink::vxlan;
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Request};
@@ -22,7 +23,7 @@ enum Notice {
     /// An own route was deleted, or one was replaced.
     Route(objects::RouteInfo),
     RuleGone(objects::RuleInfo),
-    NeighbourGone(objects::NeighbourInfo),
+    NeighbourGone(u32, IpAddr),
     /// A forwarding entry of this link came or went.
     Forwarding(u32),
 }
@@ -47,7 +48,8 @@ impl Owner {
                 libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => match vxlan::read_fdb(message.body) {
                     Some(entry) => Some(Notice::Forwarding(entry.ifindex)),
                     None if message.kind == libc::RTM_DELNEIGH => {
-                        objects::read_neighbour(message.body).map(Notice::NeighbourGone)
+                        objects::read_neighbour_address(message.body)
+                            .map(|(index, address)| Notice::NeighbourGone(index, address))
                     }
                     None => None,
                 },
@@ -66,8 +68,8 @@ impl Owner {
                         .is_some_and(|link| self.topology.is_planned(&link.info));
                     Ok(())
                 }
-                Notice::NeighbourGone(neighbour) => {
-                    self.hear_neighbour_gone(&neighbour);
+                Notice::NeighbourGone(index, address) => {
+                    self.hear_neighbour_gone(index, address);
                     Ok(())
                 }
                 Notice::Link(info) => match self.as_it_is_now(info) {
@@ -97,14 +99,18 @@ impl Owner {
         }
     }
 
-    /// A permanent neighbour is gone. With its link that is as it should be, and likewise when it is not wanted any more: the kernel does not
-    /// say whose request it was.
-    fn hear_neighbour_gone(&mut self, gone: &objects::NeighbourInfo) {
-        let NeighbourEntry::Permanent(neighbour) = gone.entry else { return };
-        let by_plan = self.plan.neighbours.contains(&neighbour);
-        let wanted = by_plan || self.pods.values().any(|pod| pod.neighbours.contains(&neighbour));
-        if wanted && self.is_up_now(neighbour.ifindex) == Some(true) {
-            tracing::info!(address = %neighbour.address, "a neighbour was deleted by others: back");
+    /// A neighbour is gone. With its link that is as it should be, and likewise when it is not wanted any more: the kernel does not say
+    /// whose request it was.
+    fn hear_neighbour_gone(&mut self, index: u32, address: IpAddr) {
+        let of_pod = self.pod_names.get(&index).and_then(|name| self.pods.get(name));
+        let mut wanted = of_pod.map_or(&self.plan.neighbours, |pod| &pod.neighbours).iter();
+        let Some(neighbour) =
+            wanted.find(|wanted| (wanted.ifindex, wanted.address) == (index, address)).copied()
+        else {
+            return;
+        };
+        if self.is_up_now(index) == Some(true) {
+            tracing::info!(%address, "a neighbour was deleted by others: back");
             self.repairs += 1;
             self.put_neighbour(&neighbour);
         }

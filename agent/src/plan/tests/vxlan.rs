@@ -54,7 +54,12 @@ fn the_device_comes_first_and_then_what_leads_over_it() {
     assert_eq!((planned.alias.as_str(), planned.mtu), ("trunkline:vxlan:overlay", 1504 - 50));
     let overlay = &first.networks["overlay"];
     let device = |plan: &Plan| plan.networks["overlay"].subnets["o4"].device.clone().unwrap();
-    let not_yet = SubnetDevice { name: "mgmt.vxlan100".to_owned(), ifindex: None, fault: None };
+    let not_yet = SubnetDevice {
+        name: "mgmt.vxlan100".to_owned(),
+        parent: "mgmt".to_owned(),
+        ifindex: None,
+        fault: None,
+    };
     assert_eq!((device(&first), overlay.mtu), (not_yet, Some(1454)));
     assert!(first.kernel.fdb.is_empty() && first.kernel.neighbours.is_empty());
 
