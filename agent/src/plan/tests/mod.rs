@@ -469,16 +469,14 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
 
 #[test]
 fn what_cannot_be_served_is_refused_by_name() {
-    let vxlan = network("vxlan", "Overlay/VXLAN", serde_json::json!({"netID": 7}));
     let global = network("global", "GlobalBGP/GlobalBGP", serde_json::json!({}));
     let elsewhere = {
         let mut network = bgp("elsewhere", 65100, two_tors());
         network.spec.node_selector = [("rack".to_owned(), "2".to_owned())].into();
         network
     };
-    let planned = plan(&intent(vec![vxlan, global, elsewhere], Vec::new()), &host(Vec::new())).unwrap();
+    let planned = plan(&intent(vec![global, elsewhere], Vec::new()), &host(Vec::new())).unwrap();
     assert!(planned.bgp.is_none() && planned.kernel == KernelPlan::default(), "nothing is done for them");
-    assert!(planned.networks["vxlan"].refused.as_ref().unwrap().contains("VXLAN is not supported"));
     assert!(planned.networks["global"].refused.as_ref().unwrap().contains("needs an Underlay network"));
     assert!(!planned.networks.contains_key("elsewhere"));
 
