@@ -80,11 +80,10 @@ impl Link {
         let number = watches.next;
         watches.next += 1;
         watches.open.insert(number, (addresses, says));
+        let filtered = self.shared.listen_for(&watches);
+        drop(watches);
         let watch = Watch { link: Arc::clone(self), number, heard };
-        self.shared.listen_for(&watches).map(|()| {
-            drop(watches);
-            watch
-        })
+        filtered.map(|()| watch)
     }
 
     /// Sends a frame.
