@@ -5,6 +5,7 @@
 //!   rules, route, neighbour ──pair──► iif tl…: rules, route, neighbour ──► out, or into another pod, or the node itself
 //!           └── IPVLAN slave ──► straight onto the link below
 //!                                         ◄── iif of the way out: rules, route ── the way back
+//!                                       out by a VXLAN device: its forwarding entry ──► the tunnel's own packet, looked up likewise
 //! ```
 //!
 //! **Nothing is derived from the plan**: a rule or route that somebody else put there, a neighbour that does not answer and a strict reverse
@@ -24,8 +25,9 @@ use trunkline_bgp::types::Family;
 use crate::attach::device::{DeviceError, Step as _};
 use crate::kernel::netlink::lookup::{self, Found, Match, Packet, kind_name};
 use crate::kernel::netlink::objects::{self, LinkInfo};
+use crate::kernel::netlink::vxlan::{self, VxlanInfo};
 use crate::kernel::netlink::{Batch, Connection, Outcome, Refusal};
-use crate::plan::Hop;
+use crate::plan::{Hop, LinkKind};
 use crate::pods::show_mac;
 
 const STEP: &str = "follow the packet";
@@ -102,6 +104,9 @@ pub fn walk(host: &mut Connection, pod: &mut Connection, question: &Question) ->
             (None, None) => format!("out by {} to {destination} itself", link.name),
         },
     };
+    if let Some(outer) = way.link.as_ref().and_then(|link| link.vxlan.as_ref()).zip(way.vtep).map(outer) {
+        walk.forth.push(node.look_up(&outer, None)?.0);
+    }
     // What is for the node itself is answered from there; the rest comes back as it went.
     let back_by = way.link.filter(|_| way.kind != RouteType::Local);
     if let Some(source) = walk.source
@@ -125,10 +130,17 @@ struct Side<'a> {
     question: &'a Question,
 }
 
+/// The packet that carries one through a tunnel.
+fn outer((device, vtep): (&VxlanInfo, IpAddr)) -> Packet {
+    Packet { destination: vtep, source: Some(device.local), iif: None }
+}
+
 /// How a packet goes on.
 struct Way {
     kind: RouteType,
     gateway: Option<IpAddr>,
+    /// The tunnel's other end.
+    vtep: Option<IpAddr>,
     /// None of a route that leads nowhere.
     link: Option<LinkInfo>,
 }
@@ -154,6 +166,8 @@ impl Side<'_> {
         let mut stage = Stage {
             place: self.place.to_owned(),
             interface: iif.map(str::to_owned),
+            source: packet.source,
+            destination: packet.destination,
             rules: self.rules(packet, iif, table)?,
             route: None,
             refused,
@@ -161,11 +175,14 @@ impl Side<'_> {
         let (Some(route), Some(taken)) = (route, taken) else { return Ok((stage, None)) };
         let taken_hop = taken.hops.first().copied();
         let leads_on = taken.kind == RouteType::Unicast;
-        let mut hops = Vec::new();
+        let (mut hops, mut vtep) = (Vec::new(), None);
         for hop in route.hops.iter().filter(|_| leads_on) {
             let same = |taken: Hop| (taken.ifindex, taken.gateway) == (hop.ifindex, hop.gateway);
             let is_taken = route.hops.len() == 1 || taken_hop.is_some_and(same);
-            hops.extend(self.hop(hop, packet.destination, is_taken)?);
+            if let Some((hop, to)) = self.hop(hop, packet.destination, is_taken)? {
+                hops.push(hop);
+                vtep = to.filter(|_| is_taken).or(vtep);
+            }
         }
         stage.route =
             Some(WalkRoute { prefix: route.prefix, table: route.table, kind: kind_name(taken.kind), hops });
@@ -177,7 +194,7 @@ impl Side<'_> {
             None => None,
         };
         let gateway = taken_hop.and_then(|hop| hop.gateway);
-        Ok((stage, Some(Way { kind: taken.kind, gateway, link })))
+        Ok((stage, Some(Way { kind: taken.kind, gateway, vtep, link })))
     }
 
     /// The rules up to the one that led to `table`; all of them where none did.
@@ -209,31 +226,47 @@ impl Side<'_> {
         Ok(rules)
     }
 
-    fn hop(&mut self, hop: &Hop, destination: IpAddr, taken: bool) -> Result<Option<WalkHop>, DeviceError> {
+    /// A next hop, and the other end of the tunnel that it is in.
+    fn hop(
+        &mut self,
+        hop: &Hop,
+        destination: IpAddr,
+        taken: bool,
+    ) -> Result<Option<(WalkHop, Option<IpAddr>)>, DeviceError> {
         let Some(index) = hop.ifindex else { return Ok(None) };
         let Some(link) = self.link(index)? else { return Ok(None) };
         let mut batch = Batch::new();
         batch.get_neighbour(index, hop.gateway.unwrap_or(destination));
         let outcome = self.connection.run(&mut batch).step(STEP)?;
         let neighbour = outcome.replies.iter().find_map(|(_, _, body)| lookup::read_neighbour_state(body));
-        let about = match (link.kind.as_deref(), link.vlan_id, link.peer) {
-            (Some("vlan"), Some(id), Some(parent)) => {
+        let mac = neighbour.and_then(|(mac, _)| mac);
+        let mut vtep = None;
+        let about = match link.planned_kind() {
+            Some(LinkKind::Vlan { parent, id }) => {
                 let parent = self.link(parent)?.map_or_else(|| "?".to_owned(), |parent| parent.name);
                 Some(format!("VLAN {id} of {parent}"))
             }
-            (Some("veth") | None, ..) => None,
-            (Some(kind), ..) => Some(kind.to_owned()),
+            Some(LinkKind::Vxlan { vni, .. }) => {
+                let entries = |batch: &mut Batch| batch.dump_fdb(index);
+                let entries = self.connection.list(entries, vxlan::read_fdb).step(STEP)?;
+                vtep = entries.iter().find(|entry| Some(entry.mac) == mac).map(|entry| entry.vtep);
+                let to =
+                    vtep.map_or_else(|| ", no forwarding entry".to_owned(), |vtep| format!(" to {vtep}"));
+                Some(format!("VXLAN {vni}{to}"))
+            }
+            None => link.kind.clone().filter(|kind| kind != "veth"),
         };
-        Ok(Some(WalkHop {
+        let hop = WalkHop {
             gateway: hop.gateway,
             pod: self.question.pods.get(&link.name).filter(|_| self.place == "node").cloned(),
             link: about,
             mtu: link.mtu,
-            mac: neighbour.and_then(|(mac, _)| mac).map(|mac| show_mac(&mac)),
+            mac: mac.map(|mac| show_mac(&mac)),
             neighbour: neighbour.map(|(_, state)| state.to_owned()),
             interface: link.name,
             taken,
-        }))
+        };
+        Ok(Some((hop, vtep)))
     }
 
     fn link(&mut self, index: u32) -> Result<Option<LinkInfo>, DeviceError> {

@@ -19,7 +19,7 @@ use trunkline_agent::plan::{
 };
 use trunkline_agent::walk::{Question, walk};
 use trunkline_api::attach::{Bandwidth, RateLimit};
-use trunkline_api::control::Stage;
+use trunkline_api::control::{Stage, Walk};
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::types::{Family, FamilySet};
 
@@ -589,6 +589,23 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
         assert_eq!((hops.len(), hops.iter().filter(|hop| hop.taken).count()), (2, 1), "{hops:?}");
         assert!(hops.iter().any(|hop| hop.neighbour.is_none()), "nobody has spoken to 192.0.3.9: {hops:?}");
 
+        // Through a tunnel: whose other end is its forwarding entry's, and how its own packet goes.
+        ip("link add vx9 address 02:00:00:00:00:09 type vxlan id 9 local 192.0.3.2 dstport 8472 nolearning");
+        ip("link set vx9 up");
+        ip("route add 10.9.0.0/16 via 10.9.0.1 dev vx9 onlink table 10000");
+        ip("neigh add 10.9.0.1 lladdr 02:00:00:00:00:0a dev vx9 nud permanent");
+        let lost = walk("10.9.0.7");
+        let link = |walk: &Walk| walk.forth[1].route.as_ref().unwrap().hops[0].link.clone();
+        assert_eq!((link(&lost).as_deref(), lost.forth.len()), (Some("VXLAN 9, no forwarding entry"), 2));
+        run("bridge", "fdb add 02:00:00:00:00:0a dev vx9 dst 192.0.3.1");
+        let tunnelled = walk("10.9.0.7");
+        assert_eq!(link(&tunnelled).as_deref(), Some("VXLAN 9 to 192.0.3.1"));
+        let [.., outer] = &tunnelled.forth[..] else { panic!("{tunnelled:?}") };
+        assert_eq!(outer.source, Some("192.0.3.2".parse().unwrap()));
+        assert_eq!(outer.destination, "192.0.3.1".parse::<IpAddr>().unwrap());
+        assert_eq!(outer.route.as_ref().unwrap().hops[0].interface, "up0");
+        assert_eq!(tunnelled.end, "out by vx9 to 10.9.0.1");
+
         // What ends it is said.
         ip("route add blackhole 203.0.113.0/24 table 10000");
         let dropped = walk("203.0.113.1");
@@ -603,8 +620,12 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
 }
 
 fn tc(arguments: &str) -> String {
-    let output = Command::new("tc").args(arguments.split_whitespace()).output().unwrap();
-    assert!(output.status.success(), "tc {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    run("tc", arguments)
+}
+
+fn run(program: &str, arguments: &str) -> String {
+    let output = Command::new(program).args(arguments.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 

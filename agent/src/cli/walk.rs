@@ -12,7 +12,11 @@ pub fn walk(walk: &Walk) -> String {
     let from = walk.source.map_or_else(|| "no address".to_owned(), |source| source.to_string());
     let mut text = format!("from {from} to {}\n", walk.destination);
     for part in &walk.forth {
-        stage(&mut text, "", part, true);
+        let lead = match part.destination == walk.destination {
+            true => String::new(),
+            false => format!("in a tunnel to {}, ", part.destination),
+        };
+        stage(&mut text, &lead, part, true);
     }
     let _ = writeln!(text, "\n→ {}", walk.end);
     if walk.masqueraded {
@@ -103,6 +107,8 @@ mod tests {
                 Stage {
                     place: "pod".to_owned(),
                     interface: None,
+                    source: Some("10.201.0.2".parse().unwrap()),
+                    destination: "192.0.2.10".parse().unwrap(),
                     rules: vec![rule(32_766, "from all lookup main", "decides")],
                     route: Some(WalkRoute {
                         prefix: "0.0.0.0/0".parse().unwrap(),
@@ -120,6 +126,8 @@ mod tests {
                 Stage {
                     place: "node".to_owned(),
                     interface: Some("tl0123456789ab".to_owned()),
+                    source: Some("10.201.0.2".parse().unwrap()),
+                    destination: "192.0.2.10".parse().unwrap(),
                     rules: vec![
                         rule(1000, "from all lookup 39999", "no route"),
                         rule(1100, "from 10.201.0.0/24 lookup 10000", "decides"),
@@ -141,6 +149,8 @@ mod tests {
             back: vec![Stage {
                 place: "node".to_owned(),
                 interface: Some("eth1".to_owned()),
+                source: Some("192.0.2.10".parse().unwrap()),
+                destination: "10.201.0.2".parse().unwrap(),
                 rules: Vec::new(),
                 route: None,
                 refused: Some("there is no route".to_owned()),

@@ -34,6 +34,10 @@ pub struct Stage {
     pub place: String,
     /// The interface that it came in by; none where it begins.
     pub interface: Option<String>,
+    /// Its source here: that of the walk, or of the tunnel that carries it, or on the way back the walk's destination.
+    pub source: Option<IpAddr>,
+    /// Its destination here.
+    pub destination: IpAddr,
     /// The rules up to the one that decides, in the kernel's order.
     pub rules: Vec<WalkRule>,
     /// The route; none if the kernel refuses.
