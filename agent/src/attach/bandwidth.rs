@@ -4,8 +4,8 @@
 //! and is led over an `ifb` device with the same kind of queue ([`tc`](crate::kernel::netlink::tc) says why), which shows its packets to the rest of the host as
 //! having come by the pair: policy rules, reverse path and captures see no difference.
 //!
-//! Where the request says no burst it is what the rate carries in [`BURST_TIME`], and no less than [`LEAST_BURST`], below which TCP does not
-//! get a fast link filled. The queue holds what the rate carries in [`WAIT`] beyond the burst, as with the reference plugin.
+//! Where the request says no burst it is what the rate carries in `BURST_TIME`, and no less than `LEAST_BURST`, below which TCP does not
+//! get a fast link filled. The queue holds what the rate carries in `WAIT` beyond the burst, as with the reference plugin.
 //!
 //! The `ifb` device has the pair's name with `tb` in front. It does not go with the pair, so whoever deletes that deletes both.
 

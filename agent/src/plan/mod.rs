@@ -7,7 +7,7 @@
 //!
 //! | preference | rule | table |
 //! |---|---|---|
-//! | 960–980 | pods of a network with `hairpin` | out to the switch: [`hairpin`] |
+//! | 960–980 | pods of a network with `hairpin` | out to the switch: `hairpin` |
 //! | 1000 | everything | 39999: local pods, one /32 or /128 each |
 //! | 1010 | everything | 40000: overlay pods of other nodes, with a network of mode VXLAN |
 //! | 1020 | what comes from an overlay subnet | 40001: other nodes' own addresses, likewise |

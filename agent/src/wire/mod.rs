@@ -15,8 +15,8 @@
 //! The order matters: from the moment when the kernel has the pod's route and proxy entry, it answers for the address. Therefore a check
 //! comes before these, and costs no more than its wait, during which the pod's device is made.
 //!
-//! - [`check`]: what is asked when, and what an answer means. - [`arp`], [`nd`]: the packets, RFC 826 with RFC 5227 and RFC 4861 with
-//!   RFC 4862. - [`link`], [`filter`]: the socket, one for each link and family however many pods come at once, and what may wake it.
+//! - `check`: what is asked when, and what an answer means. - `arp`, `nd`: the packets, RFC 826 with RFC 5227 and RFC 4861 with
+//!   RFC 4862. - `link`, `filter`: the socket, one for each link and family however many pods come at once, and what may wake it.
 //!
 //! **Times.** RFC 5227 waits four to seven seconds for somebody to claim an address and RFC 4862 one, since they cannot know the link. Here
 //! it is a data centre's VLAN, where an owner answers from its kernel within a millisecond: [`Times::duplicate_wait`] is short, and a

@@ -74,7 +74,7 @@ pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     Ok(ended.status == 0)
 }
 
-/// The other end of [`bench`].
+/// The other end of `bench`.
 pub(crate) fn inside(place: &Place, json: bool) -> Result<bool> {
     let product = product::folder(place);
     let fabric = step("bringing it up", || Fabric::up(place, "l2-bench", &product))?;
