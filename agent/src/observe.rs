@@ -3,6 +3,7 @@
 //! `status`, `peers`, `routes`, `pods`, `/metrics`, `/healthz` and `/readyz` all come through here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
@@ -69,9 +70,7 @@ impl Observer {
     }
 
     async fn bgp(&self) -> Result<BgpView, Failure> {
-        self.view().await?.bgp.ok_or_else(|| {
-            Failure::new(Code::TryAgainLater, "no BGP speaker runs: see `trunkline status` for the reason")
-        })
+        self.view().await?.bgp.ok_or_else(no_speaker)
     }
 
     /// What is missing before pods can be attached.
@@ -136,10 +135,7 @@ impl Observer {
     pub async fn peers(&self, only: Option<String>) -> Result<Vec<Peer>, Failure> {
         let view = self.view().await?;
         let Some(bgp) = &view.bgp else {
-            return match only {
-                Some(_) => Err(self.bgp().await.err().unwrap_or_else(stopping)),
-                None => Ok(Vec::new()),
-            };
+            return if only.is_some() { Err(no_speaker()) } else { Ok(Vec::new()) };
         };
         let statuses = statuses(&view).await;
         let peers = |wanted: &dyn Fn(&PeerStatus) -> bool| {
@@ -153,12 +149,12 @@ impl Observer {
                 let mut peers: Vec<Peer> = peers(&on);
                 let waiting = bgp.waiting.iter().filter(|peer| peer.interface.as_str() == text);
                 peers.extend(waiting.map(|peer| waiting_peer(peer, bgp)));
-                if peers.is_empty() { Err(parse(&text).err().unwrap_or_else(stopping)) } else { Ok(peers) }
+                if peers.is_empty() { Err(unknown(&text)) } else { Ok(peers) }
             }
             Some(text) => {
                 let key = parse(&text)?;
                 let peers: Vec<Peer> = peers(&|status| names(key, status));
-                if peers.is_empty() { Err(unknown(key)) } else { Ok(peers) }
+                if peers.is_empty() { Err(unknown(&key)) } else { Ok(peers) }
             }
             None => {
                 let mut peers: Vec<Peer> = peers(&|_| true);
@@ -224,7 +220,7 @@ impl Observer {
         let found: Vec<PeerKey> =
             peers.iter().filter(|status| names(key, status)).map(PeerStatus::key).collect();
         match found.as_slice() {
-            [] => Err(unknown(key)),
+            [] => Err(unknown(&key)),
             [one] => Ok(*one),
             several => {
                 let several: Vec<String> = several.iter().map(ToString::to_string).collect();
@@ -429,14 +425,18 @@ fn names(written: PeerKey, peer: &PeerStatus) -> bool {
     peer.key() == written || (written.interface().is_none() && peer.address == written.address())
 }
 
-fn unknown(peer: PeerKey) -> Failure {
+fn no_speaker() -> Failure {
+    Failure::new(Code::TryAgainLater, "no BGP speaker runs: see `trunkline status` for the reason")
+}
+
+fn unknown(peer: &impl Display) -> Failure {
     Failure::new(Code::InvalidContent, format!("no peer {peer} is configured: `trunkline peers` lists them"))
 }
 
 fn failed(peer: PeerKey, error: &CommandError) -> Failure {
     match error {
         CommandError::Stopped(_) => stopping(),
-        CommandError::Config(_) => unknown(peer),
+        CommandError::Config(_) => unknown(&peer),
     }
 }
 

@@ -618,6 +618,7 @@ fn peers() {
         ("limit: 7", "limit: 0", "limit", &["0 lets nobody in", "100"]),
         ("limit: 7", "port: 179", "port", &["leave it out"]),
         ("limit: 7", "sourceAddress: 2001:db8::1", "sourceAddress", &["2001:db8::1", "10.9.0.0/24"]),
+        ("limit: 7", "sourceAddress: here", "sourceAddress", &["`here`"]),
     ];
     for (index, table) in [first, second, third].into_iter().enumerate() {
         for (from, to, field, parts) in table {

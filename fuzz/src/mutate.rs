@@ -320,10 +320,10 @@ pub fn script(data: &mut Vec<u8>, max: usize, seed: u32, own: &mut dyn FnMut(&mu
     let new = (!random.one_in(4)).then(|| {
         let mut list = parts(&data[1..], false);
         let known: Vec<Vec<u8>> = (0..=u8::MAX)
-            .map(|opcode| match random.below(3) {
-                0 => vec![opcode, 0],
-                1 => vec![opcode, 1, random.octet()],
-                _ => vec![opcode, 2, random.octet(), random.octet()],
+            .map(|opcode| {
+                let length = random.below(4);
+                let argument = (0..length).map(|_| random.octet());
+                [opcode, length as u8].into_iter().chain(argument).collect()
             })
             .collect();
         let known: Vec<&[u8]> = known.iter().map(Vec::as_slice).collect();

@@ -4,6 +4,10 @@
 //! has to hold after each step: the engine names only connections that are there, what it writes are whole messages
 //! that it would itself accept, a deadline that was dealt with is over, no peer has more prefixes than its limit, and
 //! what is reported is bounded. At the end everything is closed and time passes, after which nothing of any peer is left.
+//!
+//! The operator may also have the speaker take dynamic neighbours. From then on the opcode has a bit more for whom a step is
+//! about: the two guests that come from the ranges. (Before, that bit means nothing, as it did when there were none: committed
+//! scripts keep their meaning.)
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +15,7 @@ use std::num::NonZeroU8;
 use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
-use trunkline_bgp::config::AddPath;
+use trunkline_bgp::config::{AddPath, LocalAs, PathRules, PeerRange};
 use trunkline_bgp::speaker::{Action, ConnId, Origination, PeerConfig, Speaker, SpeakerConfig, State, Stop};
 use trunkline_bgp::types::{Asn, Family, FamilySet};
 use trunkline_bgp::wire::{
@@ -21,8 +25,17 @@ use trunkline_bgp::wire::{
 use crate::mutate::message;
 
 const LIMIT: u32 = 50;
-const PEERS: [(IpAddr, u32); 2] =
-    [(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 65002), (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3)), 65001)];
+/// Two that are configured, and two guests, who may come if a range holds them.
+const PEERS: [(IpAddr, u32); 4] = [
+    (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 65002),
+    (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3)), 65001),
+    (IpAddr::V4(Ipv4Addr::new(10, 0, 1, 2)), 65003),
+    (IpAddr::V4(Ipv4Addr::new(10, 0, 1, 3)), 65001),
+];
+const CONFIGURED: usize = 2;
+/// First octets of the argument of opcode 29.
+const RANGES: u8 = 0xf1;
+const LOCAL_AS: u8 = 0xf2;
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
 /// One end of a connection, as its shell sees it.
@@ -41,6 +54,8 @@ struct World {
     /// What a newer connection may not be called.
     names: u64,
     stopped: bool,
+    /// Ranges have been configured, so that guests may come.
+    guests: bool,
 }
 
 /// An octet of configuration, then the script.
@@ -72,8 +87,9 @@ impl World {
             ..SpeakerConfig::new(Asn(65001), Ipv4Addr::new(10, 0, 0, 1))
         };
         let Ok(speaker) = Speaker::new(config, now) else { unreachable!("a configuration of constants") };
-        let mut world = World { speaker, now, pipes: BTreeMap::new(), names: 0, stopped: false };
-        for (peer, (address, asn)) in PEERS.into_iter().enumerate() {
+        let mut world =
+            World { speaker, now, pipes: BTreeMap::new(), names: 0, stopped: false, guests: false };
+        for (peer, (address, asn)) in PEERS[..CONFIGURED].iter().copied().enumerate() {
             let config = PeerConfig {
                 max_prefixes: Some(LIMIT),
                 graceful_restart: (octet & 2 == 0).then_some(120),
@@ -97,7 +113,8 @@ impl World {
     fn step(&mut self, opcode: u8, argument: &[u8]) {
         let first = argument.first().copied().unwrap_or_default();
         let second = argument.get(1).copied().unwrap_or_default();
-        let peer = usize::from(opcode >> 7);
+        let guest = if self.guests { opcode >> 6 & 1 } else { 0 };
+        let peer = usize::from(opcode >> 7 | guest << 1);
         let (address, asn) = PEERS[peer];
         let now = self.now;
         match opcode & 0x1f {
@@ -160,6 +177,12 @@ impl World {
                     now,
                 )
             }
+            29 if first == RANGES => self.set_ranges(second, argument.get(2).copied().unwrap_or_default()),
+            29 if first == LOCAL_AS => {
+                let config = edited(peer, argument.get(2).copied().unwrap_or_default(), second);
+                let rules = PathRules { local_as: local_as(second), ..PathRules::default() };
+                _ = self.speaker.update_peer(PeerConfig { paths: rules, ..config }, now);
+            }
             // Names that were never given out.
             29 => self.speaker.handle_bytes(ConnId(u64::MAX), argument, now),
             _ => self.write(usize::from(first) + 1),
@@ -213,23 +236,23 @@ impl World {
     }
 
     fn edit(&mut self, peer: usize, first: u8, second: u8) {
-        let config = PeerConfig {
-            max_prefixes: Some(LIMIT.min(1 + u32::from(second))),
-            hold_time: Duration::from_secs(if first & 1 == 0 { 90 } else { 30 }),
-            graceful_restart: (first & 2 == 0).then_some(second.into()),
-            shutdown: first & 12 == 12,
-            families: if first & 16 == 0 {
-                FamilySet::ALL
-            } else {
-                [Family::Ipv4Unicast].into_iter().collect()
-            },
-            next_hop_v6: (first & 32 != 0).then_some(std::net::Ipv6Addr::LOCALHOST),
-            add_path: add_path(first & 64 != 0),
-            long_lived: [(first & 130 == 128).then_some(300); 2],
-            restart_notification: first & 128 != 0,
-            ..PeerConfig::new(PEERS[peer].0, Asn(PEERS[peer].1))
+        _ = self.speaker.update_peer(edited(peer, first, second), self.now);
+    }
+
+    /// Two ranges, one within the other, or one of them, or none.
+    fn set_ranges(&mut self, which: u8, options: u8) {
+        let range = |bit: u8, length: u8| {
+            let prefix = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 1, 2), length);
+            // The AS number of one guest or of the other; both may not come in then.
+            let template = edited(CONFIGURED + usize::from(which >> 2 & bit == bit), options, which);
+            let rules = PathRules { local_as: local_as(which), ..PathRules::default() };
+            let template = PeerConfig { paths: rules, ..template };
+            let limit = 1 + u32::from(which >> 4 & 1);
+            (which & bit != 0).then(|| PeerRange::new(prefix.into(), limit, template))
         };
-        _ = self.speaker.update_peer(config, self.now);
+        let ranges = [range(1, 24), range(2, 31)].into_iter().flatten().collect();
+        _ = self.speaker.set_ranges(ranges, self.now);
+        self.guests = true;
     }
 
     fn pass(&mut self, duration: Duration) {
@@ -297,9 +320,8 @@ impl World {
                     assert!(self.pipes.contains_key(&conn), "{conn} is not there")
                 }
                 // No peer of this target has BFD.
-                Action::SetBfd { .. } | Action::RemoveBfd { .. } | Action::ListenRanges(_) => {
-                    panic!("{action:?} for nobody")
-                }
+                Action::SetBfd { .. } | Action::RemoveBfd { .. } => panic!("{action:?} for nobody"),
+                Action::ListenRanges(ranges) => assert!(self.guests && ranges.len() <= 2),
                 Action::Listen(keys) => assert!(keys.len() <= PEERS.len()),
             }
         }
@@ -312,10 +334,16 @@ impl World {
             assert!(self.pipes.contains_key(&conn), "{conn} is not there");
         }
         // At most one attempt and one that came, and those that wait for the other side's verdict.
-        assert!(self.pipes.len() <= 2 * PEERS.len(), "{:?}", self.pipes);
+        for peer in 0..PEERS.len() {
+            let pipes = self.pipes.values().filter(|pipe| pipe.peer == peer);
+            assert!(pipes.count() <= 2, "{:?}", self.pipes);
+        }
+        let ranges = self.speaker.ranges();
+        let of = |range| ranges.iter().find(|status| status.prefix == range);
         for status in self.speaker.peers(self.now) {
             let received: usize = status.families.iter().map(|family| family.received).sum();
             assert!(received <= LIMIT as usize + 400, "{received} prefixes");
+            assert!(status.range.is_none_or(|range| of(range).is_some_and(|of| of.peers > 0)));
             if status.state == State::Established {
                 assert!(status.session.is_some());
                 assert!(received <= LIMIT as usize, "{received} prefixes of an Established peer");
@@ -351,6 +379,8 @@ impl World {
                 assert_eq!(received, 0, "routes of {address} are left");
             }
             assert!(self.speaker.routes().iter().all(|route| route.peer.is_none()), "best paths of nobody");
+            let guests = self.speaker.peers(self.now).into_iter().filter(|status| status.range.is_some());
+            assert_eq!(guests.count(), 0, "peers of a range that have gone are still there");
         }
     }
 }
@@ -379,6 +409,28 @@ fn whole(mut octets: &[u8], ebgp: bool) {
         };
         assert!(read, "would be refused: {message:02x?}");
     }
+}
+
+/// A peer's configuration as an operator may have edited it.
+fn edited(peer: usize, first: u8, second: u8) -> PeerConfig {
+    PeerConfig {
+        max_prefixes: Some(LIMIT.min(1 + u32::from(second))),
+        hold_time: Duration::from_secs(if first & 1 == 0 { 90 } else { 30 }),
+        graceful_restart: (first & 2 == 0).then_some(second.into()),
+        shutdown: first & 12 == 12,
+        families: if first & 16 == 0 { FamilySet::ALL } else { [Family::Ipv4Unicast].into_iter().collect() },
+        next_hop_v6: (first & 32 != 0).then_some(std::net::Ipv6Addr::LOCALHOST),
+        add_path: add_path(first & 64 != 0),
+        long_lived: [(first & 130 == 128).then_some(300); 2],
+        restart_notification: first & 128 != 0,
+        ..PeerConfig::new(PEERS[peer].0, Asn(PEERS[peer].1))
+    }
+}
+
+/// Another AS number, and what is done with it; none in one of four cases.
+fn local_as(options: u8) -> Option<LocalAs> {
+    let (no_prepend, replace_as) = (options & 32 != 0, options & 64 != 0);
+    (options & 160 != 0).then_some(LocalAs { asn: Asn(64999), no_prepend, replace_as })
 }
 
 fn add_path(on: bool) -> AddPath {

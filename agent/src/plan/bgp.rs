@@ -49,12 +49,7 @@ pub(super) fn plan(
     }
     plan_kernel(plan, table, &peers);
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
-    let mut planned_peers = peers::plan(&peers, &sets, &mut errors);
-    let mut planned_ranges = peers::plan_ranges(&peers, &sets, &mut errors);
-    if graceful_shutdown {
-        let templates = planned_ranges.values_mut().map(|range| &mut range.template);
-        planned_peers.values_mut().chain(templates).for_each(|peer| peer.paths.graceful_shutdown = true);
-    }
+    let (planned_peers, planned_ranges) = peers::plan(&peers, graceful_shutdown, &sets, &mut errors);
     plan.bgp = Some(BgpPlan {
         local_as: Asn(underlay.spec.net_id.unwrap_or_default()),
         router_id: peers::router_id(intent, &peers, host),

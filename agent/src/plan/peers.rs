@@ -235,23 +235,28 @@ pub(super) fn default_hops(peers: &[Peer<'_>], family: Family) -> Vec<Hop> {
         .collect()
 }
 
-/// The speaker's peers.
+/// The speaker's peers and its ranges. `graceful_shutdown`: of the whole node, whatever the peers say.
 pub(super) fn plan(
     peers: &[Peer<'_>],
+    graceful_shutdown: bool,
     sets: &Sets<'_>,
     errors: &mut Vec<PlanError>,
-) -> BTreeMap<PeerKey, PeerConfig> {
+) -> (BTreeMap<PeerKey, PeerConfig>, BTreeMap<IpNet, PeerRange>) {
     let some_import = peers.iter().any(Peer::imports);
     let reflects = peers.iter().any(|peer| peer.spec.route_reflector_client);
-    let mut planned = BTreeMap::new();
-    for peer in peers.iter().filter(|peer| peer.is_configured()) {
+    let (mut planned, mut ranges) = (BTreeMap::new(), BTreeMap::new());
+    for peer in peers.iter().filter(|peer| peer.origin != Origin::Came) {
         // Fields are checked of those too that are not found yet.
-        let config = config(peer, some_import, reflects, sets, errors);
-        if peer.address.is_some() {
+        let mut config = config(peer, some_import, reflects, sets, errors);
+        config.paths.graceful_shutdown |= graceful_shutdown;
+        if let Origin::Range(prefix) = peer.origin {
+            let limit = peer.spec.limit.unwrap_or(BgpPeer::DEFAULT_LIMIT);
+            ranges.insert(prefix, PeerRange::new(prefix, limit, config));
+        } else if peer.address.is_some() {
             planned.insert(config.key(), config);
         }
     }
-    planned
+    (planned, ranges)
 }
 
 /// Those that stand for a prefix, with it.
@@ -260,23 +265,6 @@ pub(super) fn ranges<'a>(peers: &'a [Peer<'a>]) -> impl Iterator<Item = (&'a Pee
         Origin::Range(prefix) => Some((peer, prefix)),
         _ => None,
     })
-}
-
-/// The speaker's ranges.
-pub(super) fn plan_ranges(
-    peers: &[Peer<'_>],
-    sets: &Sets<'_>,
-    errors: &mut Vec<PlanError>,
-) -> BTreeMap<IpNet, PeerRange> {
-    let some_import = peers.iter().any(Peer::imports);
-    let reflects = peers.iter().any(|peer| peer.spec.route_reflector_client);
-    ranges(peers)
-        .map(|(peer, prefix)| {
-            let limit = peer.spec.limit.unwrap_or(BgpPeer::DEFAULT_LIMIT);
-            let template = config(peer, some_import, reflects, sets, errors);
-            (prefix, PeerRange::new(prefix, limit, template))
-        })
-        .collect()
 }
 
 fn config(

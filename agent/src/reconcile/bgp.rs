@@ -117,7 +117,7 @@ impl Told {
                     self.peers.insert(peer.key(), peer);
                 }
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),
-                Err(error) => faults.push(format!("peer {}: {error}", peer.key())),
+                Err(error) => faults.push(error.to_string()),
             }
         }
         for peer in changes.add {
@@ -127,7 +127,7 @@ impl Told {
                     self.peers.insert(peer.key(), peer);
                 }
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),
-                Err(error) => faults.push(format!("peer {}: {error}", peer.key())),
+                Err(error) => faults.push(error.to_string()),
             }
         }
         // After the peers: one that is configured by itself from now on keeps its session.

@@ -168,14 +168,7 @@ impl PeerCheck<'_, '_> {
                 "nobody is connected to, neighbours from a prefix come by themselves: leave it out",
             );
         }
-        if let Ok(Some(source)) = peer.source()
-            && source.is_ipv4() != prefix.addr().is_ipv4()
-        {
-            self.fault(
-                "sourceAddress",
-                format!("{source} and {prefix} are of different families: write one of the prefix's family"),
-            );
-        }
+        self.source(prefix.addr(), &prefix.to_string());
     }
 
     fn address(&mut self, address: IpAddr, interface: Option<&str>) {
@@ -197,28 +190,31 @@ impl PeerCheck<'_, '_> {
             }
             _ => {}
         }
-        match self.peer.source() {
-            Err(error) => self.fault("sourceAddress", error.to_string()),
-            Ok(Some(source)) => {
-                if source.is_ipv4() != address.is_ipv4() {
-                    self.fault(
-                        "sourceAddress",
-                        format!("{source} and the peer's {address} are of different families: write one of the peer's family"),
-                    );
-                } else if source == address {
-                    self.fault(
-                        "sourceAddress",
-                        format!("{source} is the peer's own address: write one of this node"),
-                    );
-                } else if let Some(wrong) = not_a_host(source) {
-                    self.fault(
-                        "sourceAddress",
-                        format!("{source} is {wrong}: write an address of this node"),
-                    );
-                }
-            }
-            Ok(None) => {}
+        self.source(address, &format!("the peer's {address}"));
+        if self.peer.source() == Ok(Some(address)) {
+            self.fault(
+                "sourceAddress",
+                format!("{address} is the peer's own address: write one of this node"),
+            );
         }
+    }
+
+    /// The address that sessions run from, to a peer at `remote`.
+    fn source(&mut self, remote: IpAddr, shown: &str) {
+        let fault = match self.peer.source() {
+            Err(error) => error.to_string(),
+            Ok(Some(source)) if source.is_ipv4() != remote.is_ipv4() => {
+                format!(
+                    "{source} and {shown} are of different families: write an address of this node of the same family"
+                )
+            }
+            Ok(Some(source)) => match not_a_host(source) {
+                Some(wrong) => format!("{source} is {wrong}: write an address of this node"),
+                None => return,
+            },
+            Ok(None) => return,
+        };
+        self.fault("sourceAddress", fault);
     }
 
     fn unnumbered(&mut self, interface: &str) {

@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 
 use super::{ConfigError, PeerConfig};
+use crate::types::Asn;
 
 /// A prefix from which peers may come without being configured. The speaker waits for them: it makes a peer when one
 /// connects, and drops it once its session has ended and nothing of it is kept any more.
@@ -30,6 +31,21 @@ impl PeerRange {
         PeerConfig { address, passive: true, ..self.template.clone() }
     }
 
+    /// Whether the peers make sense to a speaker of this AS; [`Self::validate`] looks at the rest.
+    pub fn validate_for(&self, local_as: Asn) -> Result<(), ConfigError> {
+        self.template.validate_for(local_as).map_err(|error| self.of_all(error))
+    }
+
+    /// A fault of the template is one of the range: nobody has configured the address that stands in it.
+    fn of_all(&self, error: ConfigError) -> ConfigError {
+        match error {
+            ConfigError::Peer { field, fault, .. } => {
+                ConfigError::Range { prefix: self.prefix, field, fault }
+            }
+            error => error,
+        }
+    }
+
     /// Whether every field has a value that the speaker has a place for.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let fault = |field, fault: &str| {
@@ -45,6 +61,6 @@ impl PeerRange {
         if self.limit == 0 {
             return fault("limit", "0 lets nobody in: give at least 1, or leave the prefix out");
         }
-        self.template.validate()
+        self.template.validate().map_err(|error| self.of_all(error))
     }
 }

@@ -382,7 +382,7 @@ impl Owner {
         let ranges = ranges.filter_map(|range| Some((range.prefix, range.password.as_ref()?)));
         let peers = self.listen_keys.iter();
         let peers = peers.filter_map(|key| Some((IpNet::from(key.remote), key.password.as_ref()?)));
-        // A peer's own key comes after, and before, that of a range of one address.
+        // A peer's own key is set last, so that it holds where a range is of that one address.
         let keys = ranges.chain(peers);
         for listener in &mut self.listeners {
             listener.set_keys(keys.clone());

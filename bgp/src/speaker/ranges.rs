@@ -89,7 +89,7 @@ impl Speaker {
         let mut wanted: BTreeMap<IpNet, Range> = BTreeMap::new();
         for config in ranges {
             config.validate()?;
-            config.template.validate_for(self.config.local_as)?;
+            config.validate_for(self.config.local_as)?;
             let prefix = config.prefix;
             let refused = self.ranges.ranges.get(&prefix).map_or(0, |range| range.refused);
             if wanted.insert(prefix, Range { config, refused, full: false }).is_some() {

@@ -202,7 +202,12 @@ fn a_range_that_nobody_can_come_from_is_refused_by_name() {
     assert!(fault(&mut all, link_local).starts_with("peers of fe80::/64: prefix: "));
     let mut own_as = range(1);
     own_as.template.paths.local_as = Some(crate::local_as::local_as(65001));
-    assert!(fault(&mut all, own_as).contains("local_as: 65001 is this speaker's own AS"));
+    assert!(
+        fault(&mut all, own_as).starts_with("peers of 10.0.0.0/24: local_as: 65001 is this speaker's own")
+    );
+    let mut no_time = range(1);
+    no_time.template.hold_time = secs(2);
+    assert!(fault(&mut all, no_time).starts_with("peers of 10.0.0.0/24: hold_time: "));
     let twice = all.with(1, |speaker, now| speaker.set_ranges(vec![range(1), range(2)], now));
     assert_eq!(twice, Err(ConfigError::DuplicateRange(net("10.0.0.0/24"))));
 }
