@@ -15,7 +15,7 @@ use super::messages::report;
 use super::{Peer, Timer};
 use crate::session::{Fault, REFRESH_TIME, Sink, State};
 use crate::speaker::io::Event;
-use crate::types::{Family, FamilySet};
+use crate::types::FamilySet;
 use crate::wire::{RouteRefresh, WireError};
 
 impl Peer {
@@ -85,7 +85,7 @@ impl Peer {
 
     /// Removes what was not announced again.
     pub(super) fn end_refresh(&mut self, families: FamilySet, sink: &mut impl Sink) {
-        for family in families.iter().collect::<Vec<Family>>() {
+        for family in families.iter() {
             self.refreshing.remove(family);
             let paths = sink.sweep(self.id, family);
             sink.event(Event::StaleSwept { peer: self.id, address: self.config.key(), family, paths });

@@ -93,7 +93,7 @@ impl Peer {
 
     /// Each of these families turns long-lived stale, or its paths go.
     fn begin_long_lived(&mut self, families: FamilySet, now: Instant, sink: &mut impl Sink) {
-        for family in families.iter().collect::<Vec<Family>>() {
+        for family in families.iter() {
             let time = self.long_lived_time[family.index()];
             if time.is_zero() {
                 self.sweep(FamilySet::from_iter([family]), sink);
@@ -136,7 +136,7 @@ impl Peer {
 
     /// Removes the stale paths of these families, and the timers with the last of them.
     pub(super) fn sweep(&mut self, families: FamilySet, sink: &mut impl Sink) {
-        for family in families.iter().filter(|family| self.stale.contains(*family)).collect::<Vec<Family>>() {
+        for family in families.intersection(self.stale).iter() {
             self.stale.remove(family);
             self.long_lived.remove(family);
             self.restart_time.remove(family);
