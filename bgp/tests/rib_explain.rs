@@ -168,6 +168,17 @@ fn a_peer_that_is_told_several_paths_has_a_row_for_each() {
     let explained = bench.rib.explain_export(PeerId(4), &net(PREFIX));
     let rows: Vec<_> = explained.iter().map(|it| (it.from.map(|peer| peer.0), it.refused)).collect();
     assert_eq!(rows, [(Some(1), None), (Some(2), None), (Some(3), Some(NotAdvertised::BeyondPaths))]);
+
+    // What cannot be said takes a place all the same, in the explanation as in what is told.
+    let communities: Vec<Community> = (0..1020).map(Community).collect();
+    let grown =
+        |count: usize| PathAttributes { communities: communities[..count].to_vec(), ..path(&[65001]) };
+    assert!((900..1020).rev().any(|count| bench.try_announce(1, PREFIX, &grown(count))));
+    bench.flush();
+    let explained = bench.rib.explain_export(PeerId(4), &net(PREFIX));
+    let rows: Vec<_> = explained.iter().map(|it| (it.told, it.refused)).collect();
+    let (too_long, beyond) = (Some(NotAdvertised::TooLong), Some(NotAdvertised::BeyondPaths));
+    assert_eq!(rows, [(false, too_long), (true, None), (false, beyond)]);
 }
 
 #[test]

@@ -207,7 +207,8 @@ fn explain_exports<F: AddressFamily>(
             ruling: export.and_then(|(export, used)| ruling(shared, export, prefix.into(), used, originated)),
             told,
         });
-        refused.is_none()
+        // As the writer counts: what does not fit into a message takes a place all the same.
+        matches!(refused, None | Some(NotAdvertised::TooLong))
     };
     let Some(most) = most else {
         let best = table.numbered_paths(row).next().filter(|(.., path)| path.is_selected());
