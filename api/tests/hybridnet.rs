@@ -107,7 +107,7 @@ fn reserved_fields_are_refused_by_name() {
             "  network: underlay-rack1\n  range",
             &format!("  network: underlay-rack1\n  config: {{{field}: {value}}}\n  range"),
         );
-        let (networks, subnets) = load(&[&text]);
+        let (_, subnets) = load(&[&text]);
         let refusal = unsupported_subnet(&subnets[0]).unwrap();
         assert!(refusal.contains("Subnet rack1-pods") && refusal.contains(field), "{refusal}");
     }
