@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use trunkline_api::attach::{
     Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
 };
-use trunkline_api::resources::AttachmentKind;
+use trunkline_api::resources::{self, AttachmentKind};
 use trunkline_bgp::net::SpeakerHandle;
 
 use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6, default_mac};
@@ -457,25 +457,8 @@ pub fn show_mac(mac: &[u8; 6]) -> String {
 }
 
 fn parse_mac(text: &str) -> Result<[u8; 6], Failure> {
-    let wrong = |why: &str| {
-        Failure::new(
-            Code::InvalidConfiguration,
-            format!("mac {text:?} {why}: write six octets of two hex digits, such as 02:12:34:00:00:01"),
-        )
-    };
-    let mut mac = [0; 6];
-    let mut parts = text.split(':');
-    for octet in &mut mac {
-        let part = parts.next().filter(|part| part.len() == 2).ok_or_else(|| wrong("is no MAC address"))?;
-        *octet = u8::from_str_radix(part, 16).map_err(|_| wrong("is no MAC address"))?;
-    }
-    if parts.next().is_some() {
-        return Err(wrong("is no MAC address"));
-    }
-    if mac[0] & 1 != 0 || mac == [0; 6] {
-        return Err(wrong("is no address of a single interface (multicast or all zero)"));
-    }
-    Ok(mac)
+    resources::parse_mac(text)
+        .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("mac {error}")))
 }
 
 fn ipam_failure(error: IpamError) -> Failure {
@@ -571,12 +554,7 @@ mod tests {
     fn mac_addresses() {
         assert_eq!(parse_mac("02:12:34:0a:0B:ff").unwrap(), [2, 0x12, 0x34, 10, 11, 255]);
         assert_eq!(show_mac(&[2, 0x12, 0x34, 10, 11, 255]), "02:12:34:0a:0b:ff");
-        for text in ["", "02:12:34:0a:0b", "02:12:34:0a:0b:ff:00", "2:12:34:0a:0b:ff", "02:12:34:0a:0b:fg"] {
-            assert!(parse_mac(text).unwrap_err().message.contains("is no MAC address"), "{text}");
-        }
-        for text in ["01:00:5e:00:00:01", "00:00:00:00:00:00"] {
-            assert!(parse_mac(text).unwrap_err().message.contains("single interface"), "{text}");
-        }
+        assert!(parse_mac("02:12").unwrap_err().message.contains("mac `02:12` is not the MAC address"));
     }
 
     #[tokio::test]

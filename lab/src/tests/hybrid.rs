@@ -5,8 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
@@ -14,6 +12,7 @@ use trunkline_api::control::SubnetStatus;
 
 use super::bed::{Bed, INTERVAL, Manifest, PATIENCE, lab, lost_nothing};
 use super::{Context, Test, Verdict, passed};
+use crate::capture::Capture;
 use crate::cni::{self, Sandbox};
 use crate::host::Host;
 use crate::netns::Namespace;
@@ -46,7 +45,6 @@ const DEVICE: &str = "eth1.vxlan70";
 /// A pod, and what it is joined to.
 struct Pod {
     sandbox: Sandbox,
-    network: String,
     addresses: Vec<IpAddr>,
     mtu: u64,
 }
@@ -58,7 +56,7 @@ impl Pod {
         let link = run(&mut cmd("ip", ["-n", sandbox.ns.name(), "-j", "link", "show", "eth0"]))?;
         let link: serde_json::Value = serde_json::from_str(&link)?;
         let mtu = link[0]["mtu"].as_u64().context("a link has an MTU")?;
-        Ok(Pod { sandbox, network: network.to_owned(), addresses: attached.addresses, mtu })
+        Ok(Pod { sandbox, addresses: attached.addresses, mtu })
     }
 
     fn name(&self) -> &str {
@@ -104,69 +102,33 @@ fn pods(bed: &Bed<'_>) -> Result<Vec<Pod>> {
     Ok(pods)
 }
 
-/// A capture that runs until the value is dropped.
-struct Capture {
-    process: Child,
-    file: PathBuf,
-}
+/// Packets that come to a namespace, by who sent them.
+struct Senders(Capture);
 
-impl Capture {
-    fn start(bed: &Bed<'_>, name: &str, ns: &Namespace, interface: &str, filter: &str) -> Result<Capture> {
-        let file = bed.fabric.folder.join(format!("{name}.capture"));
-        let said = bed.fabric.folder.join(format!("{name}.tcpdump"));
-        let process = cmd(
-            "ip",
-            ["netns", "exec", ns.name(), "tcpdump", "-Z", "root", "-n", "-l", "-i", interface, filter],
-        )
-        .stdin(Stdio::null())
-        .stdout(std::fs::File::create(&file)?)
-        .stderr(std::fs::File::create(&said)?)
-        .spawn()
-        .context("tcpdump")?;
-        let capture = Capture { process, file };
-        wait_for(&format!("the capture {name}"), PATIENCE, || {
-            let said = std::fs::read_to_string(&said)?;
-            Ok(Seen::when(said.contains("listening on"), || said))
-        })?;
-        Ok(capture)
-    }
-
-    /// Echo requests that come to a namespace.
-    fn requests(bed: &Bed<'_>, name: &str, ns: &Namespace) -> Result<Capture> {
-        Capture::start(bed, name, ns, "any", "icmp[icmptype]=icmp-echo or icmp6[icmp6type]=icmp6-echo")
-    }
-
-    fn text(&self) -> Result<String> {
-        std::fs::read_to_string(&self.file).with_context(|| self.file.display().to_string())
+impl Senders {
+    /// Of echo requests.
+    fn of_requests(ns: &Namespace) -> Result<Senders> {
+        Ok(Senders(Capture::start(ns, "any", "icmp[icmptype]=icmp-echo or icmp6[icmp6type]=icmp6-echo")?))
     }
 
     /// Who sent to an address.
-    fn senders(&self, to: IpAddr) -> Result<BTreeSet<IpAddr>> {
-        let text = self.text()?;
-        let sender = |line: &str| {
-            let (from, rest) = line.split_once(" > ")?;
+    fn to(&self, to: IpAddr) -> BTreeSet<IpAddr> {
+        let sender = |line: &String| {
+            let (from, rest) = line.rsplit_once(" > ")?;
             let (destination, _) = rest.split_once(": ")?;
             (destination == to.to_string()).then(|| from.rsplit(' ').next()?.parse().ok())?
         };
-        Ok(text.lines().filter_map(sender).collect())
+        self.0.seen().iter().filter_map(sender).collect()
     }
 
     /// Waits until this one has sent to an address, and fails if anybody else has.
     fn only(&self, to: IpAddr, from: IpAddr) -> Result<()> {
         wait_for(&format!("a request to {to}"), PATIENCE, || {
-            Ok(Seen::when(!self.senders(to)?.is_empty(), || self.text().unwrap_or_default()))
+            Ok(Seen::when(!self.to(to).is_empty(), || format!("{:?}", self.0.seen())))
         })?;
-        let seen = self.senders(to)?;
+        let seen = self.to(to);
         ensure!(seen == BTreeSet::from([from]), "{to} was sent to from {seen:?} instead of {from}");
         Ok(())
-    }
-}
-
-impl Drop for Capture {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _gone = self.process.kill();
-        let _status = self.process.wait();
     }
 }
 
@@ -186,14 +148,12 @@ fn all_pairs(context: &Context) -> Result<Verdict> {
         // Frames for several MACs in a tunnel: octet 16 from the UDP header on is the first of the inner destination.
         let node = bed.node()?;
         let flood = "udp dst port 8472 and udp[16] & 1 = 1";
-        let flooded = Capture::start(bed, "flooded", &node.ns, "eth1", flood)?;
-        let tunnelled = Capture::start(bed, "tunnelled", &node.ns, "eth1", "udp dst port 8472")?;
+        let flooded = Capture::start(&node.ns, "eth1", flood)?;
+        let tunnelled = Capture::start(&node.ns, "eth1", "udp dst port 8472")?;
 
         let pods = pods(bed)?;
-        let captures: Vec<Capture> = pods
-            .iter()
-            .map(|pod| Capture::requests(bed, pod.name(), &pod.sandbox.ns))
-            .collect::<Result<_>>()?;
+        let captures: Vec<Senders> =
+            pods.iter().map(|pod| Senders::of_requests(&pod.sandbox.ns)).collect::<Result<_>>()?;
         let pairs = || {
             pods.iter().flat_map(|a| pods.iter().map(move |b| (a, b))).filter(|(a, b)| a.name() != b.name())
         };
@@ -208,15 +168,18 @@ fn all_pairs(context: &Context) -> Result<Verdict> {
             for v4 in [true, false] {
                 let others = pods.iter().filter(|pod| pod.name() != to.name());
                 let expected: BTreeSet<IpAddr> = others.map(|pod| pod.address(v4)).collect::<Result<_>>()?;
-                let seen = capture.senders(to.address(v4)?)?;
-                if seen != expected && without.is_empty() {
-                    let (more, less) = (seen.difference(&expected), expected.difference(&seen));
-                    faults.push(format!(
-                        "{} was sent to by {:?} and not by {:?}",
-                        to.name(),
-                        more.collect::<Vec<_>>(),
-                        less.collect::<Vec<_>>()
-                    ));
+                let address = to.address(v4)?;
+                // What was answered is told by the capture a little later; what was not may never come.
+                if without.is_empty() {
+                    wait_for(&format!("requests of {expected:?} to {address}"), PATIENCE, || {
+                        let seen = capture.to(address);
+                        Ok(Seen::when(seen.is_superset(&expected), || format!("{seen:?}")))
+                    })?;
+                }
+                let seen = capture.to(address);
+                let strangers: Vec<&IpAddr> = seen.difference(&expected).collect();
+                if !strangers.is_empty() {
+                    faults.push(format!("{} was sent to by {strangers:?}", to.name()));
                 }
             }
         }
@@ -259,10 +222,10 @@ fn all_pairs(context: &Context) -> Result<Verdict> {
             "ip neigh flush dev {DEVICE} nud failed; ping -n -c 1 -W 1 -I {DEVICE} 10.70.9.9 || :"
         ))?;
         wait_for("something in the tunnels", PATIENCE, || {
-            Ok(Seen::when(!tunnelled.text()?.is_empty(), || "nothing was captured".to_owned()))
+            Ok(Seen::when(!tunnelled.seen().is_empty(), || "nothing was captured".to_owned()))
         })?;
-        let text = flooded.text()?;
-        ensure!(text.is_empty(), "broadcast or multicast was tunnelled: {text}");
+        let seen = flooded.seen();
+        ensure!(seen.is_empty(), "broadcast or multicast was tunnelled: {seen:?}");
         passed(format!("{number} of {number} ways, sources as they were, {} pods", pods.len()))
     })
 }
@@ -296,7 +259,7 @@ fn nat(context: &Context) -> Result<Verdict> {
                 if v4 { format!("10.90.0.{}", 20 + number) } else { format!("fd00:90::{}", 20 + number) };
             outside.sh(&format!("ip addr add {target}/{} dev eth1", if v4 { 24 } else { 64 }))?;
             let target = to(&target)?;
-            let capture = Capture::requests(bed, &format!("outside{number}"), &outside.ns)?;
+            let capture = Senders::of_requests(&outside.ns)?;
             let without = unreachable(vec![pod.flow(target)], PATIENCE)?;
             ensure!(without.is_empty(), "outside: {without:?}");
             capture.only(target, source)?;
@@ -305,14 +268,14 @@ fn nat(context: &Context) -> Result<Verdict> {
         // An address of the rack that no pod can have is outside, for an overlay pod alone.
         let machine = to("10.61.9.9")?;
         for (pod, source) in [(&overlay, to("10.51.0.11")?), (&rack, own(&rack, true)?)] {
-            let capture = Capture::requests(bed, &format!("machine-{}", pod.network), &outside.ns)?;
+            let capture = Senders::of_requests(&outside.ns)?;
             let without = unreachable(vec![pod.flow(machine)], PATIENCE)?;
             ensure!(without.is_empty(), "the excluded address: {without:?}");
             capture.only(machine, source)?;
         }
 
         // Not where it was not asked for. (Nobody outside has a way back to it.)
-        let capture = Capture::requests(bed, "outside-plain", &outside.ns)?;
+        let capture = Senders::of_requests(&outside.ns)?;
         run(cmd("ip", ["netns", "exec", plain.ns.name()]).args([
             "sh",
             "-c",
@@ -325,14 +288,14 @@ fn nat(context: &Context) -> Result<Verdict> {
         let third = bed.host("node3")?;
         for v4 in [true, false] {
             let node = to(if v4 { "10.52.0.13" } else { "fd00:52::13" })?;
-            let capture = Capture::start(bed, &format!("node3-{v4}"), &third.ns, DEVICE, "icmp or icmp6")?;
+            let capture = Senders(Capture::start(&third.ns, DEVICE, "icmp or icmp6")?);
             let without = unreachable(vec![overlay.flow(node)], PATIENCE)?;
             ensure!(without.is_empty(), "another node: {without:?}");
             capture.only(node, own(&overlay, v4)?)?;
             drop(capture);
             let address = own(&far, v4)?;
-            let capture = Capture::requests(bed, &format!("far-{v4}"), &far.sandbox.ns)?;
-            let back = Capture::start(bed, &format!("back-{v4}"), &third.ns, DEVICE, "icmp or icmp6")?;
+            let capture = Senders::of_requests(&far.sandbox.ns)?;
+            let back = Senders(Capture::start(&third.ns, DEVICE, "icmp or icmp6")?);
             let from =
                 Flow { name: format!("node1 to {address}"), from: bed.node()?.ns.clone(), to: address };
             let without = unreachable(vec![from], PATIENCE)?;
@@ -340,7 +303,7 @@ fn nat(context: &Context) -> Result<Verdict> {
             let source = to(if v4 { "10.51.0.11" } else { "fd00:51::11" })?;
             capture.only(address, source)?;
             wait_for("the answer in the tunnel", PATIENCE, || {
-                let answers = back.senders(source)?;
+                let answers = back.to(source);
                 Ok(Seen::when(answers.contains(&address), || format!("{answers:?}")))
             })?;
         }
