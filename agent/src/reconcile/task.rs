@@ -14,8 +14,8 @@ use trunkline_bgp::net::{Events, Monitor, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
-use super::bgp::{Prefixes, Told};
-use super::pump::{self, Tiding, Turn};
+use super::bgp::Told;
+use super::pump::{Tiding, Turn};
 use super::search::Search;
 use super::{BgpView, Gate, PodError, Reconcile, Request, Unrecorded, View};
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
@@ -25,6 +25,8 @@ use crate::plan::{
     Session, Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
+
+mod speaker;
 
 /// What the task starts with.
 pub struct Start {
@@ -556,164 +558,6 @@ impl Task {
 
     // ---- the speaker
 
-    /// Starts, stops, replaces the speaker, and tells it what differs.
-    async fn drive_speaker(&mut self) {
-        let Some(plan) = self.plan.as_ref() else { return };
-        let Some(bgp) = plan.bgp.clone() else {
-            self.speaker_fault = None;
-            return self.stop_speaker(cease("no BGP network is on this node any more")).await;
-        };
-        if self.running.as_ref().is_some_and(|running| !running.told.is_for(&bgp)) {
-            self.stop_speaker(cease("the AS number or BGP identifier of this node changes")).await;
-        }
-        if self.running.is_none() {
-            let config =
-                SpeakerConfig { local_as: bgp.local_as, router_id: bgp.router_id, ..self.speaker.clone() };
-            let (handle, events, changes) = match trunkline_bgp::net::spawn(config, &self.shell) {
-                Ok(spawned) => spawned,
-                Err(error) => {
-                    tracing::error!(%error, "the BGP speaker cannot start");
-                    self.speaker_fault = Some(error.to_string());
-                    return;
-                }
-            };
-            // Only the first one of this process follows a former life.
-            let restarting = std::mem::replace(&mut self.speaker.restarting, false);
-            if restarting && !bgp.unnumbered.is_empty() {
-                self.search.begin(self.speaker.selection_deferral);
-            }
-            tracing::info!(local_as = %bgp.local_as, router_id = %bgp.router_id, restarting, "the BGP speaker runs");
-            let (turns, turn_queue) = mpsc::unbounded_channel();
-            let (tell, tidings) = mpsc::unbounded_channel();
-            tokio::spawn(pump::run(handle.clone(), changes, self.kernel.clone(), turn_queue, tell));
-            let monitor = |address: &SocketAddr| handle.monitor(*address, self.station.clone());
-            let monitors = self.stations.iter().map(monitor).collect();
-            let told = Told::new(handle, &bgp);
-            self.running = Some(Running { told, monitors, events, turns, tidings });
-        }
-        let wanted = self.prefixes(&bgp.originate);
-        let Some(running) = &mut self.running else { return };
-        let all_peers = self.search.is_over(&bgp.unnumbered);
-        self.speaker_fault = match running.told.tell(&bgp, wanted, all_peers).await {
-            Ok(faults) if faults.is_empty() => None,
-            Ok(faults) => Some(faults.join("; ")),
-            Err(stopped) => Some(stopped.to_string()),
-        };
-        if let Some(fault) = &self.speaker_fault {
-            tracing::error!(%fault, "the BGP speaker does not take a part of the plan");
-        }
-    }
-
-    /// Everything that is to be originated.
-    fn prefixes(&self, own: &Prefixes) -> Prefixes {
-        let mut prefixes = own.clone();
-        for pod_plan in self.planned.values() {
-            prefixes.extend(pod_plan.originate.iter().map(|(prefix, what)| (*prefix, what.clone())));
-        }
-        prefixes
-    }
-
-    async fn stop_speaker(&mut self, stop: Stop) {
-        if let Some(running) = self.running.take() {
-            running.told.handle.stop(stop).await;
-            self.sessions.clear();
-        }
-    }
-
-    async fn hear(&mut self, event: Event) {
-        match event {
-            Event::PeerUp { address, remote_as, local, families, .. } => {
-                let names: Vec<String> = families.iter().map(|family| family.to_string()).collect();
-                tracing::info!(peer = %address, %remote_as, families = names.join(","), "session established");
-                let known = self.sessions.entry(address).or_default();
-                *known = Known {
-                    up: true,
-                    local: Some(local.ip()),
-                    families,
-                    next_hops: std::mem::take(&mut known.next_hops),
-                    ..Known::default()
-                };
-                self.stale = true;
-            }
-            Event::PeerDown { address, reason, retained, .. } => {
-                tracing::warn!(peer = %address, %reason, "session down");
-                let known = self.sessions.entry(address).or_default();
-                (known.up, known.retained) = (false, retained);
-                self.stale = true;
-                self.drain();
-            }
-            Event::LongLivedStale { address, family, paths, removed, time, .. } => {
-                let seconds = time.as_secs();
-                tracing::warn!(peer = %address, %family, paths, removed, seconds, "paths are long-lived stale");
-            }
-            Event::StaleSwept { address, family, paths, .. } => {
-                tracing::info!(peer = %address, %family, paths, "stale paths removed");
-                let known = self.sessions.entry(address).or_default();
-                known.retained.remove(family);
-                self.stale = true;
-            }
-            Event::PeerError { address, error, .. } => {
-                tracing::warn!(peer = %address, %error, "no session");
-            }
-            Event::Bfd { address, state, down, .. } => match down {
-                Some(down) => {
-                    let independent = down.control_plane_independent;
-                    tracing::warn!(peer = %address, cause = ?down.cause, independent, "BFD session down");
-                }
-                None => tracing::info!(peer = %address, %state, "BFD session"),
-            },
-            Event::MalformedUpdate { address, fault, .. } => {
-                tracing::warn!(peer = %address, %fault, "malformed UPDATE");
-            }
-            Event::EndOfRib { address, family, .. } => {
-                tracing::debug!(peer = %address, %family, "End-of-RIB");
-                self.sessions.entry(address).or_default().complete.insert(family);
-                self.drain();
-            }
-            // Its entry stays: where its routes led is told once, and it may come again.
-            Event::PeerGone { address, .. } => tracing::info!(peer = %address, "dynamic neighbour gone"),
-            Event::RangeFull { prefix, limit, refused } => {
-                tracing::warn!(%prefix, limit, %refused, "no more dynamic neighbours: the limit is reached");
-            }
-            Event::Advertised { .. } => {}
-            Event::Converged { family } => {
-                tracing::info!(%family, "converged");
-                self.converged.insert(family);
-                self.held.insert(family);
-                self.held_until = Some(Instant::now() + self.speaker.selection_deferral);
-                self.drain();
-            }
-        }
-    }
-
-    /// Lets go of what the last run left in the kernel, in families where every established peer has told all it has.
-    /// The speaker may converge earlier: it does not wait for peers that restart themselves (RFC 4724 §4.1), but a
-    /// default route leads where a peer's first path says.
-    fn drain(&mut self) {
-        let Some(running) = &self.running else { return };
-        let overdue = self.held_until.is_some_and(|until| until <= Instant::now());
-        for family in self.held.iter() {
-            let waits = |known: &Known| {
-                known.up && known.families.contains(family) && !known.complete.contains(family)
-            };
-            if overdue || !self.sessions.values().any(waits) {
-                let _ = running.turns.send(Turn::Drain(family));
-            }
-        }
-    }
-
-    async fn release(&mut self, family: Family) {
-        if self.held.contains(family) {
-            self.held.remove(family);
-            if self.held.is_empty() {
-                self.held_until = None;
-            }
-            if let Err(error) = self.kernel.release(family).await {
-                tracing::error!(%family, %error, "what the last run left in the kernel could not be swept");
-            }
-        }
-    }
-
     fn view(&self) -> View {
         let bgp = self.running.as_ref().zip(self.plan.as_ref().and_then(|plan| plan.bgp.as_ref()));
         View {
@@ -740,10 +584,6 @@ impl Task {
             unrecorded: self.unrecorded.values().cloned().collect(),
         }
     }
-}
-
-fn cease(communication: &str) -> Stop {
-    Stop::Cease { communication: communication.to_owned() }
 }
 
 /// Whether the plan has a place for the pod: its network, and for each of its addresses a subnet. If not, why, and which
