@@ -106,7 +106,7 @@ fn check_inside(
         there.extend(routes(pod, family)?);
     }
     for route in &inside.routes {
-        let hop = Hop { onlink: true, ..Hop::by(route.gateway, route.ifindex) };
+        let hop = Hop { onlink: true, source: route.source, ..Hop::by(route.gateway, route.ifindex) };
         if !there.contains(&(route.table, route.destination, RouteTarget::via(vec![hop]))) {
             let table =
                 if route.table == MAIN_TABLE { String::new() } else { format!(" in table {}", route.table) };
