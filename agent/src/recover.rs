@@ -107,11 +107,13 @@ fn unrecorded(device: &OwnDevice) -> Unrecorded {
         ifname: ifname.to_owned(),
         attachment,
         addresses,
+        neighbours: device.neighbours.clone(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::net::IpAddr;
 
     use super::*;
@@ -149,6 +151,7 @@ mod tests {
             ifindex: 7,
             alias: alias(container_id, "eth0", AttachmentKind::Ipvlan),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            neighbours: BTreeSet::new(),
         }
     }
 

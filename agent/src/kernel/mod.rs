@@ -17,6 +17,7 @@
 //!
 //! The thread blocks in netlink and nothing else waits for it: pods overtake large tables between two batches.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,7 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, FamilySet};
 
-use crate::plan::{Host, KernelPlan, NatRules, PodPlan};
+use crate::plan::{Host, KernelPlan, NatRules, Neighbour, PodPlan};
 
 mod events;
 mod nat;
@@ -99,6 +100,8 @@ pub struct OwnDevice {
     pub alias: String,
     /// Addresses that the last run routed to it and that nobody asked for yet.
     pub addresses: Vec<IpAddr>,
+    /// Permanent neighbours on it.
+    pub neighbours: BTreeSet<Neighbour>,
 }
 
 /// For `trunkline status` and the metrics.

@@ -278,12 +278,17 @@ impl Owner {
             }
             Command::Devices(reply) => {
                 let own = self.topology.links.values().filter(|link| topology::is_pods(&link.info));
+                let on = |ifindex: u32| {
+                    let found = self.found_neighbours.permanent.iter();
+                    found.filter(|neighbour| neighbour.ifindex == ifindex).copied().collect()
+                };
                 let mut devices: Vec<OwnDevice> = own
                     .map(|link| OwnDevice {
                         ifname: link.info.name.clone(),
                         ifindex: link.info.index,
                         alias: link.info.alias.clone().unwrap_or_default(),
                         addresses: Vec::new(),
+                        neighbours: on(link.info.index),
                     })
                     .collect();
                 for (key, (target, _)) in self.found.iter().filter(|(key, _)| key.table == POD_TABLE) {

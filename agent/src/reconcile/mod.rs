@@ -31,7 +31,7 @@ use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{InterfaceName, PeerKey};
 
-use crate::plan::{Joined, NetworkPlan, Place, Pod};
+use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Pod};
 use crate::source::{Refused, Snapshot};
 
 pub use task::{Start, spawn};
@@ -119,6 +119,8 @@ pub struct Unrecorded {
     pub attachment: AttachmentKind,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
+    /// Its neighbour entries, which are the only ones who know its MAC.
+    pub neighbours: BTreeSet<Neighbour>,
 }
 
 /// Why a pod is not taken.

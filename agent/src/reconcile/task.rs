@@ -625,7 +625,7 @@ fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
         attachment: pod.attachment,
     };
     match plan_pod(plan, &as_pod) {
-        Ok(pod_plan) => PodPlan { neighbours: BTreeSet::new(), ..pod_plan },
+        Ok(pod_plan) => PodPlan { neighbours: pod.neighbours.clone(), ..pod_plan },
         Err(_) => PodPlan {
             host_ifname: pod.host_ifname.clone(),
             host_ifindex: pod.host_ifindex,
@@ -638,6 +638,7 @@ fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
                     (key, RouteTarget::via(vec![on_link]))
                 })
                 .collect(),
+            neighbours: pod.neighbours.clone(),
             ..PodPlan::default()
         },
     }
