@@ -1,0 +1,1 @@
+//! `trunkline-controller`: what a cluster decides in one place.
