@@ -9,10 +9,10 @@
 //! A time is of the whole load; the number of messages is in the name of the group.
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
-#![allow(unsafe_code, reason = "a global allocator that counts is unsafe to implement")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../tests/counting/mod.rs"]
+mod counting;
+
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -32,36 +32,6 @@ use trunkline_bgp::wire::{
 };
 use zettabgp::BgpTransportMode;
 use zettabgp::prelude::{BgpMessage, BgpSessionParams, BgpUpdateMessage};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting touches a thread-local that needs no
-// allocation and no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// What one UPDATE says.
 struct Load {
@@ -150,9 +120,7 @@ fn netgauze_reads(context: &mut BgpParsingContext, message: &[u8]) -> GauzeMessa
 /// A codec at work: its allocations in one run, then its time.
 fn measure(group: &mut BenchmarkGroup<'_, WallTime>, load: &str, codec: &str, mut work: impl FnMut()) {
     work(); // buffers that are kept grow once
-    let before = ALLOCATIONS.get();
-    work();
-    println!("allocations {load} {codec} {}", ALLOCATIONS.get() - before);
+    println!("allocations {load} {codec} {}", counting::allocations(&mut work));
     group.bench_function(codec, |bencher| bencher.iter(&mut work));
 }
 

@@ -1,58 +1,21 @@
 //! Where nothing may be allocated: reading or writing a valid UPDATE (what it costs in time: `cargo lab bench codec`), and BFD while
 //! no session changes (its thread would wait for whoever holds the heap).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(unsafe_code, reason = "a global allocator that counts is unsafe to implement")]
 
+mod counting;
 mod wire_support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use counting::allocations;
 use trunkline_bgp::bfd::{BfdConfig, Endpoint, SessionId, Source, State, Target};
 use trunkline_bgp::types::{Asn, Community, Ipv4, Ipv6, NextHop};
 use trunkline_bgp::wire::{
     AsPath, EncodeContext, PathAttributes, Prefixes, Scratch, UpdateWriter, decode_update,
 };
 use wire_support::*;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting touches a thread-local that needs no
-// allocation and no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations(work: impl FnOnce()) -> usize {
-    let before = ALLOCATIONS.get();
-    work();
-    ALLOCATIONS.get() - before
-}
 
 fn attributes() -> Vec<u8> {
     block(&PathAttributes {

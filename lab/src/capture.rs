@@ -31,6 +31,10 @@ impl Capture {
                 "-n",
                 "-t",
                 "-e",
+                // tcpdump's ring has places for whole packets of 256 KiB: eight on `any`, and more that come at once are lost. What
+                // a line says stands in the first octets.
+                "-s",
+                "256",
                 "-i",
                 interface,
                 filter,
