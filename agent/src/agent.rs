@@ -33,6 +33,7 @@ use tokio_util::task::TaskTracker;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::ShellConfig;
 use trunkline_bgp::types::{Asn, FamilySet};
+use trunkline_daemon::{http, logging, panics};
 
 use crate::attach::device::host_ifname;
 use crate::attach::workers::DeviceWorkers;
@@ -46,10 +47,10 @@ use crate::pods::{Pods, Turns};
 use crate::reconcile::{self, Reconcile};
 use crate::recover::{Recovery, recover};
 use crate::server::Server;
+use crate::socket;
 use crate::source::folder::{self, Context as FolderContext};
 use crate::source::watch::FolderSource;
 use crate::wire::Wire;
-use crate::{http, logging, panics, socket};
 
 /// Attachments at once. The kernel does most of it one by one.
 const ATTACH_THREADS: usize = 8;

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
+use trunkline_daemon::logging::Log;
 
 use crate::wire::Times;
 
@@ -100,26 +101,6 @@ pub struct VlanCheck {
     pub duplicate_address_wait_milliseconds: u16,
 }
 
-/// The log: one line per event, on standard error.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Log {
-    /// error, warn, info, debug, trace, or a filter such as `info,trunkline_bgp=debug`.
-    pub level: String,
-    /// text or json.
-    pub format: LogFormat,
-}
-
-/// How a log line is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
 impl Default for Config {
     fn default() -> Self {
         let Tunnels { interfaces, vteps, port } = Tunnels::default();
@@ -166,12 +147,6 @@ impl Default for Readiness {
 impl Default for VlanCheck {
     fn default() -> Self {
         VlanCheck { timeout_seconds: 3, duplicate_address_wait_milliseconds: 200 }
-    }
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Log { level: "info".to_owned(), format: LogFormat::Text }
     }
 }
 
@@ -322,15 +297,7 @@ impl Config {
                 return Err((field, format!("{} is relative: write the whole path, from /", path.display())));
             }
         }
-        self.log.level.parse::<tracing_subscriber::EnvFilter>().map_err(|error| {
-            (
-                "log.level",
-                format!(
-                    "{:?} is no level or filter ({error}): write error, warn, info, debug or trace",
-                    self.log.level
-                ),
-            )
-        })?;
+        self.log.check().map_err(|fault| ("log.level", fault))?;
         Ok(())
     }
 

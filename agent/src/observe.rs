@@ -23,10 +23,10 @@ use trunkline_bgp::net::{CommandError, Monitor};
 use trunkline_bgp::rib;
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
+use trunkline_daemon::http::Probe;
 
 use crate::attach::device::{default_mac, host_ifname};
 use crate::attach::workers::DeviceWorkers;
-use crate::http::Probe;
 use crate::ipam::{Ipam, Phase, Summary};
 use crate::kernel::KernelHandle;
 use crate::metrics::{Metrics, Standing};

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use trunkline_api::attach::{Code, Command, Done, Failure, Reply, Request, encode};
 use trunkline_api::control::{Query, Table};
+use trunkline_daemon::http::pause_accepting;
 
-use crate::http::pause_accepting;
 use crate::observe::Observer;
 use crate::pods::Pods;
 use crate::socket;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 
-use crate::panics::caught;
+use trunkline_daemon::panics::caught;
 
 use super::record::{AttachmentKey, Record};
 

@@ -1,7 +1,7 @@
 //! What a panic does: it ends the process, except where a library is known to panic on damaged input.
 //!
-//! A panic in one task must not leave a half-dead agent: better to die and be started again, which loses no packet.
-//! redb, though, panics on some files that something else wrote to, and an agent that died of a damaged store at
+//! A panic in one task must not leave a half-dead daemon: better to die and be started again, which loses no packet.
+//! redb, though, panics on some files that something else wrote to, and a daemon that died of a damaged store at
 //! every start would keep nothing running. So the build unwinds, [`abort_on_panic`] makes every panic an abort all
 //! the same, and [`caught`] is the one exception.
 
@@ -17,7 +17,7 @@ thread_local! {
 pub fn abort_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         if !CATCHING.get() {
-            tracing::error!(panic = %info, "a fault of the agent itself: it ends here and is to be started again");
+            tracing::error!(panic = %info, "a fault of the program itself: it ends here and is to be started again");
             std::process::abort();
         }
     }));

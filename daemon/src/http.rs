@@ -1,7 +1,7 @@
 //! `/metrics`, `/healthz` and `/readyz`.
 //!
 //! `/healthz` answers 200 while the tasks that own something answer: a process that fails it is to be restarted.
-//! `/readyz` answers 200 once pods can be attached, otherwise 503 with one reason a line.
+//! `/readyz` answers 200 once the daemon can do its work, otherwise 503 with one reason a line.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -30,7 +30,7 @@ pub trait Probe: Send + Sync + 'static {
     fn metrics(&self) -> impl Future<Output = String> + Send;
     /// What does not answer; empty if everything does.
     fn unhealthy(&self) -> impl Future<Output = Vec<String>> + Send;
-    /// What is missing before pods can be attached; empty if nothing is.
+    /// What is missing before it can do its work; empty if nothing is.
     fn unready(&self) -> impl Future<Output = Vec<String>> + Send;
 }
 

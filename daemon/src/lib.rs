@@ -1,0 +1,9 @@
+//! What the agent and the controller share as daemons: nothing of networks, only how a process of ours behaves.
+//!
+//! - [`logging`]: one line per event on standard error.
+//! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
+//! - [`panics`]: what a panic does.
+
+pub mod http;
+pub mod logging;
+pub mod panics;

@@ -1,0 +1,55 @@
+//! The log: one line per event on standard error, text or JSON.
+
+use std::io::IsTerminal;
+
+use serde::Deserialize;
+use tracing_subscriber::EnvFilter;
+
+/// The log: one line per event, on standard error.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Log {
+    /// error, warn, info, debug, trace, or a filter such as `info,trunkline_bgp=debug`.
+    pub level: String,
+    /// text or json.
+    pub format: LogFormat,
+}
+
+/// How a log line is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "camelCase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { level: "info".to_owned(), format: LogFormat::Text }
+    }
+}
+
+impl Log {
+    /// What is wrong with the level, and what to write.
+    pub fn check(&self) -> Result<(), String> {
+        match self.level.parse::<EnvFilter>() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!(
+                "{:?} is no level or filter ({error}): write error, warn, info, debug or trace",
+                self.level
+            )),
+        }
+    }
+}
+
+/// Starts logging as configured. The level was checked with the configuration; one that is no filter after all is `info`.
+pub fn start(log: &Log) {
+    let filter = log.level.parse::<EnvFilter>().unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match log.format {
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).init(),
+    }
+}
