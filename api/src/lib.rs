@@ -7,6 +7,7 @@
 //! - [`manifest`]: from the text of a YAML file to resources, with errors that name the field.
 //! - [`validate`]: the rules that resources must keep, alone, together and on one node.
 //! - [`names`]: annotations, labels and finalizers.
+//! - [`pod`]: what a pod or its namespace asks for by annotations and labels.
 //! - [`attach`]: the protocol between the CNI plugin and the agent.
 //! - [`control`]: what the operator's commands ask, and the shape of `-o json`.
 
@@ -14,6 +15,7 @@ pub mod attach;
 pub mod control;
 pub mod manifest;
 pub mod names;
+pub mod pod;
 pub mod policy;
 pub mod resources;
 pub mod validate;

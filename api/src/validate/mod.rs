@@ -5,8 +5,8 @@
 //! fix. What is right but cannot be done yet is no fault ([`unsupported_subnet`]): the file loads, and the
 //! agent refuses that subnet by name.
 //!
-//! There are five questions: is a set of resources right ([`validate`]), also on a node with these labels
-//! ([`validate_for_node`]), do the NodeInfos go with it ([`validate_nodes`]), may an old set become a new one
+//! There are six questions: is a set of resources right ([`validate`]), also on a node with these labels
+//! ([`validate_for_node`]) or on all of a cluster's ([`validate_memberships`]), do the NodeInfos go with it ([`validate_nodes`]), may an old set become a new one
 //! ([`validate_change`]), and can it be done.
 //!
 //! Two rules differ from hybridnet's. `autoNatOutgoing: false` is allowed wherever that is what happens anyway (hybridnet's
@@ -75,7 +75,23 @@ pub fn validate_for_node(
     labels: &BTreeMap<String, String>,
 ) -> Result<(), Vec<Fault>> {
     let mut found = validate(networks, subnets).err().unwrap_or_default();
-    network::check_node(networks, labels, &mut found);
+    network::check_node(networks, "this node", labels, &mut found);
+    or_faults(found)
+}
+
+/// Whether each of a cluster's nodes, given by name and labels, is in one Underlay network at most. One fault a network is told, with
+/// the first such node, since it is one nodeSelector that is to be changed.
+pub fn validate_memberships<'a>(
+    networks: &[Network],
+    nodes: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, String>)>,
+) -> Result<(), Vec<Fault>> {
+    let mut found: Vec<Fault> = Vec::new();
+    for (name, labels) in nodes {
+        let mut these = Vec::new();
+        network::check_node(networks, &format!("node {name}"), labels, &mut these);
+        these.retain(|fault| !found.iter().any(|other| other.name == fault.name));
+        found.append(&mut these);
+    }
     or_faults(found)
 }
 

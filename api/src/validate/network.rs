@@ -129,8 +129,13 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
     }
 }
 
-/// A node is in one Underlay network, and so has one local AS.
-pub(super) fn check_node(networks: &[Network], labels: &BTreeMap<String, String>, found: &mut Vec<Fault>) {
+/// A node is in one Underlay network, and so has one local AS. `node` is what to call it in a message.
+pub(super) fn check_node(
+    networks: &[Network],
+    node: &str,
+    labels: &BTreeMap<String, String>,
+    found: &mut Vec<Fault>,
+) {
     let mut these = networks
         .iter()
         .filter(|network| network.network_type() == NetworkType::Underlay && network.selects(labels));
@@ -142,15 +147,15 @@ pub(super) fn check_node(networks: &[Network], labels: &BTreeMap<String, String>
             (Some(one), Some(other)) if both_bgp && one != other => faults.add(
                 "spec.netID",
                 format!(
-                    "{other} would be a second local AS on this node, which is in Network {} with AS {one}: \
-                     write the same AS into one network, or make one nodeSelector leave this node out",
+                    "{other} would be a second local AS on {node}, which is in Network {} with AS {one}: \
+                     write the same AS into one network, or make one nodeSelector leave {node} out",
                     first.name()
                 ),
             ),
             _ => faults.add(
                 "spec.nodeSelector",
                 format!(
-                    "{:?} selects this node, which is in Underlay network {} already: make one of them leave it out",
+                    "{:?} selects {node}, which is in Underlay network {} already: make one of them leave it out",
                     network.spec.node_selector,
                     first.name()
                 ),

@@ -1,0 +1,346 @@
+//! What a pod, or its namespace, asks for: hybridnet's annotations and labels, read in one place.
+//!
+//! The webhook refuses what cannot be read, the controller allocates by it; both must read the same. A network, subnets and
+//! the network's type may stand in an annotation or in a label of the same name (the annotation wins), all else is an annotation.
+//! An empty value is none. Values are read tolerantly where hybridnet does (any case, `IPv4Only` for `IPv4`) and are
+//! written in one way.
+//!
+//! The pools (`ip-pool`, `mac-pool`) belong to the pods of a workload together: a stateful pod takes the entry of its ordinal, any
+//! other the first. hybridnet splits `ip-pool` on the wrong string and refuses more than one entry; here they work.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::names::{annotation, label};
+use crate::resources::{NetworkType, parse_address, parse_mac};
+use crate::validate::Fault;
+
+/// Which addresses a pod gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum IpFamily {
+    /// One IPv4 address.
+    #[default]
+    V4,
+    /// One IPv6 address.
+    V6,
+    /// One of each.
+    DualStack,
+}
+
+impl IpFamily {
+    /// Reads `IPv4`, `IPv6` or `DualStack` in any case, and hybridnet's `IPv4Only` and `IPv6Only`.
+    pub fn read(text: &str) -> Option<IpFamily> {
+        let is = |name: &str| text.eq_ignore_ascii_case(name);
+        if is("IPv4") || is("IPv4Only") {
+            Some(IpFamily::V4)
+        } else if is("IPv6") || is("IPv6Only") {
+            Some(IpFamily::V6)
+        } else if is("DualStack") {
+            Some(IpFamily::DualStack)
+        } else {
+            None
+        }
+    }
+
+    /// Whether a pod of this family has an IPv4 address.
+    pub fn has_v4(self) -> bool {
+        self != IpFamily::V6
+    }
+
+    /// Whether a pod of this family has an IPv6 address.
+    pub fn has_v6(self) -> bool {
+        self != IpFamily::V4
+    }
+}
+
+impl fmt::Display for IpFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IpFamily::V4 => "IPv4",
+            IpFamily::V6 => "IPv6",
+            IpFamily::DualStack => "DualStack",
+        })
+    }
+}
+
+/// Reads `Underlay`, `Overlay` or `GlobalBGP` in any case.
+pub fn read_network_type(text: &str) -> Option<NetworkType> {
+    [NetworkType::Underlay, NetworkType::Overlay, NetworkType::GlobalBGP]
+        .into_iter()
+        .find(|kind| text.eq_ignore_ascii_case(&format!("{kind:?}")))
+}
+
+/// Where a pod's addresses are to come from, as one object (a pod or a namespace) says it. What it does not say is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Name of the Network.
+    pub network: Option<String>,
+    /// Names of the Subnets, at most two; of two, the IPv4 one is first.
+    pub subnets: Vec<String>,
+    /// Type of the Network.
+    pub network_type: Option<NetworkType>,
+    /// Which addresses.
+    pub family: Option<IpFamily>,
+}
+
+impl Wishes {
+    /// Reads what a `Pod` or `Namespace` says. Faults name the annotation or label.
+    pub fn read(
+        kind: &'static str,
+        name: &str,
+        annotations: &BTreeMap<String, String>,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Wishes, Vec<Fault>> {
+        let mut found = Vec::new();
+        let mut fault = |field: String, message: String| {
+            found.push(Fault { kind, name: name.to_owned(), field, message });
+        };
+        let either = |annotation: &str, label: &str| {
+            said(annotations, annotation)
+                .map(|text| (text, annotation_field(annotation)))
+                .or_else(|| said(labels, label).map(|text| (text, format!("metadata.labels[{label}]"))))
+        };
+        let network = either(annotation::SPECIFIED_NETWORK, label::SPECIFIED_NETWORK);
+        let mut wishes = Wishes { network: network.map(|(text, _)| text.to_owned()), ..Wishes::default() };
+        if let Some((text, field)) = either(annotation::SPECIFIED_SUBNET, label::SPECIFIED_SUBNET) {
+            wishes.subnets = text.split('/').map(|subnet| subnet.trim().to_owned()).collect();
+            let subnets = &wishes.subnets;
+            if subnets.len() > 2
+                || subnets.iter().any(String::is_empty)
+                || subnets.get(1) == subnets.first() && subnets.len() == 2
+            {
+                fault(
+                    field,
+                    format!(
+                        "`{text}` is not the name of a Subnet, or of an IPv4 and an IPv6 one with `/` between: write `v4-subnet/v6-subnet`"
+                    ),
+                );
+            }
+        }
+        if let Some((text, field)) = either(annotation::NETWORK_TYPE, label::NETWORK_TYPE) {
+            wishes.network_type = read_network_type(text);
+            if wishes.network_type.is_none() {
+                fault(
+                    field,
+                    format!("`{text}` is no type of a Network: write Underlay, Overlay or GlobalBGP"),
+                );
+            }
+        }
+        if let Some(text) = said(annotations, annotation::IP_FAMILY) {
+            wishes.family = IpFamily::read(text);
+            if wishes.family.is_none() {
+                let field = annotation_field(annotation::IP_FAMILY);
+                fault(field, format!("`{text}` is no family of addresses: write IPv4, IPv6 or DualStack"));
+            }
+        }
+        if found.is_empty() { Ok(wishes) } else { Err(found) }
+    }
+
+    /// Whether nothing is said. What is said elsewhere with less precedence counts only then, and then as a whole.
+    pub fn is_empty(&self) -> bool {
+        *self == Wishes::default()
+    }
+}
+
+/// The addresses and MAC addresses that the pods of a workload choose from, by ordinal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pools {
+    /// `ip-pool`: one address, or an IPv4 and an IPv6 one, for each pod. Empty: any address.
+    pub addresses: Vec<Vec<IpAddr>>,
+    /// `mac-pool`: one for each pod. Empty: a random one.
+    pub macs: Vec<[u8; 6]>,
+}
+
+impl Pools {
+    /// Reads a pod's annotations. Faults name annotation and entry.
+    pub fn read(pod: &str, annotations: &BTreeMap<String, String>) -> Result<Pools, Vec<Fault>> {
+        let mut found = Vec::new();
+        let mut fault = |annotation: &str, index: usize, message: String| {
+            let field = format!("{}[{index}]", annotation_field(annotation));
+            found.push(Fault { kind: "Pod", name: pod.to_owned(), field, message });
+        };
+        let mut pools = Pools::default();
+        for (index, entry) in entries(annotations, annotation::IP_POOL) {
+            match pool_entry(entry) {
+                Ok(addresses) => pools.addresses.push(addresses),
+                Err(message) => fault(annotation::IP_POOL, index, message),
+            }
+        }
+        for (index, entry) in entries(annotations, annotation::MAC_POOL) {
+            match parse_mac(&entry.replace('-', ":")) {
+                Ok(mac) => pools.macs.push(mac),
+                Err(error) => fault(annotation::MAC_POOL, index, format!("{error}")),
+            }
+        }
+        if found.is_empty() { Ok(pools) } else { Err(found) }
+    }
+
+    /// The addresses for the pod of this ordinal, in the order of their families: `None` where the pool is empty or has no entry for it.
+    /// A pod without an ordinal has the first entry.
+    pub fn addresses(&self, ordinal: Option<usize>) -> Option<&[IpAddr]> {
+        self.addresses.get(ordinal.unwrap_or(0)).map(Vec::as_slice)
+    }
+
+    /// The MAC address for the pod of this ordinal, likewise.
+    pub fn mac(&self, ordinal: Option<usize>) -> Option<[u8; 6]> {
+        self.macs.get(ordinal.unwrap_or(0)).copied()
+    }
+}
+
+/// Whether a stateful pod keeps its address (`ip-retain`); `default` where it does not say so, or says what is no truth value.
+pub fn retains(annotations: &BTreeMap<String, String>, default: bool) -> bool {
+    match said(annotations, annotation::IP_RETAIN) {
+        // Go's strconv.ParseBool, which hybridnet reads it with.
+        Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
+        Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
+        _ => default,
+    }
+}
+
+/// The number at the end of a stateful pod's name.
+pub fn ordinal(pod: &str) -> Option<usize> {
+    pod.rsplit_once('-')?.1.parse().ok()
+}
+
+/// Path of an annotation in a [`Fault`].
+pub fn annotation_field(name: &str) -> String {
+    format!("metadata.annotations[{name}]")
+}
+
+fn said<'a>(map: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
+    map.get(key).map(|text| text.trim()).filter(|text| !text.is_empty())
+}
+
+fn entries<'a>(
+    annotations: &'a BTreeMap<String, String>,
+    name: &str,
+) -> impl Iterator<Item = (usize, &'a str)> {
+    said(annotations, name).into_iter().flat_map(|text| text.split(',').map(str::trim).enumerate())
+}
+
+fn pool_entry(entry: &str) -> Result<Vec<IpAddr>, String> {
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in entry.split('/') {
+        addresses.push(parse_address(text.trim()).map_err(|error| error.to_string())?);
+    }
+    match addresses.as_slice() {
+        [_] | [IpAddr::V4(_), IpAddr::V6(_)] => Ok(addresses),
+        [IpAddr::V6(_), IpAddr::V4(_)] => {
+            addresses.reverse();
+            Ok(addresses)
+        }
+        _ => Err(format!(
+            "`{entry}` is more than one address a family: write one, or an IPv4 and an IPv6 one with `/` between"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn wishes(annotations: &[(&str, &str)], labels: &[(&str, &str)]) -> Result<Wishes, String> {
+        Wishes::read("Pod", "web-0", &map(annotations), &map(labels)).map_err(|faults| faults[0].to_string())
+    }
+
+    #[test]
+    fn wishes_are_read_from_annotations_before_labels() {
+        assert!(wishes(&[], &[]).unwrap().is_empty());
+        assert!(wishes(&[(annotation::SPECIFIED_NETWORK, "")], &[]).unwrap().is_empty());
+        let both = wishes(
+            &[(annotation::SPECIFIED_NETWORK, "rack1"), (annotation::IP_FAMILY, "dualstack")],
+            &[
+                (label::SPECIFIED_NETWORK, "rack2"),
+                (label::SPECIFIED_SUBNET, "a/b"),
+                (label::NETWORK_TYPE, "globalbgp"),
+            ],
+        )
+        .unwrap();
+        assert_eq!(both.network.as_deref(), Some("rack1"));
+        assert_eq!(both.subnets, ["a", "b"]);
+        assert_eq!(both.network_type, Some(NetworkType::GlobalBGP));
+        assert_eq!(both.family, Some(IpFamily::DualStack));
+        assert_eq!(wishes(&[(annotation::IP_FAMILY, "IPv6Only")], &[]).unwrap().family, Some(IpFamily::V6));
+        // hybridnet has no label for the family.
+        assert!(wishes(&[], &[(annotation::IP_FAMILY, "IPv6")]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (annotations, field) in [
+            (
+                [(annotation::SPECIFIED_SUBNET, "a/b/c")],
+                "metadata.annotations[networking.alibaba.com/specified-subnet]",
+            ),
+            ([(annotation::SPECIFIED_SUBNET, "a/")], "write `v4-subnet/v6-subnet`"),
+            ([(annotation::SPECIFIED_SUBNET, "a/a")], "write `v4-subnet/v6-subnet`"),
+            ([(annotation::NETWORK_TYPE, "Underlie")], "`Underlie` is no type of a Network"),
+            (
+                [(annotation::IP_FAMILY, "v4")],
+                "`v4` is no family of addresses: write IPv4, IPv6 or DualStack",
+            ),
+        ] {
+            let error = wishes(&annotations, &[]).unwrap_err();
+            assert!(error.contains(field), "{error}");
+        }
+        let error = wishes(&[], &[(label::NETWORK_TYPE, "x")]).unwrap_err();
+        assert!(error.contains("metadata.labels[networking.alibaba.com/network-type]"), "{error}");
+    }
+
+    #[test]
+    fn pools_have_an_entry_for_each_ordinal() {
+        let annotations = map(&[
+            (annotation::IP_POOL, "10.0.0.1, 10.0.0.2/2001:db8::2,2001:db8::3/10.0.0.3"),
+            (annotation::MAC_POOL, "02:12:34:00:00:01,02-12-34-00-00-02"),
+        ]);
+        let pools = Pools::read("web-0", &annotations).unwrap();
+        let shown = |ordinal| pools.addresses(ordinal).map(|addresses| format!("{addresses:?}"));
+        assert_eq!(shown(Some(0)).as_deref(), Some("[10.0.0.1]"));
+        assert_eq!(shown(None), shown(Some(0)));
+        assert_eq!(shown(Some(1)).as_deref(), Some("[10.0.0.2, 2001:db8::2]"));
+        assert_eq!(
+            shown(Some(2)).as_deref(),
+            Some("[10.0.0.3, 2001:db8::3]"),
+            "the IPv4 address comes first"
+        );
+        assert_eq!(shown(Some(3)), None);
+        assert_eq!(pools.mac(Some(1)), Some([2, 0x12, 0x34, 0, 0, 2]));
+        assert_eq!(pools.mac(Some(2)), None);
+        assert_eq!(Pools::read("web-0", &map(&[])).unwrap(), Pools::default());
+        for (annotation, value, message) in [
+            (annotation::IP_POOL, "10.0.0.1,,10.0.0.3", "ip-pool][1]: `` is not an IP address"),
+            (annotation::IP_POOL, "10.0.0.1,10.0.0.256", "ip-pool][1]: `10.0.0.256` is not an IP address"),
+            (annotation::IP_POOL, "10.0.0.1/10.0.0.2", "more than one address a family"),
+            (annotation::MAC_POOL, "02:12:34:00:00:01,", "mac-pool][1]: `` is not the MAC address"),
+            (
+                annotation::MAC_POOL,
+                "ff:ff:ff:ff:ff:ff",
+                "mac-pool][0]: `ff:ff:ff:ff:ff:ff` is not the MAC address",
+            ),
+        ] {
+            let error = Pools::read("web-0", &map(&[(annotation, value)])).unwrap_err()[0].to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn retention_and_ordinals() {
+        for (value, default, kept) in [
+            ("false", true, false),
+            ("0", true, false),
+            ("true", false, true),
+            ("maybe", true, true),
+            ("", false, false),
+        ] {
+            assert_eq!(retains(&map(&[(annotation::IP_RETAIN, value)]), default), kept, "{value}");
+        }
+        assert_eq!(ordinal("web-12"), Some(12));
+        assert_eq!(ordinal("web-x"), None);
+        assert_eq!(ordinal("web"), None);
+    }
+}
