@@ -6,6 +6,7 @@
 //!   (`networking.alibaba.com/v1`), with optional additions to a BGP peer.
 //! - [`manifest`]: from the text of a YAML file to resources, with errors that name the field.
 //! - [`validate`]: the rules that resources must keep, alone, together and on one node.
+//! - `kube` (feature `kube`): the resources as objects of the API server, and their CRDs.
 //! - [`names`]: annotations, labels and finalizers.
 //! - [`pod`]: what a pod or its namespace asks for by annotations and labels.
 //! - [`attach`]: the protocol between the CNI plugin and the agent.
@@ -13,6 +14,8 @@
 
 pub mod attach;
 pub mod control;
+#[cfg(feature = "kube")]
+pub mod kube;
 pub mod manifest;
 pub mod names;
 pub mod pod;

@@ -41,6 +41,7 @@ use crate::resources::{ValueError, is_default, null_default};
 
 /// Rules in order; the first with an action that matches decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Policy {
     /// Tried in order.
@@ -54,6 +55,7 @@ pub struct Policy {
 
 /// What becomes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// Used, or told.
@@ -64,6 +66,7 @@ pub enum Action {
 
 /// One rule of a [`Policy`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
     /// For people: `trunkline routes --explain` says it beside the rule's number.
@@ -167,6 +170,7 @@ impl<'de> Deserialize<'de> for Members {
 
 /// A condition on AS_PATH.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AsPath {
     /// At least so long; a set counts 1 (RFC 4271 §9.1.2.2).
@@ -188,6 +192,7 @@ pub struct AsPath {
 
 /// ORIGIN (RFC 4271 §5.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// From inside the AS where the path began.
@@ -200,6 +205,7 @@ pub enum Origin {
 
 /// A prefix with the lengths below it that match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PrefixMatch {
     /// The covering prefix, without host bits.
@@ -214,6 +220,7 @@ pub struct PrefixMatch {
 
 /// Changes to the attributes of a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Changes {
     /// LOCAL_PREF; external peers are never told of it.

@@ -101,10 +101,21 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
             let name = network.metadata.name.clone();
             let peers = network.spec.config.iter_mut().flat_map(|config| &mut config.bgp_peers);
             for (index, peer) in peers.enumerate() {
-                if let Err(message) = resolve_password(peer, &mut snapshot.files) {
-                    let words =
-                        format!("Network {name}: spec.config.bgpPeers[{index}].passwordFile: {message}");
+                let mut refuse = |field: &str, message: String| {
+                    let words = format!("Network {name}: spec.config.bgpPeers[{index}].{field}: {message}");
                     faults.push(in_file("Network", &name, words));
+                };
+                if let Some(secret) = &peer.password_secret_ref {
+                    refuse(
+                        "passwordSecretRef",
+                        format!(
+                            "Secret {} is the API server's, and this folder has none: write passwordFile",
+                            secret.name
+                        ),
+                    );
+                }
+                if let Err(message) = resolve_password(peer, &mut snapshot.files) {
+                    refuse("passwordFile", message);
                 }
             }
         }
@@ -253,6 +264,10 @@ mod tests {
             (
                 vec![("a.yaml", &*peer(", passwordFile: /nowhere/key"))],
                 "bgpPeers[0].passwordFile: /nowhere/key",
+            ),
+            (
+                vec![("a.yaml", &*peer(", passwordSecretRef: {name: tor-keys, key: rack1}"))],
+                "bgpPeers[0].passwordSecretRef: Secret tor-keys is the API server's, and this folder has none: write passwordFile",
             ),
         ] {
             let error = Folder::new(&files).read().unwrap_err();

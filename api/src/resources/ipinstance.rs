@@ -24,6 +24,7 @@ pub struct IPInstance {
 
 /// What was given with an [`IPInstance`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IPInstanceSpec {
     /// Name of the network.
@@ -39,6 +40,7 @@ pub struct IPInstanceSpec {
 
 /// The address of an [`IPInstance`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Address {
     /// `"4"` or `"6"`.
@@ -57,6 +59,7 @@ pub struct Address {
 
 /// The pod that an [`IPInstance`] is for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Binding {
     /// The object that owns the pod.
@@ -83,6 +86,7 @@ pub struct Binding {
 
 /// The owner of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReferredObject {
     /// Its kind, such as `StatefulSet`.
@@ -98,6 +102,7 @@ pub struct ReferredObject {
 
 /// The place of a stateful pod in its set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Stateful {
     /// Its ordinal.
@@ -107,6 +112,7 @@ pub struct Stateful {
 
 /// Who uses the address of an [`IPInstance`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IPInstanceStatus {
     /// The node.

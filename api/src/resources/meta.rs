@@ -56,6 +56,7 @@ pub struct ObjectMeta {
 
 /// Addresses of a network or subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Count {
     /// That there are.

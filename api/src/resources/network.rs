@@ -30,6 +30,7 @@ pub struct Network {
 
 /// What is wanted of a [`Network`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkSpec {
     /// Labels that a node has when it belongs to the network; for Underlay only, and needed there.
@@ -51,6 +52,7 @@ pub struct NetworkSpec {
 
 /// Where the addresses of a network live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 pub enum NetworkType {
     /// On the real network, at the selected nodes.
     Underlay,
@@ -62,6 +64,7 @@ pub enum NetworkType {
 
 /// How pods of a network are joined to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 pub enum NetworkMode {
     /// A VLAN of the node's link. Goes with Underlay, and is its default.
     VLAN,
@@ -75,6 +78,7 @@ pub enum NetworkMode {
 
 /// Further settings of a [`Network`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkConfig {
     /// The routers that the nodes peer with; at least one in mode BGP.
@@ -101,6 +105,7 @@ pub struct NetworkConfig {
 
 /// Which nodes of a [`Network`] are about to go.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GracefulShutdown {
     /// Labels that they have; every node of the network unless said.
@@ -110,6 +115,7 @@ pub struct GracefulShutdown {
 
 /// How pods of a VLAN are joined to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AttachmentKind {
     /// By the host: a veth pair, and policy routing.
@@ -121,6 +127,7 @@ pub enum AttachmentKind {
 
 /// A router that the nodes of a network peer with. From `port` on, the fields are Trunkline's own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BgpPeer {
     /// Its AS number, 1 to 4294967295.
@@ -132,7 +139,8 @@ pub struct BgpPeer {
     /// The Restart Time offered (RFC 4724), at most 4095 s; 0 or nothing is 300 s.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub graceful_restart_seconds: u32,
-    /// TCP-MD5 key, 1 to 80 octets. See [`BgpPeer::password`].
+    /// TCP-MD5 key, 1 to 80 octets; `passwordFile` or `passwordSecretRef` in its place keep it out of the resource. See
+    /// [`BgpPeer::password`].
     #[serde(default, skip_serializing)]
     pub password: Option<Secret>,
     /// The session tells routes (as to a route server), but no traffic is sent to this router.
@@ -161,6 +169,9 @@ pub struct BgpPeer {
     /// A file on the node that holds the TCP-MD5 key (a newline at its end is not part of it).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<String>,
+    /// A Secret of the cluster that holds the TCP-MD5 key; with the API server only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_secret_ref: Option<SecretKeyRef>,
     /// Hold Time offered: 0 (never expires) or 3 to 65535 s; 90 unless said (RFC 4271 §4.2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_time_seconds: Option<u32>,
@@ -236,9 +247,24 @@ pub struct BgpPeer {
     pub export: Option<Policy>,
 }
 
+/// One value of a Secret. A newline at its end is not part of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SecretKeyRef {
+    /// The Secret's name.
+    pub name: String,
+    /// The Secret's namespace; the one that Trunkline is installed in unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Which of the Secret's values.
+    pub key: String,
+}
+
 /// Another AS number than the network's own towards one router, as after a merger of two ASes (RFC 7705 §3). The router is told
 /// it in front of the network's own, and it is put in front of what the router tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalAs {
     /// 1 to 4294967295; neither the network's own nor the router's.
@@ -253,6 +279,7 @@ pub struct LocalAs {
 
 /// Which private AS numbers an external peer is not told. Its own number stays, so that it sees its loops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RemovePrivateAs {
     /// Also those beside public ones; otherwise an AS_PATH with a public one stays as it is.
@@ -265,6 +292,7 @@ pub struct RemovePrivateAs {
 
 /// What a side of an external session is to the other (RFC 9234 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// The other buys transit from it.
@@ -292,6 +320,7 @@ pub enum Endpoint<'a> {
 
 /// Several paths of a prefix, in both families (RFC 7911); either way only if the peer wants it too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddPath {
     /// Several are taken from the peer.
@@ -304,6 +333,7 @@ pub struct AddPath {
 
 /// How BFD watches the path to a [`BgpPeer`]. See there for when it is a multihop session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bfd {
     /// Between packets, and the least that is taken from the peer: 10 to 60000 ms; 300 unless said. The slower side decides.
@@ -323,6 +353,7 @@ impl Bfd {
 
 /// What was seen of a [`Network`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkStatus {
     /// The subnet that the last address (IPv4) came from.
@@ -343,7 +374,7 @@ pub struct NetworkStatus {
     #[serde(default, deserialize_with = "null_default")]
     pub node_list: Vec<String>,
     /// IPv4 addresses.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<Count>,
     /// IPv6 addresses.
     #[serde(default, rename = "ipv6Statistics", skip_serializing_if = "Option::is_none")]
@@ -459,7 +490,7 @@ impl BgpPeer {
         self.source_address.as_deref().filter(|text| !text.is_empty()).map(parse_address).transpose()
     }
 
-    /// The TCP-MD5 key in the resource itself; `""` is none. (The other place is `passwordFile`.)
+    /// The TCP-MD5 key in the resource itself; `""` is none. (The other places are `passwordFile` and `passwordSecretRef`.)
     pub fn password(&self) -> Option<&Secret> {
         self.password.as_ref().filter(|password| !password.expose().is_empty())
     }

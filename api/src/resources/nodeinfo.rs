@@ -32,6 +32,7 @@ pub struct NodeInfo {
 
 /// What is said of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeInfoSpec {
     /// Its end of the tunnels; none on a node that is in no overlay.
@@ -44,6 +45,7 @@ pub struct NodeInfoSpec {
 
 /// The end of a tunnel as it was written; [`VtepInfo::parse`] makes addresses of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VtepInfo {
     /// Where tunnelled packets are sent to: an address of the node.
@@ -64,6 +66,7 @@ pub struct VtepInfo {
 
 /// Trunkline's own settings of a [`NodeInfo`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeInfoConfig {
     /// Blocks of the subnets whose addresses this node gives out and no other does: other nodes send to them through the
@@ -79,11 +82,43 @@ pub struct NodeInfoConfig {
 
 /// What was seen of a [`NodeInfo`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeInfoStatus {
-    /// RFC 3339.
+    /// When it was last written, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_timestamp: Option<String>,
+    /// The node's BGP peers as its agent sees them, by name. Trunkline's own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<NodePeer>,
+}
+
+/// A BGP peer of a node, in the [`NodeInfoStatus`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodePeer {
+    /// Its address, a link-local one with its interface (`fe80::1%eth1`); of an unnumbered one that was not found yet the interface.
+    pub name: String,
+    /// The Network whose `bgpPeers` has it.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub network: String,
+    /// Its AS number.
+    pub asn: u32,
+    /// Idle, Connect, Active, OpenSent, OpenConfirm or Established (RFC 4271 §8.2.2).
+    pub state: String,
+    /// Since when it is in this state, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Prefixes that it told, over both families.
+    #[serde(default, deserialize_with = "null_default")]
+    pub prefixes_received: u64,
+    /// Prefixes that it was told, over both families.
+    #[serde(default, deserialize_with = "null_default")]
+    pub prefixes_advertised: u64,
+    /// Why the last session ended, or the last attempt failed. Never a secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 /// The end of a tunnel.

@@ -28,6 +28,7 @@ pub struct Subnet {
 
 /// What is wanted of a [`Subnet`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubnetSpec {
     /// The addresses.
@@ -44,6 +45,7 @@ pub struct SubnetSpec {
 
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 pub enum IpVersion {
     /// IPv4.
     #[serde(rename = "4")]
@@ -55,6 +57,7 @@ pub enum IpVersion {
 
 /// The addresses of a subnet as they were written; [`AddressRange::parse`] makes addresses of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddressRange {
     /// `"4"` or `"6"`.
@@ -90,6 +93,7 @@ pub struct AddressRange {
 
 /// Further settings of a [`Subnet`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubnetConfig {
     /// Reserved by hybridnet, not supported.
@@ -111,6 +115,7 @@ pub struct SubnetConfig {
 
 /// What was seen of a [`Subnet`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubnetStatus {
     /// Addresses that there are.

@@ -63,7 +63,7 @@ pub(super) fn check_all(network: &Network, faults: &mut Faults<'_>) {
                 ),
             );
         }
-        let key = (peer.password(), &peer.password_file);
+        let key = (peer.password(), &peer.password_file, &peer.password_secret_ref);
         if !seen.insert((address, interface)) {
             check.fault("address", format!("{} is there twice: leave one of them", peer.address));
         } else if *keys.entry(address).or_insert(key) != key {
@@ -232,10 +232,10 @@ impl PeerCheck<'_, '_> {
         }
     }
 
-    /// The key itself is never in a message.
+    /// At most one of three places. The key itself is never in a message.
     fn password(&mut self) {
-        let file = self.peer.password_file.as_deref();
-        if let Some(password) = self.peer.password() {
+        let peer = self.peer;
+        if let Some(password) = peer.password() {
             let length = password.expose().len();
             if length > BgpPeer::MAX_PASSWORD {
                 self.fault(
@@ -246,14 +246,42 @@ impl PeerCheck<'_, '_> {
                     ),
                 );
             }
-            if file.is_some() {
-                self.fault("passwordFile", "there is a password too: leave one of the two");
-            }
         }
-        if let Some(file) = file
+        let places = [
+            ("password", peer.password().is_some()),
+            ("passwordFile", peer.password_file.is_some()),
+            ("passwordSecretRef", peer.password_secret_ref.is_some()),
+        ];
+        let mut given = places.into_iter().filter_map(|(field, is_given)| is_given.then_some(field));
+        if let (Some(first), Some(second)) = (given.next(), given.next()) {
+            self.fault(second, format!("there is {first} too: leave one of the two"));
+        }
+        if let Some(file) = peer.password_file.as_deref()
             && !file.starts_with('/')
         {
             self.fault("passwordFile", format!("`{file}` is not an absolute path: write it from `/` on"));
+        }
+        if let Some(secret) = &peer.password_secret_ref {
+            for (field, text) in [("name", Some(&secret.name)), ("namespace", secret.namespace.as_ref())] {
+                if let Some(text) = text
+                    && !super::is_dns_subdomain(text)
+                {
+                    self.fault(
+                        &format!("passwordSecretRef.{field}"),
+                        format!("`{text}` is not a name: write up to 253 of a-z, 0-9, `-` and `.`"),
+                    );
+                }
+            }
+            let is_key = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            let key = &secret.key;
+            if key.is_empty() || key.len() > 253 || !key.bytes().all(is_key) {
+                self.fault(
+                    "passwordSecretRef.key",
+                    format!(
+                        "`{key}` is no key of a Secret: write up to 253 of a-z, A-Z, 0-9, `-`, `_` and `.`"
+                    ),
+                );
+            }
         }
     }
 
@@ -458,7 +486,7 @@ pub(super) fn not_a_host(address: IpAddr) -> Option<&'static str> {
 
 /// Whether there is a TCP-MD5 key.
 fn is_signed(peer: &BgpPeer) -> bool {
-    peer.password().is_some() || peer.password_file.is_some()
+    peer.password().is_some() || peer.password_file.is_some() || peer.password_secret_ref.is_some()
 }
 
 fn is_link_local_v6(address: IpAddr) -> bool {

@@ -96,6 +96,36 @@ fn peers() {
         ("maxPrefixes: 100000", "maxPrefixes: 0", "maxPrefixes", &["0", "leave it out"]),
         ("password: \"k1\"", "password: k1\n      passwordFile: /k", "passwordFile", &["leave one"]),
         (
+            "password: \"k1\"",
+            "password: k1\n      passwordSecretRef: {name: tor, key: k}",
+            "passwordSecretRef",
+            &["there is password too", "leave one"],
+        ),
+        (
+            "password: \"k1\"",
+            "passwordFile: /k\n      passwordSecretRef: {name: tor, key: k}",
+            "passwordSecretRef",
+            &["there is passwordFile too", "leave one"],
+        ),
+        (
+            "password: \"k1\"",
+            "passwordSecretRef: {name: Tor, key: k}",
+            "passwordSecretRef.name",
+            &["`Tor` is not a name"],
+        ),
+        (
+            "password: \"k1\"",
+            "passwordSecretRef: {name: tor, namespace: '', key: k}",
+            "passwordSecretRef.namespace",
+            &["`` is not a name"],
+        ),
+        (
+            "password: \"k1\"",
+            "passwordSecretRef: {name: tor, key: a/b}",
+            "passwordSecretRef.key",
+            &["`a/b` is no key"],
+        ),
+        (
             "{prefix: 0.0.0.0/0}",
             "{prefix: any}",
             "import.rules[0].prefixes[0].prefix",

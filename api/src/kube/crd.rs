@@ -1,0 +1,306 @@
+//! The CustomResourceDefinitions: schemas from the types, names and columns from hybridnet's.
+//!
+//! schemars makes JSON schemas of the specs and statuses; here they become what the API server calls structural: everything written out in
+//! place, no `additionalProperties: false`, only formats that it knows, no `nullable` (nulls are dropped by the server where they
+//! are not allowed, which is what they mean here), no defaults but those that [`super::rules`] asks for.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
+    CustomResourceDefinitionSpec, CustomResourceDefinitionVersion, CustomResourceSubresourceStatus,
+    CustomResourceSubresources, CustomResourceValidation,
+};
+use kube::core::ObjectMeta;
+use kube::core::schema::{OptionalEnum, StructuralSchemaRewriter};
+use schemars::generate::SchemaSettings;
+use schemars::transform::AddNullable;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+use super::object::Kind;
+use crate::names::GROUP;
+use crate::policy::Members;
+use crate::resources::{IPInstanceSpec, LongLivedStale, NetworkSpec, NodeInfoSpec, Secret, SubnetSpec};
+
+/// The definitions of Network, Subnet, IPInstance and NodeInfo.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    let integer = "integer";
+    vec![
+        crd::<NetworkSpec>(
+            "Cluster",
+            "A set of nodes that share one way into the network.",
+            &["tnet"],
+            &[
+                ("NetID", integer, ".spec.netID"),
+                ("Type", "string", ".spec.type"),
+                ("Mode", "string", ".spec.mode"),
+                ("V4Total", integer, ".status.statistics.total"),
+                ("V4Used", integer, ".status.statistics.used"),
+                ("V4Available", integer, ".status.statistics.available"),
+                ("LastAllocatedV4Subnet", "string", ".status.lastAllocatedSubnet"),
+                ("V6Total", integer, ".status.ipv6Statistics.total"),
+                ("V6Used", integer, ".status.ipv6Statistics.used"),
+                ("V6Available", integer, ".status.ipv6Statistics.available"),
+                ("LastAllocatedV6Subnet", "string", ".status.lastAllocatedIPv6Subnet"),
+            ],
+        ),
+        crd::<SubnetSpec>(
+            "Cluster",
+            "A range of addresses of a Network.",
+            &["tsub"],
+            &[
+                ("Version", "string", ".spec.range.version"),
+                ("CIDR", "string", ".spec.range.cidr"),
+                ("Start", "string", ".spec.range.start"),
+                ("End", "string", ".spec.range.end"),
+                ("Gateway", "string", ".spec.range.gateway"),
+                ("Total", integer, ".status.total"),
+                ("Used", integer, ".status.used"),
+                ("Available", integer, ".status.available"),
+                ("NetID", integer, ".spec.netID"),
+                ("Network", "string", ".spec.network"),
+            ],
+        ),
+        crd::<IPInstanceSpec>(
+            "Namespaced",
+            "One address that was given to a pod.",
+            &["tip"],
+            &[
+                ("IP", "string", ".spec.address.ip"),
+                ("Gateway", "string", ".spec.address.gateway"),
+                ("PodName", "string", ".spec.binding.podName"),
+                ("Node", "string", ".spec.binding.nodeName"),
+                ("Subnet", "string", ".spec.subnet"),
+                ("Network", "string", ".spec.network"),
+            ],
+        ),
+        crd::<NodeInfoSpec>(
+            "Cluster",
+            "A node as the end of tunnels, and its BGP peers.",
+            &["tnode"],
+            &[
+                ("VTEPIP", "string", ".spec.vtepInfo.ip"),
+                ("VTEPMAC", "string", ".spec.vtepInfo.mac"),
+                ("VTEPLOCALIPS", "string", ".spec.vtepInfo.localIPs"),
+                ("PEERS", "string", ".status.peers[*].name"),
+                ("STATES", "string", ".status.peers[*].state"),
+            ],
+        ),
+    ]
+}
+
+fn crd<S>(
+    scope: &str,
+    description: &str,
+    short_names: &[&str],
+    columns: &[(&str, &str, &str)],
+) -> CustomResourceDefinition
+where
+    S: Kind<Status: JsonSchema> + JsonSchema,
+{
+    let mut root = json!({
+        "type": "object",
+        "description": description,
+        "properties": {"spec": schema::<S>(), "status": schema::<S::Status>()},
+    });
+    if S::missing().is_none() {
+        root["required"] = json!(["spec"]);
+    }
+    #[expect(
+        clippy::expect_used,
+        reason = "made of types alone: the tests call it, and nothing that is read can change it"
+    )]
+    let root = serde_json::from_value(root).expect("a schema of the API server's");
+    let columns = columns.iter().map(|(name, type_, path)| CustomResourceColumnDefinition {
+        name: (*name).to_owned(),
+        type_: (*type_).to_owned(),
+        json_path: (*path).to_owned(),
+        ..CustomResourceColumnDefinition::default()
+    });
+    CustomResourceDefinition {
+        metadata: ObjectMeta { name: Some(format!("{}.{GROUP}", S::PLURAL)), ..ObjectMeta::default() },
+        spec: CustomResourceDefinitionSpec {
+            group: GROUP.to_owned(),
+            names: CustomResourceDefinitionNames {
+                kind: S::KIND.to_owned(),
+                list_kind: Some(format!("{}List", S::KIND)),
+                plural: S::PLURAL.to_owned(),
+                singular: Some(S::KIND.to_lowercase()),
+                short_names: Some(short_names.iter().map(|name| (*name).to_owned()).collect()),
+                ..CustomResourceDefinitionNames::default()
+            },
+            scope: scope.to_owned(),
+            versions: vec![CustomResourceDefinitionVersion {
+                name: "v1".to_owned(),
+                served: true,
+                storage: true,
+                schema: Some(CustomResourceValidation { open_api_v3_schema: Some(root) }),
+                additional_printer_columns: Some(columns.collect()),
+                subresources: Some(CustomResourceSubresources {
+                    status: Some(CustomResourceSubresourceStatus(json!({}))),
+                    scale: None,
+                }),
+                ..CustomResourceDefinitionVersion::default()
+            }],
+            ..CustomResourceDefinitionSpec::default()
+        },
+        ..CustomResourceDefinition::default()
+    }
+}
+
+/// The structural schema of a type.
+fn schema<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::openapi3()
+        .with(|settings| {
+            settings.inline_subschemas = true;
+            settings.meta_schema = None;
+        })
+        .with_transform(AddNullable::default())
+        .with_transform(StructuralSchemaRewriter)
+        .with_transform(OptionalEnum);
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    settle(&mut schema);
+    schema
+}
+
+/// Takes out of a schema, and those in it, what the API server does not take.
+fn settle(schema: &mut Value) {
+    let Value::Object(fields) = schema else { return };
+    for unwanted in ["nullable", "default", "title", "writeOnly"] {
+        fields.remove(unwanted);
+    }
+    if fields.get("additionalProperties") == Some(&Value::Bool(false)) {
+        fields.remove("additionalProperties");
+    }
+    numbers(fields);
+    if let Some(Value::String(text)) = fields.get_mut("description") {
+        *text = describe(text);
+    }
+    for inner in ["items", "additionalProperties"] {
+        if let Some(inner) = fields.get_mut(inner) {
+            settle(inner);
+        }
+    }
+    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+        properties.values_mut().for_each(settle);
+    }
+}
+
+/// Of Rust's formats of numbers the API server knows the signed ones only; bounds take the others' place.
+fn numbers(fields: &mut Map<String, Value>) {
+    let Some(Value::String(format)) = fields.get("format") else { return };
+    let (format, maximum) = match format.as_str() {
+        "uint8" => ("int32", Some(u64::from(u8::MAX))),
+        "uint16" => ("int32", Some(u64::from(u16::MAX))),
+        "uint32" => ("int64", Some(u64::from(u32::MAX))),
+        "uint64" => ("int64", None),
+        _ => return,
+    };
+    fields.insert("format".to_owned(), json!(format));
+    fields.insert("minimum".to_owned(), json!(0));
+    if let Some(maximum) = maximum {
+        fields.insert("maximum".to_owned(), json!(maximum));
+    }
+}
+
+/// A comment of the code as a text for `kubectl explain`: a `See [`item`].` has no place there, nor have the brackets of links.
+fn describe(text: &str) -> String {
+    let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    while let Some(start) = text.to_lowercase().find("see [`") {
+        let end = text[start..].find("`].").map_or(text.len(), |length| start + length + 3);
+        text.replace_range(start..end, "");
+    }
+    text.replace("[`", "").replace("`]", "").trim_end_matches([';', ':', ' ']).to_owned()
+}
+
+impl JsonSchema for Secret {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string"})
+    }
+}
+
+/// A schema of the API server has one type in each place, so that what may be written in two ways has none, and is looked at by
+/// admission alone.
+fn either() -> Schema {
+    json_schema!({"x-kubernetes-preserve-unknown-fields": true})
+}
+
+impl JsonSchema for LongLivedStale {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "LongLivedStale".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        either()
+    }
+}
+
+impl JsonSchema for Members {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Members".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        either()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every schema in a schema, with its path.
+    fn walk(path: &str, schema: &Value, look: &mut impl FnMut(&str, &Map<String, Value>)) {
+        let fields = schema.as_object().unwrap();
+        look(path, fields);
+        for inner in ["items", "additionalProperties"] {
+            fields.get(inner).inspect(|inner| walk(&format!("{path}[]"), inner, look));
+        }
+        for (name, inner) in fields.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            walk(&format!("{path}.{name}"), inner, look);
+        }
+    }
+
+    #[test]
+    fn schemas_are_structural() {
+        let known = [
+            "type",
+            "description",
+            "properties",
+            "required",
+            "items",
+            "additionalProperties",
+            "enum",
+            "format",
+            "minimum",
+            "maximum",
+            "x-kubernetes-preserve-unknown-fields",
+        ];
+        for crd in crds() {
+            let root =
+                crd.spec.versions[0].schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref());
+            walk(&crd.spec.names.kind, &serde_json::to_value(root).unwrap(), &mut |path, fields| {
+                for (key, value) in fields {
+                    assert!(known.contains(&key.as_str()), "{path}: {key}: {value}");
+                }
+                let typed = fields.contains_key("type");
+                assert!(typed != fields.contains_key("x-kubernetes-preserve-unknown-fields"), "{path}");
+                if let Some(format) = fields.get("format") {
+                    assert!([json!("int32"), json!("int64")].contains(format), "{path}: {format}");
+                }
+                let description = fields.get("description").and_then(Value::as_str).unwrap_or_default();
+                assert!(!description.contains("[`"), "{path}: {description}");
+            });
+        }
+    }
+
+    #[test]
+    fn descriptions_are_for_people_without_the_code() {
+        assert_eq!(describe("A key. See [`BgpPeer::password`]."), "A key.");
+        assert_eq!(describe("By default so; see [`Network::mode`]."), "By default so");
+        assert_eq!(describe("Of a [`Network`],\nalways."), "Of a Network, always.");
+    }
+}

@@ -1,0 +1,262 @@
+//! Reading what others wrote: whatever is in an object, it is one object's matter.
+//!
+//! An object is taken from the API server as JSON values first. Its spec is then read as strictly as a manifest's; if that fails for a
+//! field that is not known, the field is taken out by its path, remembered, and the spec is read again. Only an object that has such a
+//! fault pays for that.
+
+use std::borrow::Cow;
+
+use kube::core::ObjectMeta;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use serde_path_to_error::{Path, Segment};
+
+use super::object::{Kind, Object};
+use crate::validate::Fault;
+
+/// An [`Object`], or the fault that keeps it from being one: reading it never fails, so that one bad object does not keep a watch or a
+/// list from the others.
+///
+/// It is used in the place of the object: `Api::<Lenient<NetworkSpec>>`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lenient<S: Kind>(pub Result<Object<S>, Box<Unreadable>>);
+
+/// An object whose spec could not be read.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{fault}")]
+pub struct Unreadable {
+    /// Whose it is.
+    pub metadata: ObjectMeta,
+    /// The field, and what is wrong with it.
+    #[source]
+    pub fault: Fault,
+}
+
+impl<S: Kind> Lenient<S> {
+    /// What is wrong with the object: what keeps it from being read, or else what was left out.
+    pub fn faults(&self) -> &[Fault] {
+        match &self.0 {
+            Ok(object) => &object.ignored,
+            Err(unreadable) => std::slice::from_ref(&unreadable.fault),
+        }
+    }
+}
+
+impl<S: Kind> kube::Resource for Lenient<S> {
+    type DynamicType = ();
+    type Scope = S::Scope;
+
+    fn kind(dynamic: &()) -> Cow<'_, str> {
+        Object::<S>::kind(dynamic)
+    }
+
+    fn group(dynamic: &()) -> Cow<'_, str> {
+        Object::<S>::group(dynamic)
+    }
+
+    fn version(dynamic: &()) -> Cow<'_, str> {
+        Object::<S>::version(dynamic)
+    }
+
+    fn plural(dynamic: &()) -> Cow<'_, str> {
+        Object::<S>::plural(dynamic)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.as_ref().map_or_else(|unreadable| &unreadable.metadata, |object| &object.metadata)
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.as_mut().map_or_else(|unreadable| &mut unreadable.metadata, |object| &mut object.metadata)
+    }
+}
+
+impl<'de, S: Kind> Deserialize<'de> for Lenient<S> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Lenient(object(Raw::deserialize(deserializer)?)))
+    }
+}
+
+/// An unreadable object is only its metadata; whoever writes knows what it writes.
+impl<S: Kind> Serialize for Lenient<S> {
+    fn serialize<Z: Serializer>(&self, serializer: Z) -> Result<Z::Ok, Z::Error> {
+        match &self.0 {
+            Ok(object) => object.serialize(serializer),
+            Err(unreadable) => Err(serde::ser::Error::custom(unreadable)),
+        }
+    }
+}
+
+/// An object as it came.
+#[derive(Deserialize)]
+pub(super) struct Raw {
+    #[serde(default)]
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    status: Value,
+}
+
+/// Makes the object, or says why it cannot be made.
+pub(super) fn object<S: Kind>(raw: Raw) -> Result<Object<S>, Box<Unreadable>> {
+    let Raw { mut metadata, spec, status } = raw;
+    metadata.managed_fields = None;
+    let name = match (&metadata.namespace, &metadata.name) {
+        (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
+        (_, name) => name.clone().unwrap_or_default(),
+    };
+    let mut reading = Reading { kind: S::KIND, name, ignored: Vec::new() };
+    let spec = match (spec, S::missing()) {
+        (Value::Null, Some(missing)) => Ok(missing),
+        (spec, _) => reading.read(spec, "spec"),
+    };
+    let status = match status {
+        Value::Null => None,
+        // Whoever keeps the status writes it anew from what it sees.
+        status => reading.read(status, "status").map_err(|fault| reading.ignored.push(fault)).ok(),
+    };
+    match spec {
+        Ok(spec) => Ok(Object { metadata, spec, status, ignored: reading.ignored }),
+        Err(fault) => Err(Box::new(Unreadable { metadata, fault })),
+    }
+}
+
+struct Reading {
+    kind: &'static str,
+    name: String,
+    ignored: Vec<Fault>,
+}
+
+impl Reading {
+    fn read<T: DeserializeOwned>(&mut self, mut value: Value, root: &str) -> Result<T, Fault> {
+        if let Ok(read) = T::deserialize(&value) {
+            return Ok(read);
+        }
+        // Each turn but the last takes a field out.
+        loop {
+            let error = match serde_path_to_error::deserialize::<_, T>(&value) {
+                Ok(read) => return Ok(read),
+                Err(error) => error,
+            };
+            let path = error.path().to_string();
+            let field = if path == "." { root.to_owned() } else { format!("{root}.{path}") };
+            let fault = |message: String| Fault { kind: self.kind, name: self.name.clone(), field, message };
+            let message = error.inner().to_string();
+            if message.starts_with("unknown field") && remove(&mut value, error.path()).is_some() {
+                let ignored = fault("this version does not know the field, and leaves it out".to_owned());
+                self.ignored.push(ignored);
+            } else {
+                return Err(fault(message));
+            }
+        }
+    }
+}
+
+/// Takes the field at a path out of a value.
+fn remove(value: &mut Value, path: &Path) -> Option<Value> {
+    let mut segments = path.iter();
+    let Some(Segment::Map { key: last }) = segments.next_back() else { return None };
+    let parent = segments.try_fold(value, |value, segment| match segment {
+        Segment::Map { key } => value.get_mut(key),
+        Segment::Seq { index } => value.get_mut(index),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    })?;
+    parent.as_object_mut()?.remove(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::Resource as _;
+    use serde_json::json;
+
+    use super::*;
+    use crate::kube::{IPInstanceObject, NetworkObject};
+    use crate::resources::{IPInstance, IPInstanceSpec, Network, NetworkSpec, SubnetSpec};
+
+    fn network(spec: Value, status: Value) -> Value {
+        json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "Network",
+            "metadata": {"name": "rack1", "uid": "u1", "resourceVersion": "7", "creationTimestamp": "2026-01-02T03:04:05Z",
+                         "managedFields": [{"manager": "kubectl"}], "labels": {"a": "b"}},
+            "spec": spec, "status": status,
+        })
+    }
+
+    #[test]
+    fn a_field_of_a_newer_version_is_left_out_and_named() {
+        let json = network(
+            json!({"netID": 65001, "mode": "BGP", "newer": {"a": 1}, "config": {"bgpPeers": [
+                {"asn": 1, "address": "10.0.0.1"},
+                {"asn": 2, "address": "10.0.0.2", "newest": [1], "import": {"rules": [{"newer": 1}]}},
+            ]}}),
+            json!({"subnetList": ["a"], "newer": 1}),
+        );
+        let object: NetworkObject = serde_json::from_value(json).unwrap();
+        assert_eq!(object.spec.net_id, Some(65001));
+        assert_eq!(object.status.as_ref().unwrap().subnet_list, ["a"]);
+        assert_eq!(object.metadata.managed_fields, None);
+        let mut fields: Vec<&str> = object.ignored.iter().map(|fault| fault.field.as_str()).collect();
+        fields.sort_unstable();
+        assert_eq!(
+            fields,
+            [
+                "spec.config.bgpPeers[1].import.rules[0].newer",
+                "spec.config.bgpPeers[1].newest",
+                "spec.newer",
+                "status.newer"
+            ]
+        );
+        assert_eq!(object.ignored[0].name, "rack1");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_one_objects_matter() {
+        let list = json!([
+            network(json!({"netID": 1}), Value::Null),
+            network(json!({"mode": "FOO"}), Value::Null),
+            network(
+                json!({"config": {"bgpPeers": [{"asn": -1, "address": "", "password": "hunter2"}]}}),
+                Value::Null
+            ),
+            network(json!({"netID": 1}), json!({"statistics": 7})),
+            network(Value::Null, Value::Null),
+        ]);
+        let list: Vec<Lenient<NetworkSpec>> = serde_json::from_value(list).unwrap();
+        let fields: Vec<&str> =
+            list.iter().map(|one| one.faults().first().map_or("", |fault| &fault.field)).collect();
+        assert_eq!(fields, ["", "spec.mode", "spec.config.bgpPeers[0].asn", "status.statistics", ""]);
+        assert!(list[1].0.is_err() && list[3].0.is_ok() && list[4].0.is_ok());
+        assert_eq!(list[1].meta().name.as_deref(), Some("rack1"));
+        let words = list[1].faults()[0].to_string();
+        assert!(words.starts_with("Network rack1: spec.mode: unknown variant `FOO`"), "{words}");
+        assert!(!format!("{list:?}").contains("hunter2"));
+
+        // A spec that cannot be missing.
+        let subnet: Lenient<SubnetSpec> = serde_json::from_value(json!({"metadata": {"name": "s"}})).unwrap();
+        assert_eq!(subnet.faults()[0].field, "spec");
+    }
+
+    #[test]
+    fn there_and_back() {
+        let object: NetworkObject =
+            serde_json::from_value(network(json!({"netID": 1}), json!({"nodeList": null}))).unwrap();
+        let resource = Network::from(object.clone());
+        assert_eq!(resource.metadata.creation_timestamp.as_deref(), Some("2026-01-02T03:04:05Z"));
+        assert_eq!((resource.name(), resource.metadata.labels.len()), ("rack1", 1));
+        let again = NetworkObject::from(resource);
+        assert_eq!((&again.spec, &again.status), (&object.spec, &object.status));
+        assert_eq!(again.metadata.resource_version, object.metadata.resource_version);
+
+        let spec = json!({"network": "n", "subnet": "s", "binding": {}, "address":
+            {"version": "4", "ip": "10.0.0.1/24", "mac": "02:12:34:00:00:01"}});
+        let spec: IPInstanceSpec = serde_json::from_value(spec).unwrap();
+        let mut object = IPInstanceObject::new("10-0-0-1", spec);
+        object.metadata.namespace = Some("web".to_owned());
+        let json = serde_json::to_value(&object).unwrap();
+        assert_eq!((&json["kind"], &json["metadata"]["namespace"]), (&json!("IPInstance"), &json!("web")));
+        assert_eq!(serde_json::from_value::<IPInstanceObject>(json).unwrap(), object);
+        assert_eq!(IPInstance::from(object).metadata.namespace.as_deref(), Some("web"));
+    }
+}

@@ -1,0 +1,208 @@
+//! An object of the API server: kube's metadata around the spec and status that manifests have too, and the way between both.
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+
+use kube::core::{ClusterResourceScope, NamespaceResourceScope, ObjectMeta};
+use serde::de::DeserializeOwned;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::lenient::{self, Raw};
+use crate::names::{API_VERSION, GROUP};
+use crate::resources::{
+    self, IPInstance, IPInstanceSpec, IPInstanceStatus, Network, NetworkSpec, NetworkStatus, NodeInfo,
+    NodeInfoSpec, NodeInfoStatus, Subnet, SubnetSpec, SubnetStatus,
+};
+use crate::validate::Fault;
+
+/// What tells the kinds apart. The implementor is the spec.
+pub trait Kind: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// The status beside the spec.
+    type Status: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static;
+    /// Cluster or namespace.
+    type Scope: 'static;
+    /// `Network`
+    const KIND: &'static str;
+    /// `networks`; hybridnet's plural of NodeInfo is `nodeinfoes`.
+    const PLURAL: &'static str;
+
+    /// The spec of an object that has none, if it may do without.
+    fn missing() -> Option<Self> {
+        None
+    }
+}
+
+impl Kind for NetworkSpec {
+    type Status = NetworkStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "Network";
+    const PLURAL: &'static str = "networks";
+
+    fn missing() -> Option<Self> {
+        Some(NetworkSpec::default())
+    }
+}
+
+impl Kind for SubnetSpec {
+    type Status = SubnetStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "Subnet";
+    const PLURAL: &'static str = "subnets";
+}
+
+impl Kind for IPInstanceSpec {
+    type Status = IPInstanceStatus;
+    type Scope = NamespaceResourceScope;
+    const KIND: &'static str = "IPInstance";
+    const PLURAL: &'static str = "ipinstances";
+}
+
+impl Kind for NodeInfoSpec {
+    type Status = NodeInfoStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "NodeInfo";
+    const PLURAL: &'static str = "nodeinfoes";
+
+    fn missing() -> Option<Self> {
+        Some(NodeInfoSpec::default())
+    }
+}
+
+/// An object of the API server. Read tolerantly: see [the module](super).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object<S: Kind> {
+    /// Its name, labels and so on; without managedFields.
+    pub metadata: ObjectMeta,
+    /// What is wanted.
+    pub spec: S,
+    /// What was seen.
+    pub status: Option<S::Status>,
+    /// What could not be read and was left out: fields that this version does not know, or a status as a whole.
+    pub ignored: Vec<Fault>,
+}
+
+impl<S: Kind> Object<S> {
+    /// A new object, cluster-scoped or still without its namespace.
+    pub fn new(name: impl Into<String>, spec: S) -> Self {
+        let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
+        Object { metadata, spec, status: None, ignored: Vec::new() }
+    }
+
+    /// `metadata.name`; empty only before the API server has seen it.
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+impl<S: Kind> kube::Resource for Object<S> {
+    type DynamicType = ();
+    type Scope = S::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        S::KIND.into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        GROUP.into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        S::PLURAL.into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl<S: Kind> Serialize for Object<S> {
+    fn serialize<Z: Serializer>(&self, serializer: Z) -> Result<Z::Ok, Z::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("apiVersion", API_VERSION)?;
+        map.serialize_entry("kind", S::KIND)?;
+        map.serialize_entry("metadata", &self.metadata)?;
+        map.serialize_entry("spec", &self.spec)?;
+        if let Some(status) = &self.status {
+            map.serialize_entry("status", status)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de, S: Kind> Deserialize<'de> for Object<S> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        lenient::object(Raw::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// From the API server to what manifests are read as and everything else works with, and back.
+macro_rules! conversions {
+    ($($Resource:ident: $Spec:ident),*) => {$(
+        impl From<Object<$Spec>> for $Resource {
+            fn from(object: Object<$Spec>) -> Self {
+                $Resource {
+                    api_version: API_VERSION.to_owned(),
+                    kind: $Spec::KIND.to_owned(),
+                    metadata: from_server(object.metadata),
+                    spec: object.spec,
+                    status: object.status,
+                }
+            }
+        }
+
+        impl From<$Resource> for Object<$Spec> {
+            fn from(resource: $Resource) -> Self {
+                Object {
+                    metadata: to_server(resource.metadata),
+                    spec: resource.spec,
+                    status: resource.status,
+                    ignored: Vec::new(),
+                }
+            }
+        }
+    )*};
+}
+
+conversions!(Network: NetworkSpec, Subnet: SubnetSpec, IPInstance: IPInstanceSpec, NodeInfo: NodeInfoSpec);
+
+fn from_server(metadata: ObjectMeta) -> resources::ObjectMeta {
+    resources::ObjectMeta {
+        name: metadata.name.unwrap_or_default(),
+        namespace: metadata.namespace,
+        labels: metadata.labels.unwrap_or_default(),
+        annotations: metadata.annotations.unwrap_or_default(),
+        finalizers: metadata.finalizers.unwrap_or_default(),
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        generation: metadata.generation,
+        creation_timestamp: metadata.creation_timestamp.map(|time| time.0.to_string()),
+        deletion_timestamp: metadata.deletion_timestamp.map(|time| time.0.to_string()),
+        deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
+        ..resources::ObjectMeta::default()
+    }
+}
+
+/// Without the times, which are the server's to set.
+fn to_server(metadata: resources::ObjectMeta) -> ObjectMeta {
+    let some = |map: std::collections::BTreeMap<String, String>| (!map.is_empty()).then_some(map);
+    ObjectMeta {
+        name: Some(metadata.name),
+        namespace: metadata.namespace,
+        labels: some(metadata.labels),
+        annotations: some(metadata.annotations),
+        finalizers: (!metadata.finalizers.is_empty()).then_some(metadata.finalizers),
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        generation: metadata.generation,
+        ..ObjectMeta::default()
+    }
+}
