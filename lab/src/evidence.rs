@@ -73,7 +73,8 @@ fn look(host: &Host, command: &str, into: &Path) {
     let _full_disk = std::fs::write(into, text);
 }
 
-fn copy_logs(from: &Path, into: &Path) {
+/// Copies a tree of logs into one folder.
+pub(crate) fn copy_logs(from: &Path, into: &Path) {
     let Ok(entries) = std::fs::read_dir(from) else { return };
     for entry in entries.flatten() {
         if entry.path().is_dir() {

@@ -72,7 +72,8 @@ impl Place {
         names
     }
 
-    fn folder(&self, topology: &str) -> PathBuf {
+    /// The files of one lab: of a topology, or of another name that no topology has.
+    pub(crate) fn folder(&self, topology: &str) -> PathBuf {
         match &self.tag {
             Some(tag) => self.state.join(format!("{topology}@{tag}")),
             None => self.state.join(topology),

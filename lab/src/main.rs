@@ -8,6 +8,7 @@
 //!        ├─ demo    the tour on two-racks, with times and lost packets
 //!        ├─ tests   fmt to labs, one function each
 //!        └─ bench   attach, codec, fib, l2, memory and speakers, each against its peer in the same run
+//! kube: a real Kubernetes API server and etcd, for tests of the controller and of agents that take their work from it
 //! uml: a user-mode kernel that runs some of the tests, on machines whose kernel lacks VLAN and IPVLAN devices
 //! pinger, capture (tcpdump), routes (a route monitor), cni (a runtime's side of the plugin), client (`trunkline … -o json`): the instruments
 //! ```
@@ -24,6 +25,7 @@ mod fuzz;
 mod host;
 mod interop;
 mod interrupt;
+mod kube;
 mod netns;
 mod packages;
 mod pinger;
@@ -125,6 +127,11 @@ enum Command {
         #[arg(long)]
         minimise: bool,
     },
+    /// A Kubernetes API server with etcd, and nothing else of Kubernetes.
+    Kube {
+        #[command(subcommand)]
+        action: Kube,
+    },
     /// List the topologies, and which are up.
     List,
     /// Run a command in a user-mode kernel, which has VLAN and IPVLAN devices whatever this machine's kernel has.
@@ -147,6 +154,14 @@ enum Command {
         #[command(subcommand)]
         action: Inside,
     },
+}
+
+#[derive(Subcommand)]
+enum Kube {
+    /// Start it on loopback, print how to reach it, and keep it until Ctrl-C.
+    ///
+    /// kube-apiserver and kubectl are taken from the folder that KUBEBUILDER_ASSETS names; without it Go builds them, once.
+    Up,
 }
 
 #[derive(Subcommand)]
@@ -225,6 +240,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let good = fuzz::run(&place, &target, seconds, minimise)?;
             return Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
+        Command::Kube { action: Kube::Up } => kube::up(&place)?,
         Command::List => list(&place)?,
         Command::Uml { bound, command } => {
             let command: Vec<&str> = command.iter().map(String::as_str).collect();

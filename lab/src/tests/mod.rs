@@ -16,6 +16,7 @@ mod flaps;
 mod hybrid;
 mod hybrid_vlan;
 mod interop;
+mod kube;
 mod l2;
 mod library;
 mod manifests;
@@ -95,7 +96,7 @@ fn all() -> Vec<&'static Test> {
         crash::TESTS,
         l2::kernel::TESTS,
     ];
-    usual.iter().chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
+    usual.iter().chain(kube::TESTS).chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
 }
 
 fn in_user_mode_kernel() -> impl Iterator<Item = &'static Test> {

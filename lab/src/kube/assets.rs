@@ -1,0 +1,100 @@
+//! Where kube-apiserver and kubectl come from: the folder that `KUBEBUILDER_ASSETS` names, as for other projects' tests
+//! of this kind; else `target/kube/bin`, which Go fills once from the module in `lab/kube-apiserver/`. A newer module
+//! file makes them anew. Where there is neither, whoever wants a cluster is told what is missing, in one line.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::fabric::Place;
+use crate::progress::{say, step};
+use crate::shell::{cmd, run};
+
+/// Of the assets' folder.
+pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
+
+const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
+
+/// The programs.
+#[derive(Debug, Clone)]
+pub(crate) struct Assets {
+    pub apiserver: PathBuf,
+    pub kubectl: PathBuf,
+}
+
+impl Assets {
+    /// Finds or builds them. The inner error is what is missing on this machine, for a test that is skipped then.
+    pub(crate) fn find(place: &Place) -> Result<Result<Self, String>> {
+        if let Some(folder) = std::env::var_os(VARIABLE) {
+            let assets = Self::in_folder(Path::new(&folder));
+            for program in [&assets.apiserver, &assets.kubectl] {
+                if !program.is_file() {
+                    bail!(
+                        "{VARIABLE} is set, but there is no {}; unset it, or put the program there",
+                        program.display()
+                    );
+                }
+            }
+            return Ok(Ok(assets));
+        }
+        let folder = place.state.parent().context("the target folder")?.join("kube");
+        let module = place.repository.join("lab/kube-apiserver");
+        std::fs::create_dir_all(folder.join("bin"))?;
+        // One builds, the others find what it built.
+        let lock = File::create(folder.join("lock"))?;
+        lock.lock()?;
+        let assets = Self::in_folder(&folder.join("bin"));
+        let wanted = std::fs::read_to_string(module.join("go.sum"))?;
+        let built_from = folder.join("built-from");
+        if std::fs::read_to_string(&built_from).is_ok_and(|built| built == wanted) {
+            return Ok(Ok(assets));
+        }
+        let Some(go) = find_go() else {
+            return Ok(Err(format!(
+                "no Kubernetes API server: set {VARIABLE} to a folder with {}, or install Go (https://go.dev/dl), which builds them once",
+                PROGRAMS.join(" and ")
+            )));
+        };
+        build(&go, &module, &folder.join("bin"))?;
+        std::fs::write(built_from, wanted)?;
+        Ok(Ok(assets))
+    }
+
+    fn in_folder(folder: &Path) -> Self {
+        Self { apiserver: folder.join(PROGRAMS[0]), kubectl: folder.join(PROGRAMS[1]) }
+    }
+}
+
+/// Go on PATH, or where its own archive is unpacked to.
+fn find_go() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/local/go/bin")]);
+    folders.map(|f| f.join("go")).find(|go| go.is_file())
+}
+
+fn build(go: &Path, module: &Path, into: &Path) -> Result<()> {
+    let go = |args: &[&str]| -> Command {
+        let mut command = cmd(&go.display().to_string(), args);
+        command.current_dir(module).env("CGO_ENABLED", "0");
+        command
+    };
+    let version = run(&mut go(&["list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"]))?;
+    let version = version.trim();
+    let (major, minor) = version
+        .trim_start_matches('v')
+        .split_once('.')
+        .and_then(|(major, rest)| Some((major, rest.split_once('.')?.0)))
+        .with_context(|| format!("k8s.io/kubernetes {version:?} is no version"))?;
+    // Clients ask a server for its version, and a server that was not told calls itself v0.0.0.
+    let stamp = "k8s.io/component-base/version.git";
+    let flags = format!("-s -w -X {stamp}Version={version} -X {stamp}Major={major} -X {stamp}Minor={minor}");
+    let into = format!("{}/", into.display());
+    say(&format!("  Kubernetes {version} is built from source, once: five minutes on two cores"));
+    step("go build kube-apiserver kubectl", || {
+        let programs = PROGRAMS.map(|p| format!("k8s.io/kubernetes/cmd/{p}"));
+        run(go(&["build", "-trimpath", "-ldflags", &flags, "-o", &into]).args(programs))
+    })?;
+    Ok(())
+}

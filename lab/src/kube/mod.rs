@@ -1,0 +1,392 @@
+//! A Kubernetes API server for tests: real etcd, real kube-apiserver, nothing else of Kubernetes. What a cluster has
+//! besides is pretended by who needs it: a scheduler by binding pods, a kubelet by calling the plugin, controllers of
+//! workloads by making pods with their ownerReferences.
+//!
+//! ```text
+//! assets   kube-apiserver and kubectl: KUBEBUILDER_ASSETS, or built once by Go; etcd is Debian's
+//! ports    two numbers for etcd and one for the API server, which no other lab takes meanwhile
+//! pki      a CA, the server's certificate, the administrator's, the key that signs service accounts' tokens
+//! daemon   a process with its log, that ends with the value, with the lab, or with the next lab in the same folder
+//! doorway  the API server on the loopback of another network namespace, for agents in namespaces
+//! ```
+//!
+//! The API server listens on the machine's own loopback: kubectl and browsers of who tries it reach it, and so do
+//! webhooks the other way. Nodes in namespaces find it under the same address, through a [`doorway`]: one kubeconfig
+//! is right everywhere. Everything lies in `target/lab/kube-<name>/`; the ports stay the same as long as the cluster
+//! lives, so clients live through restarts.
+//!
+//! Awkward: admission plugin ServiceAccount is off, because nobody makes the account `default` of a namespace here.
+//! Debian's etcd 3.4 cannot tell its progress, so streaming lists (`sendInitialEvents`) are refused, as on old clusters.
+
+pub(crate) mod assets;
+pub(crate) mod daemon;
+pub(crate) mod doorway;
+mod pki;
+mod ports;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::{GetParams, ObjectMeta, PostParams};
+use kube::{Api, Client};
+
+use self::assets::Assets;
+use self::daemon::Daemon;
+use self::pki::Pki;
+use self::ports::Port;
+use crate::fabric::{Place, failure_folder};
+use crate::packages;
+use crate::shell::{Seen, cmd, run, run_with_input, wait_for};
+
+/// How long a start may take; a busy machine needs half a minute.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Etcd and its `etcdctl`.
+const PACKAGES: [&str; 2] = ["etcd-server", "etcd-client"];
+
+/// What an account's token is good for, in seconds: longer than any test.
+const TOKEN_SECONDS: i64 = 24 * 3600;
+
+/// An API server that is up, or was stopped and can be started again. Dropping it ends it; its logs stay.
+pub(crate) struct Cluster {
+    folder: PathBuf,
+    place: Place,
+    name: String,
+    assets: Assets,
+    pki: Pki,
+    ports: Ports,
+    etcd: Option<Daemon>,
+    api: Option<Daemon>,
+    client: Client,
+    runtime: tokio::runtime::Runtime,
+    /// Whoever holds this owns the folder; it goes with the process.
+    _lock: File,
+}
+
+struct Ports {
+    etcd: Port,
+    etcd_peers: Port,
+    api: Port,
+}
+
+/// What etcd held at one moment.
+pub(crate) struct Snapshot(PathBuf);
+
+impl Cluster {
+    /// Starts one, with nothing in it but what every API server makes for itself. Its name is the folder's, so no two
+    /// that run at the same time in one working tree may share it.
+    pub(crate) fn up(place: &Place, name: &str, assets: &Assets) -> Result<Self> {
+        packages::need(PACKAGES)?;
+        let folder = place.folder(&format!("kube-{name}"));
+        std::fs::create_dir_all(&place.state)?;
+        let lock = File::create(folder.with_extension("lock"))?;
+        if lock.try_lock().is_err() {
+            bail!("a cluster in {} is up already; --tag gives this one another folder", folder.display());
+        }
+        if folder.exists() {
+            daemon::end_left_over(&folder)?;
+            std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        std::fs::create_dir_all(&folder)?;
+        let ports = Ports { etcd: Port::claim()?, etcd_peers: Port::claim()?, api: Port::claim()? };
+        let pki = Pki::create(&folder.join("pki"))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let server = format!("https://127.0.0.1:{}", ports.api.number());
+        let admin = folder.join("admin.kubeconfig");
+        pki.write_kubeconfig(&admin, &server, &pki.admin()?)?;
+        let client = runtime.block_on(connect(&admin))?;
+        let mut cluster = Self {
+            folder,
+            place: place.clone(),
+            name: name.to_owned(),
+            assets: assets.clone(),
+            pki,
+            ports,
+            etcd: None,
+            api: None,
+            client,
+            runtime,
+            _lock: lock,
+        };
+        cluster.start_etcd()?;
+        cluster.start_api()?;
+        Ok(cluster)
+    }
+
+    /// Runs `work` on a cluster of its own. If it fails, the logs are kept and the error says where.
+    pub(crate) fn with<T>(
+        place: &Place,
+        name: &str,
+        assets: &Assets,
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let mut cluster = Self::up(place, name, assets)?;
+        work(&mut cluster).map_err(|e| match cluster.keep_logs(&format!("{e:#}")) {
+            Ok(folder) => anyhow::anyhow!("{e:#}\n  logs and objects: {}", folder.display()),
+            Err(keeping) => anyhow::anyhow!("{e:#}\n  the logs could not be kept: {keeping:#}"),
+        })
+    }
+
+    /// Where its files are: `admin.kubeconfig`, `log/`, whatever a test puts there.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The administrator's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("admin.kubeconfig")
+    }
+
+    /// A client of the administrator.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// A client of whom a kubeconfig is for.
+    pub(crate) fn client_of(&self, kubeconfig: &Path) -> Result<Client> {
+        self.wait(connect(kubeconfig))
+    }
+
+    /// Runs what kube's client does asynchronously to its end.
+    pub(crate) fn wait<F: Future>(&self, work: F) -> F::Output {
+        self.runtime.block_on(work)
+    }
+
+    /// kubectl as the administrator; returns what it printed.
+    pub(crate) fn kubectl<const N: usize>(&self, args: [&str; N]) -> Result<String> {
+        run(&mut self.kubectl_command(&args))
+    }
+
+    /// `kubectl apply` of one or more YAML documents, checked and merged by the server.
+    pub(crate) fn apply(&self, yaml: &str) -> Result<String> {
+        run_with_input(&mut self.kubectl_command(&["apply", "--server-side", "-f", "-"]), yaml)
+    }
+
+    /// kubectl as the administrator, not yet started.
+    pub(crate) fn kubectl_command(&self, args: &[&str]) -> std::process::Command {
+        let mut command = cmd(&self.assets.kubectl.display().to_string(), args);
+        command.env("KUBECONFIG", self.kubeconfig());
+        command
+    }
+
+    /// Starts a program that is the test's own part of the cluster, such as a controller; it ends with the value that
+    /// is returned. Its log is `log/<name>.log`, appended to if there is one.
+    pub(crate) fn daemon(&self, name: &str, command: std::process::Command) -> Result<Daemon> {
+        Daemon::start(&self.folder, name, command)
+    }
+
+    /// A kubeconfig with a token of this service account, which is made if it is not there. It has no rights but those
+    /// that a test binds to it.
+    pub(crate) fn service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let token = self.wait(async {
+            let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
+            let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+            if accounts.get_opt(name).await?.is_none() {
+                let account = ServiceAccount { metadata, ..ServiceAccount::default() };
+                accounts.create(&PostParams::default(), &account).await?;
+            }
+            let spec =
+                TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() };
+            let request = TokenRequest { spec, ..TokenRequest::default() };
+            let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
+            answer.status.map(|s| s.token).context("the API server gave no token")
+        });
+        let token = token.with_context(|| format!("a token of service account {namespace}/{name}"))?;
+        let file = self.folder.join(format!("{namespace}-{name}.kubeconfig"));
+        let user = serde_json::json!({ "token": token });
+        self.pki.write_kubeconfig(&file, &self.server(), &user)?;
+        Ok(file)
+    }
+
+    fn server(&self) -> String {
+        format!("https://127.0.0.1:{}", self.ports.api.number())
+    }
+
+    /// Kills the API server, as a power cut does: its clients' connections break. Etcd goes on.
+    pub(crate) fn stop_api(&mut self) -> Result<()> {
+        self.api.take().map_or(Ok(()), |mut api| api.kill())
+    }
+
+    /// Starts it, with the data that etcd has, and waits until it is ready.
+    pub(crate) fn start_api(&mut self) -> Result<()> {
+        if self.api.is_some() {
+            return Ok(());
+        }
+        let mut command = cmd(&self.assets.apiserver.display().to_string(), self.api_flags());
+        // Where it would look for its own defaults.
+        command.current_dir(&self.folder);
+        let mut api = Daemon::start(&self.folder, "kube-apiserver", command)?;
+        let ready = kube::core::Request::new("").get("readyz", &GetParams::default())?;
+        wait_for("the API server to be ready", PATIENCE, || {
+            api.still_running()?;
+            Ok(match self.wait(self.client.request_text(ready.clone())) {
+                Ok(_) => Seen::Yes(()),
+                Err(e) => Seen::NotYet(e.to_string()),
+            })
+        })?;
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        wait_for("the API server to make namespace default", PATIENCE, || {
+            let there = self.wait(namespaces.get_opt("default"))?.is_some();
+            Ok(Seen::when(there, || "not there".to_owned()))
+        })?;
+        self.api = Some(api);
+        Ok(())
+    }
+
+    fn api_flags(&self) -> Vec<String> {
+        let pki = |file: &str| self.folder.join("pki").join(file).display().to_string();
+        vec![
+            format!("--etcd-servers={}", self.etcd_url()),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={}", self.ports.api.number()),
+            format!("--tls-cert-file={}", pki("server.crt")),
+            format!("--tls-private-key-file={}", pki("server.key")),
+            format!("--client-ca-file={}", pki("ca.crt")),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-signing-key-file={}", pki("accounts.key")),
+            format!("--service-account-key-file={}", pki("accounts.pub")),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            "--endpoint-reconciler-type=none".to_owned(),
+            "--allow-privileged=true".to_owned(),
+            "--profiling=false".to_owned(),
+        ]
+    }
+
+    fn start_etcd(&mut self) -> Result<()> {
+        let (clients, peers) =
+            (self.etcd_url(), format!("http://127.0.0.1:{}", self.ports.etcd_peers.number()));
+        let data = self.data().display().to_string();
+        let command = cmd(
+            "etcd",
+            [
+                "--name=lab",
+                "--data-dir",
+                &data,
+                "--listen-client-urls",
+                &clients,
+                "--advertise-client-urls",
+                &clients,
+                "--listen-peer-urls",
+                &peers,
+                "--initial-advertise-peer-urls",
+                &peers,
+                "--initial-cluster",
+                &format!("lab={peers}"),
+            ],
+        );
+        let mut etcd = Daemon::start(&self.folder, "etcd", command)?;
+        wait_for("etcd to answer", PATIENCE, || {
+            etcd.still_running()?;
+            self.etcdctl(&["endpoint", "health"]).map(|_| Seen::Yes(()))
+        })?;
+        self.etcd = Some(etcd);
+        Ok(())
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("etcd")
+    }
+
+    fn etcd_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.etcd.number())
+    }
+
+    fn etcdctl(&self, args: &[&str]) -> Result<String> {
+        let endpoint = self.etcd_url();
+        run(cmd("etcdctl", ["--endpoints", &endpoint]).args(args).env("ETCDCTL_API", "3"))
+    }
+
+    /// Keeps what etcd holds now, as a backup does.
+    pub(crate) fn snapshot(&self, name: &str) -> Result<Snapshot> {
+        let file = self.folder.join(format!("{name}.snapshot"));
+        self.etcdctl(&["snapshot", "save", &file.display().to_string()])?;
+        Ok(Snapshot(file))
+    }
+
+    /// Puts etcd back to a snapshot, as an administrator does after a disaster: the API server is stopped, etcd gets a
+    /// data folder made of the snapshot, both start. Resource versions go back as well, as they do there.
+    pub(crate) fn restore(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.stop_api()?;
+        if let Some(mut etcd) = self.etcd.take() {
+            etcd.kill()?;
+        }
+        std::fs::remove_dir_all(self.data())?;
+        let peers = format!("http://127.0.0.1:{}", self.ports.etcd_peers.number());
+        let (file, data) = (snapshot.0.display().to_string(), self.data().display().to_string());
+        let as_member = ["--name", "lab", "--initial-cluster", &format!("lab={peers}")];
+        let args =
+            ["snapshot", "restore", &file, "--data-dir", &data, "--initial-advertise-peer-urls", &peers];
+        self.etcdctl(&[&args[..], &as_member].concat())?;
+        self.start_etcd()?;
+        self.start_api()
+    }
+
+    /// Lets a network namespace reach the API server on its own loopback, as long as the value lives.
+    pub(crate) fn doorway(&self, into: &crate::netns::Namespace) -> Result<doorway::Doorway> {
+        doorway::Doorway::open(&self.runtime, into, self.ports.api.number())
+    }
+
+    fn keep_logs(&self, error: &str) -> Result<PathBuf> {
+        let into = failure_folder(&self.place.state, &format!("kube-{}", self.name));
+        std::fs::create_dir_all(&into)?;
+        std::fs::write(into.join("error.txt"), format!("{error}\n"))?;
+        crate::evidence::copy_logs(&self.folder.join("log"), &into);
+        let kinds = "pods,nodes,events,leases.coordination.k8s.io";
+        for (file, what) in [
+            ("objects.txt", vec!["get", kinds, "-A", "-o", "wide"]),
+            ("networking.yaml", vec!["get", "networks,subnets,ipinstances,nodeinfoes", "-A", "-o", "yaml"]),
+        ] {
+            // The API server may be down, or know no such kinds: half an answer is worth more than none.
+            let mut command = self.kubectl_command(&what);
+            let shown = command.arg("--request-timeout=10s").output();
+            let text = shown.map_or_else(|e| e.to_string().into_bytes(), |o| [o.stdout, o.stderr].concat());
+            std::fs::write(into.join(file), text)?;
+        }
+        Ok(into)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // The API server first: it complains at length of an etcd that is gone.
+        self.api = None;
+        self.etcd = None;
+        let _absent = std::fs::remove_dir_all(self.data());
+    }
+}
+
+async fn connect(kubeconfig: &Path) -> Result<Client> {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig)?;
+    let mut config =
+        kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await?;
+    // A request to a server that was stopped must not hang for ever.
+    config.connect_timeout = Some(Duration::from_secs(10));
+    Ok(Client::try_from(config)?)
+}
+
+/// `cargo lab kube up`: a cluster in the foreground, until Ctrl-C.
+pub(crate) fn up(place: &Place) -> Result<()> {
+    let assets = match Assets::find(place)? {
+        Ok(assets) => assets,
+        Err(missing) => bail!("{missing}"),
+    };
+    let mut cluster =
+        crate::progress::step("starting etcd and kube-apiserver", || Cluster::up(place, "up", &assets))?;
+    println!("export KUBECONFIG={}", cluster.kubeconfig().display());
+    crate::progress::say(&format!(
+        "\n  an API server is up at {}; logs and files: {}\n  kubectl: {}\n  Ctrl-C ends it",
+        cluster.server(),
+        cluster.folder().display(),
+        assets.kubectl.display()
+    ));
+    // Ctrl-C ends the process from its own thread; what else can end this is a server that dies.
+    let died = cluster.api.as_mut().context("the API server")?.wait()?;
+    crate::interrupt::check()?;
+    bail!("kube-apiserver ended by itself ({died}); its log is in {}", cluster.folder().join("log").display())
+}

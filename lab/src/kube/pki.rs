@@ -1,0 +1,95 @@
+//! Certificates and keys of one cluster, made for it and gone with its folder: a CA, the API server's certificate for
+//! loopback, the administrator's (group system:masters), and the key that signs the tokens of service accounts.
+
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
+use serde_json::{Value, json};
+
+/// The authority; the files are in `folder`.
+pub(super) struct Pki {
+    folder: PathBuf,
+    ca: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Pki {
+    /// Makes all that the API server's flags name: ca.crt, server.{crt,key}, accounts.{key,pub}.
+    pub(super) fn create(folder: &Path) -> Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "lab-ca");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let pki = Self { folder: folder.to_owned(), ca };
+        pki.write("ca.crt", &pki.ca.pem())?;
+
+        let names = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
+        let params = CertificateParams::new(names.map(str::to_owned))?;
+        let (certificate, key) = pki.issue(params, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth)?;
+        pki.write("server.crt", &certificate)?;
+        pki.write("server.key", &key)?;
+
+        let accounts = KeyPair::generate()?;
+        pki.write("accounts.key", &accounts.serialize_pem())?;
+        pki.write("accounts.pub", &accounts.public_key_pem())?;
+        Ok(pki)
+    }
+
+    /// The administrator, as the user of a kubeconfig.
+    pub(super) fn admin(&self) -> Result<Value> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::OrganizationName, "system:masters");
+        let (certificate, key) = self.issue(params, "lab-admin", ExtendedKeyUsagePurpose::ClientAuth)?;
+        let (crt, private) = (self.write("admin.crt", &certificate)?, self.write("admin.key", &key)?);
+        Ok(json!({ "client-certificate": crt, "client-key": private }))
+    }
+
+    /// Returns certificate and key, both PEM.
+    fn issue(
+        &self,
+        mut params: CertificateParams,
+        name: &str,
+        usage: ExtendedKeyUsagePurpose,
+    ) -> Result<(String, String)> {
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.insert_extended_key_usage(usage);
+        let key = KeyPair::generate()?;
+        let certificate =
+            params.signed_by(&key, &self.ca).with_context(|| format!("a certificate for {name}"))?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+
+    /// A kubeconfig for one user. YAML is a superset of JSON, so this is both.
+    pub(super) fn write_kubeconfig(&self, file: &Path, server: &str, user: &Value) -> Result<()> {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": "lab", "cluster": {
+                "server": server, "certificate-authority": self.folder.join("ca.crt"),
+            } }],
+            "users": [{ "name": "lab", "user": user }],
+            "contexts": [{ "name": "lab", "context": { "cluster": "lab", "user": "lab" } }],
+            "current-context": "lab",
+        });
+        write_private(file, &serde_json::to_string_pretty(&config)?)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        write_private(&path, text)?;
+        Ok(path)
+    }
+}
+
+fn write_private(path: &Path, text: &str) -> Result<()> {
+    use std::io::Write as _;
+    let open = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+    open.and_then(|mut f| f.write_all(text.as_bytes())).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,68 @@
+//! Port numbers for servers that must be told theirs before they start, and must find it free again after a restart.
+//!
+//! Asking the kernel for a free port and giving it back does neither: it comes from the range that outgoing connections
+//! take theirs from, and a second lab may be handed the same. So numbers are taken from below that range, and a claim is
+//! a socket with an abstract name, which only one process can hold and which goes when the process does, however it ends.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use anyhow::{Context as _, Result};
+
+/// Below the kernel's `ip_local_port_range` (32768 and up) and above what daemons usually have.
+const RANGE: std::ops::Range<u16> = 21_000..31_000;
+
+/// A TCP port of loopback that is this lab's until the value is dropped.
+#[derive(Debug)]
+pub(super) struct Port {
+    number: u16,
+    _claim: UnixListener,
+}
+
+impl Port {
+    pub(super) fn claim() -> Result<Self> {
+        // Labs that start at the same time begin at different places, for the sake of speed alone.
+        let first = u16::try_from(std::process::id() % 97).unwrap_or_default() * 100;
+        let length = RANGE.end - RANGE.start;
+        let mut numbers = (0..length).map(|n| RANGE.start + (first + n) % length);
+        numbers
+            .find_map(|number| {
+                let name = SocketAddr::from_abstract_name(format!("trunkline-lab/port/{number}")).ok()?;
+                let claim = UnixListener::bind_addr(&name).ok()?;
+                // Somebody who knows of no claims may have it.
+                let _free = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+                Some(Self { number, _claim: claim })
+            })
+            .with_context(|| format!("no port of {}–{} is free", RANGE.start, RANGE.end - 1))
+    }
+
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_port_is_claimed_twice_although_nobody_listens_on_it() {
+        let (a, b) = (Port::claim().expect("a port"), Port::claim().expect("another"));
+        assert_ne!(a.number(), b.number());
+        let number = a.number();
+        drop(a);
+        let claims: Vec<Port> = (0..3).map(|_| Port::claim().expect("a port")).collect();
+        assert!(claims.iter().any(|c| c.number() == number), "{number} is free again");
+    }
+
+    #[test]
+    fn a_port_that_somebody_listens_on_is_passed_over() {
+        let probe = Port::claim().expect("a port");
+        let number = probe.number();
+        drop(probe);
+        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).expect("it was free");
+        assert!((0..3).all(|_| Port::claim().expect("a port").number() != number));
+        drop(listening);
+    }
+}
