@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trunkline_api::attach::Bandwidth;
 
 use crate::attach::bandwidth::pair_name;
-use crate::attach::device::{host_ifname, read_alias};
+use crate::attach::device::{Alias, host_ifname};
 use crate::ipam::{AttachmentKey, Phase, Record};
 use crate::kernel::OwnDevice;
 use crate::plan::Pod;
@@ -97,7 +97,7 @@ fn pod(record: &Record, device: &OwnDevice) -> Pod {
 }
 
 fn unrecorded(device: &OwnDevice) -> Unrecorded {
-    let (container_id, ifname, attachment) = read_alias(&device.alias);
+    let Alias { container_id, ifname, kind: attachment, .. } = Alias::read(&device.alias);
     let mut addresses = device.addresses.clone();
     addresses.sort();
     Unrecorded {
@@ -119,7 +119,6 @@ mod tests {
     use super::*;
     use trunkline_api::resources::AttachmentKind;
 
-    use crate::attach::device::alias;
     use crate::ipam::{Assigned, PodName};
 
     fn record(container_id: &str, phase: Phase, addresses: &[&str]) -> Record {
@@ -149,7 +148,7 @@ mod tests {
         OwnDevice {
             ifname: host_ifname(container_id, "eth0"),
             ifindex: 7,
-            alias: alias(container_id, "eth0", AttachmentKind::Ipvlan),
+            alias: Alias::new(container_id, "eth0", AttachmentKind::Ipvlan, false).to_string(),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
             neighbours: BTreeSet::new(),
         }

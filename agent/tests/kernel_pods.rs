@@ -428,6 +428,15 @@ fn a_second_interface_leaves_the_first_one_alone() {
             check(runtime, &node, &netns, &second).unwrap();
         };
         both_whole();
+        // Which of them has left rules in the pod is said where its DEL looks; the same ADD keeps it.
+        let alias = |ifname: &str| {
+            let link = ip_json(&format!("link show {}", host_ifname("c", ifname)));
+            link[0]["ifalias"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(
+            (alias("eth0"), alias("net1")),
+            ("trunkline:c:eth0".into(), "trunkline:c:net1:second".into())
+        );
         // The default route is the first one's, and where that has no IPv6 the second one's.
         assert!(way("192.0.2.1").contains("dev eth0 src 10.1.0.4"), "{}", way("192.0.2.1"));
         assert!(way("2001:db8:ffff::1").contains("dev net1"), "{}", way("2001:db8:ffff::1"));
@@ -452,7 +461,11 @@ fn a_second_interface_leaves_the_first_one_alone() {
         assert_eq!(attach(runtime, &node, &netns, &second), device);
         attach(runtime, &node, &netns, &first);
         assert_eq!(shown(), before);
+        assert_eq!(alias("net1"), "trunkline:c:net1:second");
         both_whole();
+        ip(&format!("link set {} alias trunkline:c:net1", device.host_ifname));
+        let error = check(runtime, &node, &netns, &second).unwrap_err();
+        assert!(error.contains("has lost its alias"), "{error}");
         inside(&netns, || {
             ip("rule del pref 1100");
             ip("route del 10.2.0.0/16");

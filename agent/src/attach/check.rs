@@ -7,6 +7,7 @@ use trunkline_bgp::types::Family;
 
 use super::device::{Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
 use super::inside::Inside;
+use super::second::Pair;
 use super::{bandwidth, ipvlan, second, veth};
 use crate::kernel::netlink::objects::{self, LinkInfo, MAIN_TABLE, NeighbourEntry};
 use crate::kernel::netlink::{Batch, Connection};
@@ -26,7 +27,6 @@ pub(super) fn check_device(
     let pair_name = spec.pair_name();
     let pair = veth::find(pod, &pair_name)?.ok_or_else(|| absent(&pair_name))?;
     let mut faults = Vec::new();
-    check_pair(&link, &pair, spec, &mut faults);
     let (inside, interface) = match &spec.attachment {
         Attachment::Veth => (Inside::veth(spec, pair.index), pair.clone()),
         Attachment::Ipvlan(ipvlan) => {
@@ -35,7 +35,8 @@ pub(super) fn check_device(
             (Inside::ipvlan(ipvlan, slave.index, pair.index), slave)
         }
     };
-    let inside = second::settle(pod, inside, pair.index, &spec.destinations)?;
+    let inside = second::settle(pod, inside, Pair { index: pair.index, new: false }, &spec.destinations)?;
+    check_pair(&link, &pair, spec, inside.is_second(), &mut faults);
     check_inside(pod, &spec.ifname, &inside, &mut faults)?;
     check_host(host, &link, pair.mac, spec, &mut faults)?;
     bandwidth::check(host, &link, &spec.bandwidth, &mut faults)?;
@@ -53,14 +54,15 @@ pub(super) fn check_device(
     }
 }
 
-fn check_pair(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, faults: &mut Vec<String>) {
+fn check_pair(link: &LinkInfo, end: &LinkInfo, spec: &DeviceSpec, second: bool, faults: &mut Vec<String>) {
     if !veth::belongs(link, end) {
         faults.push(format!("{} is not the other end of {}", end.name, link.name));
     }
     for link in [link, end] {
         check_up(link, faults);
     }
-    if link.alias.as_deref() != Some(&spec.alias()) {
+    // One that was a second interface once keeps the mark.
+    if link.alias.as_deref() != Some(&spec.alias(second || veth::alias(link).second)) {
         faults.push(format!("{} has lost its alias", link.name));
     }
     if link.mac != Some(HOST_MAC) {
@@ -157,7 +159,7 @@ fn addresses(connection: &mut Connection) -> Result<Vec<(u32, IpNet)>, DeviceErr
 }
 
 /// Table, destination and target of each route.
-pub(super) fn routes(
+fn routes(
     connection: &mut Connection,
     family: Family,
 ) -> Result<Vec<(u32, IpNet, RouteTarget)>, DeviceError> {

@@ -1,6 +1,7 @@
 //! What a pod's network namespace should have, as a value.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use ipnet::IpNet;
 use trunkline_bgp::types::Family;
@@ -84,6 +85,11 @@ impl Inside {
         main.map(|route| (route.destination, route.gateway)).collect()
     }
 
+    /// Whether it is a further interface's.
+    pub(super) fn is_second(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
     /// Whether one of its links has this index.
     pub(super) fn has(&self, ifindex: u32) -> bool {
         self.routes.iter().any(|route| route.ifindex == ifindex)
@@ -113,8 +119,9 @@ impl Inside {
         self
     }
 
-    /// Adds the requests that put it in place. What is there already is replaced.
-    pub(super) fn put(&self, batch: &mut Batch) {
+    /// Adds the requests that put it in place, and says which of them may find what they ask for there already: rules are added,
+    /// all else is replaced.
+    pub(super) fn put(&self, batch: &mut Batch) -> Range<usize> {
         for (index, address) in &self.addresses {
             batch.put_address(*index, *address);
             // An IPv6 address gets its own local route only when a worker of the kernel has its turn; until then the pod would drop
@@ -129,9 +136,11 @@ impl Inside {
         for route in &self.routes {
             batch.put_onlink_route(route);
         }
+        let first = batch.len();
         for rule in &self.rules {
             batch.add_rule(rule);
         }
+        first..batch.len()
     }
 }
 

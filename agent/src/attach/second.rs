@@ -11,14 +11,16 @@
 //! route. When the first interface goes its default route goes with it, and no other takes it over: connections would change their source.
 //!
 //! **The kernel knows all of this**, and so it is not recorded. An interface is a second one where somebody else has the default route, and
-//! stays one as long as its rule is there; ADD and CHECK ask the same question. The rule is the one thing that does not go with
-//! the interface. DEL takes it if it comes with the namespace; in a namespace that lives on without, it leads to an empty table,
-//! which is as good as none.
+//! stays one as long as its rule is there; ADD and CHECK ask the same question. A pair that was just made can have no rule and no route
+//! yet, so its ADD asks for the main table alone: of the pod's namespace, where it is empty for the first interface.
+//!
+//! The rule is the one thing that does not go with the interface. The mark `:second` in the pair's alias, which is there before the rule
+//! is, tells DEL to enter the pod and take it; no other DEL does. Where DEL comes without the namespace, and that lives on, the rule leads to
+//! an empty table, which is as good as none.
 
 use ipnet::IpNet;
 use trunkline_bgp::types::Family;
 
-use super::check;
 use super::device::{DeviceError, Step};
 use super::inside::Inside;
 use crate::kernel::netlink::objects::{self, MAIN_TABLE, PROTOCOL};
@@ -29,27 +31,44 @@ use crate::plan::{Hop, RouteTarget, Rule};
 /// for a pod's.
 const FIRST_TABLE: u32 = 1_160_000;
 
-/// What an interface should have where it may not be the first. `pair`: index of the pair's end in the pod; `destinations`: the subnets
-/// of its Network.
+/// The pair's end in the pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair {
+    /// Its index.
+    pub(super) index: u32,
+    /// It was just made.
+    pub(super) new: bool,
+}
+
+/// What an interface should have where it may not be the first. `destinations`: the subnets of its Network.
 pub(super) fn settle(
     pod: &mut Connection,
     inside: Inside,
-    pair: u32,
+    pair: Pair,
     destinations: &[IpNet],
 ) -> Result<Inside, DeviceError> {
-    let table = FIRST_TABLE + pair;
+    let table = FIRST_TABLE + pair.index;
     let mut second = Vec::new();
     for family in inside.families() {
         let other = |hop: &Hop| hop.ifindex.is_none_or(|index| !inside.has(index));
         let elsewhere =
             |target: &RouteTarget| matches!(target, RouteTarget::Via(hops) if hops.iter().all(other));
-        let routes = check::routes(pod, family)?;
-        let mut defaults = routes.iter().filter(|(at, to, _)| *at == MAIN_TABLE && to.prefix_len() == 0);
-        if defaults.any(|(.., target)| elsewhere(target)) || !rules(pod, family, table)?.is_empty() {
+        if default_routes(pod, family)?.iter().any(elsewhere)
+            || !pair.new && !rules(pod, family, table)?.is_empty()
+        {
             second.push(family);
         }
     }
     Ok(if second.is_empty() { inside } else { inside.second(&second, table, destinations) })
+}
+
+/// Where the default routes of the main table lead.
+fn default_routes(pod: &mut Connection, family: Family) -> Result<Vec<RouteTarget>, DeviceError> {
+    let read = |body: &[u8]| {
+        let route = objects::read_route(body)?;
+        if route.key.table == MAIN_TABLE && route.key.prefix.prefix_len() == 0 { route.target } else { None }
+    };
+    pod.list(|batch| batch.dump_main_routes(family), read).step("list the routes")
 }
 
 /// Takes away what would not go with the pair, whose end in the pod has this index.

@@ -18,18 +18,18 @@ use std::os::fd::BorrowedFd;
 
 use trunkline_api::resources::AttachmentKind;
 
-use super::device::{ALIAS_PREFIX, DeviceError, HOST_MAC, Step, read_alias};
+use super::device::{ALIAS_PREFIX, Alias, DeviceError, HOST_MAC, Step};
 use super::{bandwidth, ipvlan};
 use crate::kernel::netlink::objects::{self, LinkInfo, Veth};
 use crate::kernel::netlink::{Batch, Connection, Outcome};
 
-/// Makes the pair, or finds what an earlier attempt left of it. Answers the host's end; both ends may be down.
+/// Makes the pair, or finds what an earlier attempt left of it. Answers the host's end, and whether it is new; both ends may be down.
 pub(super) fn make(
     host: &mut Connection,
     pod: &mut Connection,
     netns: BorrowedFd<'_>,
     veth: &Veth<'_>,
-) -> Result<LinkInfo, DeviceError> {
+) -> Result<(LinkInfo, bool), DeviceError> {
     let mut batch = Batch::new();
     let mut attempt = 0;
     loop {
@@ -43,7 +43,7 @@ pub(super) fn make(
         match (outcome.refusal(0), link) {
             (None, Some(link)) => {
                 outcome.check(&[]).step("create the veth pair")?;
-                return Ok(link);
+                return Ok((link, true));
             }
             // Something of an earlier attempt is there: good if its other end is the pod's interface.
             (Some(refusal), Some(link)) if refusal.errno == libc::EEXIST => {
@@ -52,7 +52,7 @@ pub(super) fn make(
                     belongs(&link, &end) && link.mac == Some(HOST_MAC) && end.mac == Some(veth.pod_mac)
                 };
                 if find(pod, veth.pod_name)?.is_some_and(whole) {
-                    return Ok(link);
+                    return Ok((link, false));
                 }
                 if attempt > 1 {
                     return Err(DeviceError::Taken { ifname: veth.pod_name.to_owned() });
@@ -76,7 +76,7 @@ pub(super) fn make(
 /// Deletes a pair, and the slave beside it. False: the pair was gone.
 pub(super) fn delete(host: &mut Connection, link: &LinkInfo) -> Result<bool, DeviceError> {
     let mut batch = Batch::new();
-    let (_, ifname, kind) = read_alias(link.alias.as_deref().unwrap_or_default());
+    let Alias { ifname, kind, .. } = alias(link);
     if kind == AttachmentKind::Ipvlan {
         ipvlan::delete(host, link, ifname, &mut batch)?;
     }
@@ -85,6 +85,11 @@ pub(super) fn delete(host: &mut Connection, link: &LinkInfo) -> Result<bool, Dev
     let outcome =
         host.run(&mut batch).step("delete the link")?.check(&[libc::ENODEV]).step("delete the link")?;
     Ok(outcome.refusal(last).is_none())
+}
+
+/// What a link's alias says.
+pub(super) fn alias(link: &LinkInfo) -> Alias<'_> {
+    Alias::read(link.alias.as_deref().unwrap_or_default())
 }
 
 /// Refuses a link that only has an own name by chance.
@@ -107,14 +112,21 @@ pub(super) fn belongs(host: &LinkInfo, pod: &LinkInfo) -> bool {
 
 /// The link with this name, if there is one.
 pub(super) fn find(connection: &mut Connection, name: &str) -> Result<Option<LinkInfo>, DeviceError> {
+    Ok(find_all(connection, &[name])?.pop())
+}
+
+/// The links of these names that are there.
+pub(super) fn find_all(connection: &mut Connection, names: &[&str]) -> Result<Vec<LinkInfo>, DeviceError> {
     let mut batch = Batch::new();
-    batch.get_link(name);
+    for name in names {
+        batch.get_link(name);
+    }
     let outcome = connection
         .run(&mut batch)
         .step("look for the link")?
         .check(&[libc::ENODEV])
         .step("look for the link")?;
-    Ok(first_link(&outcome))
+    Ok(links(&outcome).collect())
 }
 
 pub(super) fn first_link(outcome: &Outcome) -> Option<LinkInfo> {

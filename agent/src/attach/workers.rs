@@ -1,7 +1,9 @@
 //! Threads that enter a pod's namespace and do ADD, CHECK or DEL there.
 //!
 //! **Cost.** One ADD is four `send`s: create the pair (the other end is directly in the pod's namespace), set up the host's end,
-//! set up the pod's, wait for the host's. Nothing is listed, so that it costs nearly the same with 1,000 pods there.
+//! set up the pod's, wait for the host's; and one more for each family, which asks the pod for a default route that somebody else has
+//! ([`second`]). Of the host nothing is listed, so that it costs nearly the same with 1,000 pods there. Limits, a slave and a second
+//! interface cost more to whoever has them. One DEL is two `send`s: find the pair and what limits it, delete what is there.
 //!
 //! The order within them is what keeps it so. Each time a link that is up changes its state, the kernel walks through every IPv6 route of the
 //! namespace; so asking for the link (which settles the news that it has no carrier yet) and the settings come first, then up
@@ -19,6 +21,7 @@ use trunkline_api::attach::Bandwidth;
 
 use super::device::{ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
 use super::inside::Inside;
+use super::second::Pair;
 use super::{bandwidth, check, ipvlan, netns, second, veth};
 use crate::kernel::netlink::objects::Veth;
 use crate::kernel::netlink::{Batch, Connection};
@@ -76,15 +79,7 @@ impl DeviceWorkers {
 
     /// Deletes a device; in the pod, if its namespace is still there, also what does not go with it. False: there was none.
     pub async fn detach(&self, host_ifname: String, netns: Option<OwnedFd>) -> Result<bool, DeviceError> {
-        self.run(move |host| {
-            if let Some(netns) = netns
-                && let Err(error) = forget(host, &host_ifname, netns.as_fd())
-            {
-                tracing::debug!(device = host_ifname, %error, "what a DEL leaves in the pod stays there");
-            }
-            detach_device(host, &host_ifname)
-        })
-        .await
+        self.run(move |host| detach_device(host, &host_ifname, netns)).await
     }
 
     /// Puts the limits of a device in place again, if it is there.
@@ -142,7 +137,7 @@ fn attach_device(
     spec: &DeviceSpec,
 ) -> Result<Device, DeviceError> {
     let host_name = host_ifname(&spec.container_id, &spec.ifname);
-    let (alias, pair_mac) = (spec.alias(), spec.pair_mac());
+    let pair_mac = spec.pair_mac();
     let veth = Veth {
         host_name: &host_name,
         host_mac: HOST_MAC,
@@ -154,7 +149,9 @@ fn attach_device(
         enable_ipv6();
     }
 
-    let link = veth::make(host, pod, netns, &veth)?;
+    let (link, new) = veth::make(host, pod, netns, &veth)?;
+    let was_second = veth::alias(&link).second;
+    let alias = spec.alias(was_second);
 
     let mut batch = Batch::new();
     batch.set_host_end(link.index, &alias);
@@ -180,11 +177,13 @@ fn attach_device(
         }
     };
     batch.set_up(pair);
-    let inside = second::settle(pod, inside, pair, &spec.destinations)?;
-    inside.put(&mut batch);
-    // Rules are added, not replaced.
-    let outcome = pod.run(&mut batch).step("set up the pod's side")?;
-    outcome.check(&[libc::EEXIST]).step("set up the pod's side")?;
+    let inside = second::settle(pod, inside, Pair { index: pair, new }, &spec.destinations)?;
+    if inside.is_second() && !was_second {
+        mark_second(host, link.index, spec)?;
+    }
+    let rules = inside.put(&mut batch);
+    let outcome = pod.run(&mut batch).step("set up the pod's side")?.without(rules, libc::EEXIST);
+    outcome.check(&[]).step("set up the pod's side")?;
 
     batch.clear();
     // The host's end was up before it had carrier, and sends nothing until the kernel's link watch has had its turn; asking for
@@ -202,24 +201,43 @@ fn attach_device(
     })
 }
 
-/// Takes away in the pod what does not go with the device. The calling thread enters the pod's namespace.
-fn forget(host: &mut Connection, host_ifname: &str, netns: BorrowedFd<'_>) -> Result<(), DeviceError> {
-    let Some(link) = veth::find(host, host_ifname)? else { return Ok(()) };
-    let Some(pair) = link.peer else { return Ok(()) };
+/// Says in the alias that there is something to take out of the pod, before it is put there.
+fn mark_second(host: &mut Connection, index: u32, spec: &DeviceSpec) -> Result<(), DeviceError> {
+    const STEP: &str = "mark the host's end of a second interface";
+    let mut batch = Batch::new();
+    batch.set_alias(index, &spec.alias(true));
+    host.run(&mut batch).step(STEP)?.check(&[]).step(STEP)?;
+    Ok(())
+}
+
+/// Deletes the device, and the one that limits it; takes out of the pod what does not go with them. False: there was none.
+fn detach_device(
+    host: &mut Connection,
+    host_ifname: &str,
+    netns: Option<OwnedFd>,
+) -> Result<bool, DeviceError> {
+    let limiting = bandwidth::ifb_name(host_ifname);
+    let names: Vec<&str> = std::iter::once(host_ifname).chain(limiting.as_deref()).collect();
+    // Both are asked for at once. The one that limits the pair outlives it where the pod's namespace goes first.
+    let links = veth::find_all(host, &names)?;
+    let mut deleted = false;
+    for link in &links {
+        veth::own(link)?;
+        if let (true, Some(pair), Some(netns)) = (veth::alias(link).second, link.peer, &netns)
+            && let Err(error) = forget(pair, netns.as_fd())
+        {
+            tracing::debug!(device = host_ifname, %error, "what a DEL leaves in the pod stays there");
+        }
+        deleted |= veth::delete(host, link)?;
+    }
+    Ok(deleted)
+}
+
+/// Takes a second interface's rules out of the pod. The calling thread enters the pod's namespace.
+fn forget(pair: u32, netns: BorrowedFd<'_>) -> Result<(), DeviceError> {
     netns::enter(netns).map_err(DeviceError::Namespace)?;
     let mut pod = Connection::open().step("open a socket in the pod's namespace")?;
     second::forget(&mut pod, pair)
-}
-
-/// Deletes the device, and the one that limits it. False: there was none.
-fn detach_device(host: &mut Connection, host_ifname: &str) -> Result<bool, DeviceError> {
-    let mut deleted = false;
-    for name in [Some(host_ifname.to_owned()), bandwidth::ifb_name(host_ifname)].into_iter().flatten() {
-        let Some(link) = veth::find(host, &name)? else { continue };
-        veth::own(&link)?;
-        deleted |= veth::delete(host, &link)?;
-    }
-    Ok(deleted)
 }
 
 /// Runtimes switch IPv6 off in namespaces where they gave no IPv6 address. `/proc/sys/net` is that of the calling thread's namespace;

@@ -31,7 +31,7 @@ use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{InterfaceName, PeerKey};
 
-use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Pod};
+use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Plan, Pod, join};
 use crate::source::{Refused, Snapshot};
 
 pub use task::{Start, spawn};
@@ -159,7 +159,7 @@ enum Request {
 #[derive(Clone)]
 pub struct Reconcile {
     requests: mpsc::Sender<Request>,
-    started: watch::Receiver<bool>,
+    in_force: watch::Receiver<Option<Arc<Plan>>>,
 }
 
 impl Reconcile {
@@ -185,11 +185,15 @@ impl Reconcile {
 
     /// Whether a plan is in force.
     pub fn started(&self) -> Result<(), PodError> {
-        self.started.borrow().then_some(()).ok_or(PodError::NotStarted)
+        self.in_force.borrow().as_ref().map(drop).ok_or(PodError::NotStarted)
     }
 
-    /// What the links of a pod need to know.
+    /// What the links of a pod need to know. The plan in force mostly has it, and nobody needs to be asked.
     pub async fn join(&self, place: Place) -> Result<Joined, PodError> {
+        let plan = self.in_force.borrow().clone();
+        if let Some(Ok(joined)) = plan.map(|plan| join(&plan, &place)) {
+            return Ok(joined);
+        }
         self.ask(|answer| Request::Join(place, answer)).await.ok_or(PodError::Stopped)?
     }
 

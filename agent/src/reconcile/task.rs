@@ -98,7 +98,7 @@ struct Task {
     kernel: KernelHandle,
     ipam: Ipam,
     snapshot: Option<Arc<Snapshot>>,
-    plan: Option<Plan>,
+    plan: Option<Arc<Plan>>,
     pods: BTreeMap<String, Pod>,
     planned: BTreeMap<String, PodPlan>,
     unrecorded: BTreeMap<String, Unrecorded>,
@@ -113,7 +113,8 @@ struct Task {
     refused: Vec<String>,
     speaker_fault: Option<String>,
     kernel_faults: Vec<String>,
-    started: watch::Sender<bool>,
+    /// The plan, for whoever only reads it.
+    in_force: watch::Sender<Option<Arc<Plan>>>,
     /// Links or sessions have changed since the plan was made.
     stale: bool,
 }
@@ -121,7 +122,7 @@ struct Task {
 /// Starts the task. It ends after [`Reconcile::stop`], or when it cannot do its work any more.
 pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
     let (requests, inbox) = mpsc::channel(256);
-    let (started, has_started) = watch::channel(false);
+    let (in_force, reader) = watch::channel(None);
     let Start {
         node,
         router_id,
@@ -167,11 +168,11 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         refused: Vec::new(),
         speaker_fault: None,
         kernel_faults: Vec::new(),
-        started,
+        in_force,
         stale: false,
     };
     let handle = tokio::spawn(task.run(inbox, kernel_events));
-    (Reconcile { requests, started: has_started }, handle)
+    (Reconcile { requests, in_force: reader }, handle)
 }
 
 /// The next thing that the speaker tells; never, if there is none.
@@ -296,7 +297,7 @@ impl Task {
         let snapshot = Arc::new(snapshot);
         self.snapshot = Some(Arc::clone(&snapshot));
         self.configure_pools(&plan, &snapshot);
-        self.apply(plan).await;
+        self.apply(Arc::new(plan)).await;
         tracing::info!(
             networks = snapshot.networks.len(),
             subnets = snapshot.subnets.len(),
@@ -310,9 +311,9 @@ impl Task {
         self.stale = false;
         let Some(snapshot) = self.snapshot.clone() else { return };
         match self.make_plan(&snapshot).await {
-            Ok(plan) if self.plan.as_ref() == Some(&plan) && self.running.is_some() == plan.bgp.is_some() => {
-            }
-            Ok(plan) => self.apply(plan).await,
+            Ok(plan)
+                if self.plan.as_deref() == Some(&plan) && self.running.is_some() == plan.bgp.is_some() => {}
+            Ok(plan) => self.apply(Arc::new(plan)).await,
             Err(refused) => tracing::error!(error = %refused, "the plan stays as it was"),
         }
     }
@@ -363,7 +364,7 @@ impl Task {
         Ok(plan)
     }
 
-    async fn apply(&mut self, plan: Plan) {
+    async fn apply(&mut self, plan: Arc<Plan>) {
         let first = self.plan.is_none();
         match self.kernel.set_plan(plan.kernel.clone()).await {
             Ok(applied) => {
@@ -415,7 +416,7 @@ impl Task {
         self.search.follow(plan.bgp.as_ref().map(|bgp| &bgp.unnumbered));
         self.plan = Some(plan);
         self.drive_speaker().await;
-        self.started.send_replace(true);
+        self.in_force.send_replace(self.plan.clone());
         if first && self.running.is_none() {
             // Nobody will converge.
             for family in Family::ALL {
@@ -499,7 +500,7 @@ impl Task {
     /// Where a pod would have to wait for something of the host, looks whether that has come meanwhile: a device that the last plan had made
     /// is known to the next one only, and nobody says when a driver can be loaded that could not be before.
     async fn mend_while(&mut self, waits: impl Fn(&Plan) -> bool) {
-        let waits = |plan: &Option<Plan>| plan.as_ref().is_some_and(&waits);
+        let waits = |plan: &Option<Arc<Plan>>| plan.as_deref().is_some_and(&waits);
         if waits(&self.plan) {
             self.replan().await;
         }

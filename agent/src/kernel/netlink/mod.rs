@@ -10,6 +10,7 @@
 //! hide failures: [`Connection::run`] then says so ([`NetlinkError::Lost`]), and the caller looks at what is there.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{
@@ -73,6 +74,12 @@ impl Outcome {
             Some(refusal) => Err(refusal.clone()),
             None => Ok(self),
         }
+    }
+
+    /// The same, but for refusals of some of the messages with this error number.
+    pub fn without(mut self, messages: Range<usize>, errno: i32) -> Self {
+        self.refusals.retain(|refusal| refusal.errno != errno || !messages.contains(&refusal.index));
+        self
     }
 
     /// The refusal of one message.

@@ -435,6 +435,14 @@ impl Batch {
         self.push(NLM_F_DUMP, RouteNetlinkMessage::GetRoute(message));
     }
 
+    /// Lists routes of a family in the main table.
+    pub fn dump_main_routes(&mut self, family: Family) {
+        let mut message = RouteMessage::default();
+        message.header.address_family = address_family(family);
+        message.header.table = libc::RT_TABLE_MAIN;
+        self.push(NLM_F_DUMP, RouteNetlinkMessage::GetRoute(message));
+    }
+
     /// Adds a rule, if there is none like it.
     pub fn add_rule(&mut self, rule: &Rule) {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewRule(own_rule(rule)));
