@@ -29,6 +29,7 @@ mod kube;
 mod netns;
 mod packages;
 mod pinger;
+mod podman;
 mod product;
 mod progress;
 mod routers;

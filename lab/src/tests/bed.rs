@@ -148,6 +148,18 @@ impl Bed<'_> {
         Ok(())
     }
 
+    /// Waits until nothing is left of any pod on a node.
+    pub(super) fn nothing_left(&self, node: &str) -> Result<()> {
+        let host = self.host(node)?;
+        wait_for(&format!("nothing to be left of pods on {node}"), PATIENCE, || {
+            let pods = client::pods(host)?;
+            let left = host
+                .sh("ip -o link | grep ': t[lb]' || :; ip route show table 39999 2>/dev/null || :; \
+                 ip -6 route show table 39999 2>/dev/null || :")?;
+            Ok(Seen::when(pods.is_empty() && left.trim().is_empty(), || format!("{pods:?} {left}")))
+        })
+    }
+
     /// Waits until a ToR's host routes are exactly these addresses'.
     pub(super) fn tor_has_only(&self, tor: &str, addresses: &[IpAddr]) -> Result<()> {
         let host = self.host(tor)?;

@@ -74,7 +74,7 @@ impl Pod {
 }
 
 /// Waits until every session is up and the overlay's devices are there.
-fn ready(bed: &Bed<'_>) -> Result<()> {
+pub(super) fn ready(bed: &Bed<'_>) -> Result<()> {
     for node in NODES {
         client::wait_established(bed.host(node)?, PATIENCE)?;
         wait_for(&format!("the overlay on {node}"), PATIENCE, || {

@@ -21,6 +21,7 @@ mod l2;
 mod library;
 mod manifests;
 mod matrix;
+mod podman;
 mod unnumbered;
 
 use std::time::{Duration, Instant};
@@ -74,7 +75,7 @@ pub(crate) struct Test {
 
 /// Tests of what this machine's kernel may have no devices for.
 const IN_USER_MODE_KERNEL: &[&[Test]] =
-    &[l2::TESTS, l2::wire::TESTS, l2::life::TESTS, l2::parent::TESTS, hybrid_vlan::TESTS];
+    &[l2::TESTS, l2::wire::TESTS, l2::life::TESTS, l2::parent::TESTS, l2::podman::TESTS, hybrid_vlan::TESTS];
 
 /// How long one of them may take.
 const BOUND: Duration = Duration::from_secs(600);
@@ -93,6 +94,7 @@ fn all() -> Vec<&'static Test> {
         interop::TESTS,
         flaps::TESTS,
         hybrid::TESTS,
+        podman::TESTS,
         crash::TESTS,
         l2::kernel::TESTS,
     ];
@@ -151,6 +153,9 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
         "gobgpd",
         "containernetworking-plugins",
     ]))?;
+    if chosen.iter().any(|t| t.name.ends_with("/podman")) {
+        packages::need(crate::podman::PACKAGES)?;
+    }
     let context = Context::new(place);
     let mut rows = Vec::new();
     let mut failures = Vec::new();

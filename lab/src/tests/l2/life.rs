@@ -117,5 +117,5 @@ fn fifty_on(bed: &Bed<'_>, rack: &Rack) -> Result<()> {
         cni::del(bed.fabric, &rack.conf(), pod)?;
         pod.ns.delete()?;
     }
-    rack.nothing_left(bed, node)
+    bed.nothing_left(node)
 }

@@ -4,6 +4,7 @@
 pub(super) mod kernel;
 pub(super) mod life;
 pub(super) mod parent;
+pub(super) mod podman;
 pub(super) mod wire;
 
 use std::time::Duration;
@@ -110,18 +111,6 @@ impl Rack {
 
     fn conf(&self) -> serde_json::Value {
         cni::trunkline(Some(self.network))
-    }
-
-    /// Fails unless nothing is left of any pod on a node.
-    fn nothing_left(&self, bed: &Bed<'_>, node: &str) -> Result<()> {
-        let host = bed.host(node)?;
-        wait_for(&format!("nothing to be left of pods on {node}"), PATIENCE, || {
-            let pods = client::pods(host)?;
-            let left = host
-                .sh("ip -o link | grep ': tl' || :; ip route show table 39999 2>/dev/null || :; \
-                 ip -6 route show table 39999 2>/dev/null || :")?;
-            Ok(Seen::when(pods.is_empty() && left.trim().is_empty(), || format!("{pods:?} {left}")))
-        })
     }
 }
 

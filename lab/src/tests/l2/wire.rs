@@ -59,7 +59,7 @@ fn duplicate_address(context: &Context) -> Result<Verdict> {
             for word in [address, mac.trim()] {
                 ensure!(said.contains(word), "the error does not say {word}: {said}");
             }
-            rack.nothing_left(bed, rack.nodes[0])?;
+            bed.nothing_left(rack.nodes[0])?;
             host.run("ip", ["addr", "del", address, "dev", device])?;
             cni::add(bed.fabric, &rack.conf(), &pod).context("when the other machine has given it up")?;
             cni::del(bed.fabric, &rack.conf(), &pod)?;
@@ -75,7 +75,7 @@ fn dead_gateway(context: &Context) -> Result<Verdict> {
         gateway.run("ip", ["link", "set", rack.gateway_device, "down"])?;
         let said = rack.refused(bed, &pod)?;
         rack.names_gateway(&said)?;
-        rack.nothing_left(bed, rack.nodes[0])?;
+        bed.nothing_left(rack.nodes[0])?;
         gateway.run("ip", ["link", "set", rack.gateway_device, "up"])?;
         cni::add(bed.fabric, &rack.conf(), &pod).context("when the gateway is back")?;
         cni::del(bed.fabric, &rack.conf(), &pod)?;
