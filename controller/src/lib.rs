@@ -1,1 +1,3 @@
 //! `trunkline-controller`: what a cluster decides in one place.
+
+pub mod queue;

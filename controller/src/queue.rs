@@ -1,0 +1,375 @@
+//! A work queue of keys: what has changed and must be looked at again.
+//!
+//! A key stands for an object, not for an event: however often it is added while it waits, it is worked on once, and
+//! never twice at the same time. What is added while it is being worked on is looked at once more afterwards.
+//! Failed work comes back after a while that doubles up to a minute, with jitter; a new event about
+//! the key ends the wait, as it may have changed the reason.
+//!
+//! A queue can have a *gap*: a key that was just worked on rests for so long, and what comes in the
+//! meantime waits for the end of the rest. So a status that changes a thousand times a second is written once a second.
+//!
+//! [`Queue::work`] runs a bounded number of jobs at once in the caller's task. They wait for the API server nearly all
+//! of the time; what they compute is microseconds.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// Before the first repetition of failed work.
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+/// Between repetitions of work that goes on failing.
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+
+/// How work on a key ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing is left to do until something changes.
+    Done,
+    /// It did not succeed; it is done again after a while.
+    Failed,
+}
+
+/// Keys to be worked on.
+pub struct Queue<K> {
+    inner: Mutex<Inner<K>>,
+    wake: Notify,
+    gap: Duration,
+}
+
+struct Inner<K> {
+    ready: VecDeque<K>,
+    entries: HashMap<K, Entry>,
+    timers: BinaryHeap<Reverse<Timer<K>>>,
+    /// Distinguishes timers of the same instant, and a timer from one that replaced it.
+    serial: u64,
+}
+
+struct Entry {
+    state: State,
+    /// While the last work failed.
+    backoff: Option<ExponentialBackoff>,
+}
+
+enum State {
+    Ready,
+    Working {
+        again: bool,
+    },
+    /// After a failure, until the timer of this serial.
+    BackingOff(u64),
+    /// In the gap, until the timer of this serial.
+    Resting {
+        timer: u64,
+        again: bool,
+    },
+}
+
+struct Timer<K> {
+    at: Instant,
+    serial: u64,
+    key: K,
+}
+
+impl<K> PartialEq for Timer<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.serial == other.serial
+    }
+}
+impl<K> Eq for Timer<K> {}
+impl<K> PartialOrd for Timer<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<K> Ord for Timer<K> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.serial).cmp(&(other.at, other.serial))
+    }
+}
+
+impl<K: Clone + Eq + Hash> Queue<K> {
+    /// An empty queue whose keys rest for `gap` between two times.
+    pub fn new(gap: Duration) -> Self {
+        Queue {
+            inner: Mutex::new(Inner {
+                ready: VecDeque::new(),
+                entries: HashMap::new(),
+                timers: BinaryHeap::new(),
+                serial: 0,
+            }),
+            wake: Notify::new(),
+            gap,
+        }
+    }
+
+    /// The key is to be looked at.
+    pub fn add(&self, key: K) {
+        let mut inner = self.lock();
+        match inner.entries.get_mut(&key) {
+            None => {
+                inner.entries.insert(key.clone(), Entry { state: State::Ready, backoff: None });
+                inner.ready.push_back(key);
+            }
+            Some(entry) => match &mut entry.state {
+                State::Ready => return,
+                State::Working { again } | State::Resting { again, .. } => {
+                    *again = true;
+                    return;
+                }
+                State::BackingOff(_) => {
+                    entry.state = State::Ready;
+                    inner.ready.push_back(key);
+                }
+            },
+        }
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// Keys that wait to be worked on now, without those that back off or rest.
+    pub fn depth(&self) -> usize {
+        self.lock().ready.len()
+    }
+
+    /// Keys whose last work failed.
+    pub fn failing(&self) -> usize {
+        self.lock().entries.values().filter(|entry| entry.backoff.is_some()).count()
+    }
+
+    /// Works on keys, `at_once` at a time, until stopped. What is under way then is dropped where it is.
+    pub async fn work<F, Job>(&self, at_once: usize, stop: &CancellationToken, mut job: F)
+    where
+        F: FnMut(K) -> Job,
+        Job: Future<Output = Outcome>,
+    {
+        let mut running = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                Some((key, outcome)) = running.next() => self.finish(key, outcome),
+                key = self.next(), if running.len() < at_once => {
+                    let work = job(key.clone());
+                    running.push(async move { (key, work.await) });
+                }
+            }
+        }
+    }
+
+    /// Waits for a key. It is nobody else's until it is finished.
+    async fn next(&self) -> K {
+        loop {
+            let deadline = {
+                let mut inner = self.lock();
+                inner.fire(Instant::now());
+                if let Some(key) = inner.ready.pop_front() {
+                    if let Some(entry) = inner.entries.get_mut(&key) {
+                        entry.state = State::Working { again: false };
+                    }
+                    return key;
+                }
+                inner.timers.peek().map(|Reverse(timer)| timer.at)
+            };
+            match deadline {
+                None => self.wake.notified().await,
+                Some(deadline) => tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = sleep_until(deadline) => {}
+                },
+            }
+        }
+    }
+
+    fn finish(&self, key: K, outcome: Outcome) {
+        let mut inner = self.lock();
+        let Some(entry) = inner.entries.get_mut(&key) else { return };
+        let again = matches!(entry.state, State::Working { again: true });
+        match outcome {
+            Outcome::Done => {
+                entry.backoff = None;
+                if !self.gap.is_zero() {
+                    let timer = inner.start_timer(Instant::now() + self.gap, key.clone());
+                    inner.set(&key, State::Resting { timer, again });
+                } else if again {
+                    inner.set(&key, State::Ready);
+                    inner.ready.push_back(key);
+                } else {
+                    inner.entries.remove(&key);
+                }
+            }
+            Outcome::Failed if again => {
+                // What changed meanwhile may be the cure.
+                entry.state = State::Ready;
+                inner.ready.push_back(key);
+            }
+            Outcome::Failed => {
+                let delay = entry.backoff.get_or_insert_with(backoff).next().unwrap_or(LONGEST_DELAY);
+                let timer = inner.start_timer(Instant::now() + delay, key.clone());
+                inner.set(&key, State::BackingOff(timer));
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<K>> {
+        // Nothing in here panics half-way through a change.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Clone + Eq + Hash> Inner<K> {
+    fn start_timer(&mut self, at: Instant, key: K) -> u64 {
+        self.serial += 1;
+        self.timers.push(Reverse(Timer { at, serial: self.serial, key }));
+        self.serial
+    }
+
+    fn set(&mut self, key: &K, state: State) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.state = state;
+        }
+    }
+
+    /// Ends the waits that are over. A timer whose key went on without it is nobody's any more.
+    fn fire(&mut self, now: Instant) {
+        while self.timers.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
+            let Some(Reverse(timer)) = self.timers.pop() else { return };
+            let Some(entry) = self.entries.get_mut(&timer.key) else { continue };
+            match entry.state {
+                State::BackingOff(serial) if serial == timer.serial => {}
+                State::Resting { timer: serial, again: true } if serial == timer.serial => {}
+                State::Resting { timer: serial, again: false } if serial == timer.serial => {
+                    self.entries.remove(&timer.key);
+                    continue;
+                }
+                _ => continue,
+            }
+            entry.state = State::Ready;
+            self.ready.push_back(timer.key);
+        }
+    }
+}
+
+fn backoff() -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(FIRST_DELAY)
+        .with_max_delay(LONGEST_DELAY)
+        .with_factor(2.0)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    async fn none_left(queue: &Queue<u32>) -> bool {
+        timeout(Duration::from_millis(1), queue.next()).await.is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_worked_on_once_however_often_it_is_added() {
+        let queue = Queue::new(Duration::ZERO);
+        for key in [1, 2, 1, 1] {
+            queue.add(key);
+        }
+        assert_eq!(queue.depth(), 2);
+        assert_eq!((queue.next().await, queue.next().await), (1, 2));
+        assert!(none_left(&queue).await);
+        // Added while it is worked on: once more afterwards, and not at the same time.
+        queue.add(1);
+        assert!(none_left(&queue).await);
+        queue.finish(1, Outcome::Done);
+        assert_eq!(queue.next().await, 1);
+        queue.finish(1, Outcome::Done);
+        queue.finish(2, Outcome::Done);
+        assert!(none_left(&queue).await);
+        assert!(queue.lock().entries.is_empty(), "what is done costs nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_work_comes_back_later_and_later_but_at_once_after_an_event() {
+        let queue = Queue::new(Duration::ZERO);
+        queue.add(7);
+        let mut waits = Vec::new();
+        for _ in 0..14 {
+            let began = Instant::now();
+            assert_eq!(queue.next().await, 7);
+            waits.push(began.elapsed());
+            queue.finish(7, Outcome::Failed);
+            assert_eq!(queue.failing(), 1);
+        }
+        assert!(waits[1] >= FIRST_DELAY && waits[1] <= FIRST_DELAY * 3, "{waits:?}");
+        assert!(waits[13] >= LONGEST_DELAY / 2 && waits[13] <= LONGEST_DELAY * 3, "{waits:?}");
+        let began = Instant::now();
+        queue.add(7);
+        assert_eq!(queue.next().await, 7);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        queue.finish(7, Outcome::Done);
+        assert_eq!(queue.failing(), 0);
+        // The timer that the event made needless wakes nobody.
+        tokio::time::advance(LONGEST_DELAY * 4).await;
+        assert!(none_left(&queue).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gap_collects_what_comes_in_it() {
+        let gap = Duration::from_secs(1);
+        let queue = Queue::new(gap);
+        queue.add(1);
+        assert_eq!(queue.next().await, 1);
+        queue.finish(1, Outcome::Done);
+        let rested = Instant::now();
+        for _ in 0..1000 {
+            queue.add(1);
+        }
+        assert_eq!(queue.next().await, 1);
+        assert_eq!(rested.elapsed(), gap);
+        queue.finish(1, Outcome::Done);
+        tokio::time::advance(gap).await;
+        assert!(none_left(&queue).await);
+        assert!(queue.lock().entries.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_at_once_than_allowed_and_none_after_the_stop() {
+        let queue = Queue::new(Duration::ZERO);
+        for key in 0..10 {
+            queue.add(key);
+        }
+        let (now, most, done) = (RefCell::new(0), RefCell::new(0), RefCell::new(0));
+        let stop = CancellationToken::new();
+        queue
+            .work(3, &stop, |_| {
+                *now.borrow_mut() += 1;
+                let running = *now.borrow();
+                let highest = *most.borrow();
+                *most.borrow_mut() = running.max(highest);
+                let (now, done, stop) = (&now, &done, &stop);
+                async move {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    *now.borrow_mut() -= 1;
+                    *done.borrow_mut() += 1;
+                    if *done.borrow() == 10 {
+                        stop.cancel();
+                    }
+                    Outcome::Done
+                }
+            })
+            .await;
+        assert_eq!((*most.borrow(), *done.borrow()), (3, 10));
+    }
+}
