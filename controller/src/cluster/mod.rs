@@ -1,0 +1,236 @@
+//! The cluster as this process sees it: rows of what decisions need, and the indexes by which they are found.
+//!
+//! Every replica has it, since the webhook answers from it; pods are there on the leader alone. It is filled by watches
+//! ([`crate::watch`]) and by the answers to this process's own writes, whichever comes first: an event that is older than what is known
+//! changes nothing. Nothing in here goes through all pods or all IPInstances for one event: what has to be found has an index, which
+//! each change keeps.
+
+mod interner;
+mod row;
+mod table;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
+
+pub use interner::Interner;
+pub use row::{
+    InstanceRow, Key, Life, NODE_LABELS, NodeRow, Owner, PAIRED, PodRow, Wishes, namespace_wishes, pod_label,
+    version,
+};
+pub use table::Table;
+
+/// What is known of the cluster.
+#[derive(Default)]
+pub struct Cluster {
+    /// Shared texts.
+    pub interner: Interner,
+    pub(crate) networks: Table<Arc<str>, Arc<Network>>,
+    pub(crate) subnets: Table<Arc<str>, Arc<Subnet>>,
+    pub(crate) nodes: Table<Arc<str>, NodeRow>,
+    pub(crate) namespaces: Table<Arc<str>, Wishes>,
+    pub(crate) pods: Table<Key, PodRow>,
+    pub(crate) instances: Table<Key, InstanceRow>,
+    subnets_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
+    instances_of_pod: HashMap<Key, Vec<Key>>,
+    instances_of_subnet: HashMap<Arc<str>, usize>,
+    instances_of_mac: HashMap<(Arc<str>, [u8; 6]), Vec<Key>>,
+}
+
+impl Cluster {
+    /// A network.
+    pub fn network(&self, name: &str) -> Option<&Arc<Network>> {
+        self.networks.get(name)
+    }
+
+    /// All networks, in no order.
+    pub fn networks(&self) -> impl Iterator<Item = &Arc<Network>> {
+        self.networks.iter().map(|(_, network)| network)
+    }
+
+    /// A subnet.
+    pub fn subnet(&self, name: &str) -> Option<&Arc<Subnet>> {
+        self.subnets.get(name)
+    }
+
+    /// All subnets, in no order.
+    pub fn subnets(&self) -> impl Iterator<Item = &Arc<Subnet>> {
+        self.subnets.iter().map(|(_, subnet)| subnet)
+    }
+
+    /// Names of a network's subnets, in order; those that are being deleted too.
+    pub fn subnets_of(&self, network: &str) -> impl Iterator<Item = &Arc<str>> {
+        self.subnets_of.get(network).into_iter().flatten()
+    }
+
+    /// A node.
+    pub fn node(&self, name: &str) -> Option<&NodeRow> {
+        self.nodes.get(name)
+    }
+
+    /// All nodes, in no order.
+    pub fn nodes(&self) -> impl Iterator<Item = (&Arc<str>, &NodeRow)> {
+        self.nodes.iter()
+    }
+
+    /// What a namespace asks for on behalf of its pods.
+    pub fn namespace(&self, name: &str) -> Option<&Wishes> {
+        self.namespaces.get(name)
+    }
+
+    /// A pod; the leader alone knows pods.
+    pub fn pod(&self, key: &Key) -> Option<&PodRow> {
+        self.pods.get(key)
+    }
+
+    /// An IPInstance.
+    pub fn instance(&self, key: &Key) -> Option<&InstanceRow> {
+        self.instances.get(key)
+    }
+
+    /// All IPInstances, in no order: for the start of a term, not for an event.
+    pub fn instances(&self) -> impl Iterator<Item = (&Key, &InstanceRow)> {
+        self.instances.iter()
+    }
+
+    /// The IPInstances that a pod of this name has or that are kept for it, those being deleted too; IPv4 first.
+    pub fn instances_of_pod(&self, pod: &Key) -> Vec<(&Key, &InstanceRow)> {
+        let keys = self.instances_of_pod.get(pod).into_iter().flatten();
+        let mut rows: Vec<_> = keys.filter_map(|key| Some((key, self.instances.get(key)?))).collect();
+        rows.sort_by_key(|(key, row)| (row.address.is_ipv6(), *key));
+        rows
+    }
+
+    /// How many IPInstances a subnet has, those being deleted too.
+    pub fn instances_of_subnet(&self, subnet: &str) -> usize {
+        self.instances_of_subnet.get(subnet).copied().unwrap_or(0)
+    }
+
+    /// The IPInstances of a network that have this MAC address.
+    pub fn instances_of_mac(&self, network: &Arc<str>, mac: [u8; 6]) -> impl Iterator<Item = (&Key, &InstanceRow)> {
+        let keys = self.instances_of_mac.get(&(Arc::clone(network), mac)).into_iter().flatten();
+        keys.filter_map(|key| Some((key, self.instances.get(key)?)))
+    }
+
+    /// The Underlay network of a node with these labels.
+    pub fn underlay_of(&self, node: &NodeRow) -> Option<&Arc<Network>> {
+        let mut all: Vec<_> = self
+            .networks()
+            .filter(|network| network.network_type() == NetworkType::Underlay && network.selects(&node.labels))
+            .collect();
+        // Admission allows one; should there be two all the same, it is the same one for everybody.
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all.first().copied()
+    }
+
+    /// The network of a type that takes every node, Overlay or GlobalBGP.
+    pub fn network_of_type(&self, wanted: NetworkType) -> Option<&Arc<Network>> {
+        self.networks().filter(|network| network.network_type() == wanted).min_by(|a, b| a.name().cmp(b.name()))
+    }
+
+    /// Whether a node's pods can have addresses of the GlobalBGP network: there is one, and the node speaks BGP.
+    pub fn is_bgp_attached(&self, node: &NodeRow) -> bool {
+        self.network_of_type(NetworkType::GlobalBGP).is_some()
+            && self.underlay_of(node).is_some_and(|network| network.mode() == NetworkMode::BGP)
+    }
+
+    /// Whether a node belongs to a network, as the network's status lists it.
+    pub fn has_node(&self, network: &Network, node: &NodeRow) -> bool {
+        match network.network_type() {
+            NetworkType::GlobalBGP => self.is_bgp_attached(node),
+            NetworkType::Underlay | NetworkType::Overlay => network.selects(&node.labels),
+        }
+    }
+
+    /// Puts an IPInstance in, unless what is known of it is newer. The row it replaces comes out with `Ok`.
+    pub(crate) fn set_instance(&mut self, key: &Key, row: InstanceRow) -> Result<Option<InstanceRow>, Stale> {
+        self.instances.note(key);
+        if self.instances.get(key).is_some_and(|known| known.version > row.version) {
+            return Err(Stale);
+        }
+        if let Some(known) = self.instances.get(key) {
+            let known = known.clone();
+            self.unindex(key, &known);
+        }
+        if let Some(pod) = pod_of(key, &row) {
+            self.instances_of_pod.entry(pod).or_default().push(key.clone());
+        }
+        *self.instances_of_subnet.entry(Arc::clone(&row.subnet)).or_default() += 1;
+        if let Some(mac) = row.mac {
+            self.instances_of_mac.entry((Arc::clone(&row.network), mac)).or_default().push(key.clone());
+        }
+        Ok(self.instances.set(key.clone(), row))
+    }
+
+    /// Takes an IPInstance out, unless what is known of it is newer than its end: then it was made anew.
+    pub(crate) fn remove_instance(&mut self, key: &Key, version: u64) -> Option<InstanceRow> {
+        if self.instances.get(key)?.version > version {
+            return None;
+        }
+        let row = self.instances.remove(key)?;
+        self.unindex(key, &row);
+        Some(row)
+    }
+
+    fn unindex(&mut self, key: &Key, row: &InstanceRow) {
+        if let Some(pod) = pod_of(key, row) {
+            forget(&mut self.instances_of_pod, &pod, key);
+        }
+        if let Some(count) = self.instances_of_subnet.get_mut(&row.subnet) {
+            *count -= 1;
+            if *count == 0 {
+                self.instances_of_subnet.remove(&row.subnet);
+            }
+        }
+        if let Some(mac) = row.mac {
+            forget(&mut self.instances_of_mac, &(Arc::clone(&row.network), mac), key);
+        }
+    }
+
+    /// Puts a subnet in; the one it replaces comes out.
+    pub(crate) fn set_subnet(&mut self, name: &Arc<str>, subnet: Arc<Subnet>) -> Option<Arc<Subnet>> {
+        let network = self.interner.get(&subnet.spec.network);
+        let old = self.subnets.set(Arc::clone(name), subnet);
+        if let Some(old) = &old
+            && *old.spec.network != *network
+        {
+            self.forget_subnet(name, &old.spec.network.clone());
+        }
+        self.subnets_of.entry(network).or_default().insert(Arc::clone(name));
+        old
+    }
+
+    /// Takes a subnet out.
+    pub(crate) fn remove_subnet(&mut self, name: &str) -> Option<Arc<Subnet>> {
+        let old = self.subnets.remove(name)?;
+        self.forget_subnet(name, &old.spec.network.clone());
+        Some(old)
+    }
+
+    fn forget_subnet(&mut self, name: &str, network: &str) {
+        if let Some(names) = self.subnets_of.get_mut(network) {
+            names.remove(name);
+            if names.is_empty() {
+                self.subnets_of.remove(network);
+            }
+        }
+    }
+}
+
+/// What came is older than what is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stale;
+
+fn pod_of(key: &Key, row: &InstanceRow) -> Option<Key> {
+    Some(Key { namespace: Arc::clone(&key.namespace), name: Arc::clone(row.pod.as_ref()?) })
+}
+
+fn forget<I: Eq + std::hash::Hash>(index: &mut HashMap<I, Vec<Key>>, at: &I, key: &Key) {
+    if let Some(keys) = index.get_mut(at) {
+        keys.retain(|known| known != key);
+        if keys.is_empty() {
+            index.remove(at);
+        }
+    }
+}

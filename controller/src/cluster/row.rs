@@ -1,0 +1,297 @@
+//! What is kept of an object: the few fields that decisions need.
+//!
+//! A cluster has hundreds of thousands of pods and IPInstances, and an object as the API server sends it is several
+//! kilobytes. A row of an IPInstance is about 200 bytes and its own texts (name, pod, two UIDs: about 120); texts that repeat
+//! (namespaces, networks, subnets, nodes) are shared.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use trunkline_api::kube::IPInstanceObject;
+use trunkline_api::names::{annotation, finalizer, label};
+use trunkline_api::resources::parse_mac;
+
+use super::interner::Interner;
+use crate::watch::pod::Pod;
+
+/// A namespaced object by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+impl Key {
+    /// Of these texts.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Annotations and labels that say something about networking; others are not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    annotations: BTreeMap<Box<str>, Box<str>>,
+    labels: BTreeMap<Box<str>, Box<str>>,
+}
+
+impl Wishes {
+    /// What there is of it in an object's metadata.
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Wishes { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
+    }
+
+    /// An annotation, unless empty.
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.annotations.get(name).map(|text| &**text).filter(|text| !text.is_empty())
+    }
+
+    /// The annotation, else the label of the same name, unless empty.
+    pub fn either(&self, name: &str) -> Option<&str> {
+        self.annotation(name).or_else(|| self.labels.get(name).map(|text| &**text).filter(|text| !text.is_empty()))
+    }
+}
+
+fn ours(map: &Option<BTreeMap<String, String>>) -> BTreeMap<Box<str>, Box<str>> {
+    let kept = |name: &str| name.starts_with("networking.alibaba.com/") || name == annotation::CALICO_POD_IPS;
+    let Some(map) = map else { return BTreeMap::new() };
+    map.iter()
+        .filter(|(name, _)| kept(name))
+        .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+        .collect()
+}
+
+/// The controller of an object, such as the StatefulSet of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// `apps/v1`
+    pub api_version: Arc<str>,
+    /// `StatefulSet`
+    pub kind: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its UID.
+    pub uid: Arc<str>,
+}
+
+impl Owner {
+    fn controller(references: &Option<Vec<OwnerReference>>, interner: &mut Interner) -> Option<Self> {
+        let reference = references.iter().flatten().find(|reference| reference.controller == Some(true))?;
+        Some(Owner {
+            api_version: interner.get(&reference.api_version),
+            kind: interner.get(&reference.kind),
+            name: reference.name.as_str().into(),
+            uid: reference.uid.as_str().into(),
+        })
+    }
+}
+
+/// How far a pod's life has gone, as far as its addresses are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It runs or will.
+    Alive,
+    /// It was deleted, and ends.
+    Terminating,
+    /// It is over, evicted or completed; the object stays for who wants to look.
+    Over,
+}
+
+/// What is kept of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRow {
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// The node it was scheduled to.
+    pub node: Option<Arc<str>>,
+    /// It uses the node's network and has no address of its own.
+    pub host_network: bool,
+    /// Who made it.
+    pub owner: Option<Owner>,
+    /// What it asks for.
+    pub wishes: Wishes,
+    /// How far its life has gone.
+    pub life: Life,
+    /// A container runs.
+    pub running: bool,
+    /// It has hybridnet's finalizer, which holds it back until its address is dealt with.
+    pub finalizer: bool,
+    /// The addresses that the kubelet reports.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl PodRow {
+    /// Of what came from the API server.
+    pub fn of(pod: &Pod, interner: &mut Interner) -> Self {
+        let life = if pod.metadata.deletion_timestamp.is_some() {
+            Life::Terminating
+        } else if pod.is_evicted() || pod.is_completed() {
+            Life::Over
+        } else {
+            Life::Alive
+        };
+        PodRow {
+            uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
+            node: pod.spec.node_name.as_deref().filter(|name| !name.is_empty()).map(|name| interner.get(name)),
+            host_network: pod.spec.host_network,
+            owner: Owner::controller(&pod.metadata.owner_references, interner),
+            wishes: Wishes::of(&pod.metadata),
+            life,
+            running: pod.is_running(),
+            finalizer: has_finalizer(&pod.metadata),
+            addresses: pod.addresses(),
+        }
+    }
+}
+
+/// What is kept of an IPInstance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceRow {
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// Which write it is, as the API server counts; 0 if it does not count in numbers.
+    pub version: u64,
+    /// Its network.
+    pub network: Arc<str>,
+    /// Its subnet.
+    pub subnet: Arc<str>,
+    /// The address.
+    pub address: IpAddr,
+    /// The pod's MAC address, if it is one.
+    pub mac: Option<[u8; 6]>,
+    /// The node of the pod that has it; none while it is only kept.
+    pub node: Option<Arc<str>>,
+    /// The pod that has it or that it is kept for.
+    pub pod: Option<Arc<str>>,
+    /// The UID of the pod that has it; empty while it is only kept.
+    pub pod_uid: Arc<str>,
+    /// Who owns it: the pod, or the pod's StatefulSet. Texts only: what is compared is the kind.
+    pub owner: Option<Owner>,
+    /// It was made as one of a pair, IPv4 and IPv6.
+    pub paired: bool,
+    /// It was deleted, and waits for its finalizer.
+    pub deleting: bool,
+    /// It has the finalizer that says the address is still taken.
+    pub finalizer: bool,
+}
+
+impl InstanceRow {
+    /// Of what came from the API server; an error says what of it is no address.
+    pub fn of(object: &IPInstanceObject, interner: &mut Interner) -> Result<Self, String> {
+        let spec = &object.spec;
+        let text = spec.address.ip.split('/').next().unwrap_or_default();
+        let address = text.parse().map_err(|_| {
+            format!("spec.address.ip: {:?} is no address with a length, such as 10.0.0.7/24", spec.address.ip)
+        })?;
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Ok(InstanceRow {
+            uid: object.metadata.uid.as_deref().unwrap_or_default().into(),
+            version: version(&object.metadata),
+            network: interner.get(&spec.network),
+            subnet: interner.get(&spec.subnet),
+            address,
+            mac: parse_mac(&spec.address.mac).ok(),
+            node: some(&spec.binding.node_name).map(|name| interner.get(&name)),
+            pod: some(&spec.binding.pod_name).map(Arc::from),
+            pod_uid: spec.binding.pod_uid.as_str().into(),
+            owner: Owner::controller(&object.metadata.owner_references, interner),
+            paired: object
+                .metadata
+                .annotations
+                .as_ref()
+                .is_some_and(|all| all.get(annotation::IP_FAMILY).is_some_and(|family| family == PAIRED)),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            finalizer: has_finalizer(&object.metadata),
+        })
+    }
+
+    /// Whether it is only kept for a pod that is to come.
+    pub fn is_reserved(&self) -> bool {
+        self.node.is_none() && self.pod_uid.is_empty()
+    }
+}
+
+/// The value of the annotation `ip-family` on an IPInstance that was made as one of a pair. Without it, a crash between the two creates
+/// could not be told from a pod that wants one address.
+pub const PAIRED: &str = "DualStack";
+
+/// What is kept of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeRow {
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its condition NetworkUnavailable: whether it is `True`, and the reason.
+    pub unavailable: Option<(bool, Box<str>)>,
+    /// It was deleted.
+    pub deleting: bool,
+}
+
+impl NodeRow {
+    /// Of what came from the API server.
+    pub fn of(node: &Node) -> Self {
+        let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
+        let mut unavailable = conditions.filter(|condition| condition.type_ == "NetworkUnavailable");
+        NodeRow {
+            uid: node.metadata.uid.as_deref().unwrap_or_default().into(),
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            unavailable: unavailable.next().map(|condition| {
+                (condition.status == "True", condition.reason.as_deref().unwrap_or_default().into())
+            }),
+            deleting: node.metadata.deletion_timestamp.is_some(),
+        }
+    }
+
+    /// Whether a label of ours says that the node is attached.
+    pub fn is_attached(&self, label: &str) -> bool {
+        self.labels.contains_key(label)
+    }
+}
+
+/// What is kept of a namespace.
+pub fn namespace_wishes(namespace: &Namespace) -> Wishes {
+    Wishes::of(&namespace.metadata)
+}
+
+fn has_finalizer(metadata: &ObjectMeta) -> bool {
+    metadata.finalizers.iter().flatten().any(|name| name == finalizer::IP_ALLOCATED)
+}
+
+/// The resourceVersion as a number. Kubernetes' is one, and larger for the later write of an object.
+pub fn version(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// The value of the label that says which pod an IPInstance is for: a label has at most 63 characters, so a longer name is cut
+/// and told from others by a digest (FNV-1a of 128 bits: nothing is looked up by the label, people select by it).
+pub fn pod_label(name: &str) -> String {
+    if name.len() <= 63 {
+        return name.to_owned();
+    }
+    let digest = name.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |digest, byte| {
+        (digest ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
+    });
+    format!("{}{digest:032x}", name.get(..31).unwrap_or_default())
+}
+
+/// The labels of nodes that are the controller's to set.
+pub const NODE_LABELS: [&str; 6] = [
+    label::UNDERLAY_NETWORK_ATTACHMENT,
+    label::OVERLAY_NETWORK_ATTACHMENT,
+    label::BGP_NETWORK_ATTACHMENT,
+    label::IPV4_ADDRESS_QUOTA,
+    label::IPV6_ADDRESS_QUOTA,
+    label::DUAL_STACK_ADDRESS_QUOTA,
+];

@@ -1,0 +1,114 @@
+//! Rows by key, and what a list from anew does to them.
+//!
+//! A watch that has lost its place lists from anew: what is not in the list any more is gone, though nobody said so. Rows that this
+//! process wrote while the list was under way may be missing in it all the same, so they are noted as seen too.
+
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+
+/// Rows of one kind.
+pub struct Table<K, V> {
+    rows: HashMap<K, V>,
+    /// While a list is under way: what was in it so far.
+    seen: Option<HashSet<K>>,
+    listed: bool,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Table { rows: HashMap::new(), seen: None, listed: false }
+    }
+}
+
+impl<K: Clone + Eq + Hash, V> Table<K, V> {
+    /// A list begins.
+    pub fn begin(&mut self) {
+        self.seen = Some(HashSet::new());
+    }
+
+    /// The list is complete. What it does not have is to be removed.
+    #[must_use]
+    pub fn end(&mut self) -> Vec<K> {
+        self.listed = true;
+        let Some(seen) = self.seen.take() else { return Vec::new() };
+        self.rows.keys().filter(|key| !seen.contains(*key)).cloned().collect()
+    }
+
+    /// Whether a list was ever complete.
+    pub fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// Puts a row in; the one it replaces comes out.
+    pub fn set(&mut self, key: K, row: V) -> Option<V> {
+        if let Some(seen) = &mut self.seen {
+            seen.insert(key.clone());
+        }
+        self.rows.insert(key, row)
+    }
+
+    /// A list has it, though what is known is newer or cannot be read.
+    pub fn note(&mut self, key: &K) {
+        if let Some(seen) = &mut self.seen {
+            seen.insert(key.clone());
+        }
+    }
+
+    /// Takes a row out.
+    pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        if let Some(seen) = &mut self.seen {
+            seen.remove(key);
+        }
+        self.rows.remove(key)
+    }
+
+    /// The row.
+    pub fn get<Q>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        self.rows.get(key)
+    }
+
+    /// All rows, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.rows.iter()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_from_anew_removes_what_it_lacks_but_not_what_was_written_meanwhile() {
+        let mut table: Table<&str, u32> = Table::default();
+        table.begin();
+        for key in ["a", "b", "c"] {
+            table.set(key, 1);
+        }
+        assert!(!table.is_listed() && table.end().is_empty() && table.is_listed());
+        table.begin();
+        table.set("a", 2);
+        table.set("written", 1);
+        table.note(&"b");
+        assert_eq!(table.end(), ["c"]);
+        assert!(table.end().is_empty(), "only a list removes anything");
+    }
+}

@@ -1,0 +1,157 @@
+//! A pod as far as its addresses are concerned: everything else of it is skipped while it is read.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::core::ObjectMeta;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// A pod.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Pod {
+    /// Name, labels and so on.
+    pub metadata: ObjectMeta,
+    /// What was asked for.
+    #[serde(default)]
+    pub spec: PodSpec,
+    /// How it is.
+    #[serde(default)]
+    pub status: PodStatus,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// The node it was scheduled to.
+    pub node_name: Option<String>,
+    /// It has the node's network.
+    pub host_network: bool,
+    /// Its containers.
+    pub containers: Vec<Container>,
+}
+
+/// A container.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Container {
+    name: String,
+}
+
+/// How a pod is.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    phase: String,
+    reason: String,
+    container_statuses: Vec<ContainerStatus>,
+    #[serde(rename = "podIPs")]
+    pod_ips: Vec<PodIp>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct ContainerStatus {
+    name: String,
+    #[serde(default)]
+    state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    running: Option<IgnoredAny>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct PodIp {
+    #[serde(default)]
+    ip: String,
+}
+
+impl Pod {
+    /// The node had to do without it.
+    pub fn is_evicted(&self) -> bool {
+        self.status.phase == "Failed" && self.status.reason == "Evicted"
+    }
+
+    /// Each of its containers has ended, and it is not started again.
+    pub fn is_completed(&self) -> bool {
+        let reported = |container: &Container| {
+            self.status.container_statuses.iter().any(|status| status.name == container.name)
+        };
+        self.status.phase == "Succeeded" && self.spec.containers.iter().all(reported)
+    }
+
+    /// A container runs.
+    pub fn is_running(&self) -> bool {
+        self.status.container_statuses.iter().any(|status| status.state.running.is_some())
+    }
+
+    /// The addresses that the kubelet reports.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.status.pod_ips.iter().filter_map(|pod_ip| pod_ip.ip.parse().ok()).collect()
+    }
+}
+
+impl kube::Resource for Pod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Pod".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "pods".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn evicted_completed_and_running_pods_are_told_apart() {
+        let running = json!([{"name": "a", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]);
+        let ended = json!([{"name": "a", "state": {"terminated": {"exitCode": 0}}}]);
+        for (phase, reason, statuses, evicted, completed, runs) in [
+            ("Running", "", running.clone(), false, false, true),
+            ("Pending", "", json!([]), false, false, false),
+            ("Failed", "Evicted", json!([]), true, false, false),
+            ("Failed", "Error", ended.clone(), false, false, false),
+            ("Succeeded", "", ended, false, true, false),
+            // Not each container is reported: the kubelet does not know yet how it ended.
+            ("Succeeded", "", json!([]), false, false, false),
+        ] {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "p", "namespace": "n"},
+                "spec": {"containers": [{"name": "a", "image": "x"}], "nodeName": "node1"},
+                "status": {"phase": phase, "reason": reason, "containerStatuses": statuses,
+                    "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+            }))
+            .unwrap();
+            let seen = (pod.is_evicted(), pod.is_completed(), pod.is_running());
+            assert_eq!(seen, (evicted, completed, runs), "{phase} {reason}");
+            assert_eq!(pod.addresses().len(), 2);
+        }
+    }
+}
