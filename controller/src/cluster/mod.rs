@@ -15,10 +15,7 @@ use std::sync::Arc;
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
 pub use interner::Interner;
-pub use row::{
-    InstanceRow, Key, Life, NODE_LABELS, NodeRow, Owner, PAIRED, PodRow, Wishes, namespace_wishes, pod_label,
-    version,
-};
+pub use row::{InstanceRow, Key, Life, NODE_LABELS, NodeRow, Owner, PodRow, Said, pod_label, version};
 pub use table::Table;
 
 /// What is known of the cluster.
@@ -29,7 +26,7 @@ pub struct Cluster {
     pub(crate) networks: Table<Arc<str>, Arc<Network>>,
     pub(crate) subnets: Table<Arc<str>, Arc<Subnet>>,
     pub(crate) nodes: Table<Arc<str>, NodeRow>,
-    pub(crate) namespaces: Table<Arc<str>, Wishes>,
+    pub(crate) namespaces: Table<Arc<str>, Said>,
     pub(crate) pods: Table<Key, PodRow>,
     pub(crate) instances: Table<Key, InstanceRow>,
     subnets_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
@@ -75,7 +72,7 @@ impl Cluster {
     }
 
     /// What a namespace asks for on behalf of its pods.
-    pub fn namespace(&self, name: &str) -> Option<&Wishes> {
+    pub fn namespace(&self, name: &str) -> Option<&Said> {
         self.namespaces.get(name)
     }
 

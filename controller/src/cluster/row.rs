@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use trunkline_api::kube::IPInstanceObject;
 use trunkline_api::names::{annotation, finalizer, label};
+use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::parse_mac;
 
 use super::interner::Interner;
@@ -41,35 +42,24 @@ impl std::fmt::Display for Key {
 
 /// Annotations and labels that say something about networking; others are not kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
-    annotations: BTreeMap<Box<str>, Box<str>>,
-    labels: BTreeMap<Box<str>, Box<str>>,
+pub struct Said {
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
 }
 
-impl Wishes {
+impl Said {
     /// What there is of it in an object's metadata.
     pub fn of(metadata: &ObjectMeta) -> Self {
-        Wishes { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
-    }
-
-    /// An annotation, unless empty.
-    pub fn annotation(&self, name: &str) -> Option<&str> {
-        self.annotations.get(name).map(|text| &**text).filter(|text| !text.is_empty())
-    }
-
-    /// The annotation, else the label of the same name, unless empty.
-    pub fn either(&self, name: &str) -> Option<&str> {
-        self.annotation(name).or_else(|| self.labels.get(name).map(|text| &**text).filter(|text| !text.is_empty()))
+        Said { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
     }
 }
 
-fn ours(map: &Option<BTreeMap<String, String>>) -> BTreeMap<Box<str>, Box<str>> {
+fn ours(map: &Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let kept = |name: &str| name.starts_with("networking.alibaba.com/") || name == annotation::CALICO_POD_IPS;
-    let Some(map) = map else { return BTreeMap::new() };
-    map.iter()
-        .filter(|(name, _)| kept(name))
-        .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
-        .collect()
+    let own = map.iter().flatten().filter(|(name, _)| kept(name));
+    own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// The controller of an object, such as the StatefulSet of a pod.
@@ -120,7 +110,7 @@ pub struct PodRow {
     /// Who made it.
     pub owner: Option<Owner>,
     /// What it asks for.
-    pub wishes: Wishes,
+    pub said: Said,
     /// How far its life has gone.
     pub life: Life,
     /// A container runs.
@@ -146,7 +136,7 @@ impl PodRow {
             node: pod.spec.node_name.as_deref().filter(|name| !name.is_empty()).map(|name| interner.get(name)),
             host_network: pod.spec.host_network,
             owner: Owner::controller(&pod.metadata.owner_references, interner),
-            wishes: Wishes::of(&pod.metadata),
+            said: Said::of(&pod.metadata),
             life,
             running: pod.is_running(),
             finalizer: has_finalizer(&pod.metadata),
@@ -178,8 +168,8 @@ pub struct InstanceRow {
     pub pod_uid: Arc<str>,
     /// Who owns it: the pod, or the pod's StatefulSet. Texts only: what is compared is the kind.
     pub owner: Option<Owner>,
-    /// It was made as one of a pair, IPv4 and IPv6.
-    pub paired: bool,
+    /// What its pod was decided to get, of which it is one.
+    pub family: Option<IpFamily>,
     /// It was deleted, and waits for its finalizer.
     pub deleting: bool,
     /// It has the finalizer that says the address is still taken.
@@ -206,11 +196,11 @@ impl InstanceRow {
             pod: some(&spec.binding.pod_name).map(Arc::from),
             pod_uid: spec.binding.pod_uid.as_str().into(),
             owner: Owner::controller(&object.metadata.owner_references, interner),
-            paired: object
+            family: object
                 .metadata
                 .annotations
                 .as_ref()
-                .is_some_and(|all| all.get(annotation::IP_FAMILY).is_some_and(|family| family == PAIRED)),
+                .and_then(|all| IpFamily::read(all.get(annotation::IP_FAMILY)?)),
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizer: has_finalizer(&object.metadata),
         })
@@ -221,10 +211,6 @@ impl InstanceRow {
         self.node.is_none() && self.pod_uid.is_empty()
     }
 }
-
-/// The value of the annotation `ip-family` on an IPInstance that was made as one of a pair. Without it, a crash between the two creates
-/// could not be told from a pod that wants one address.
-pub const PAIRED: &str = "DualStack";
 
 /// What is kept of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -258,11 +244,6 @@ impl NodeRow {
     pub fn is_attached(&self, label: &str) -> bool {
         self.labels.contains_key(label)
     }
-}
-
-/// What is kept of a namespace.
-pub fn namespace_wishes(namespace: &Namespace) -> Wishes {
-    Wishes::of(&namespace.metadata)
 }
 
 fn has_finalizer(metadata: &ObjectMeta) -> bool {

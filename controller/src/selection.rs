@@ -1,0 +1,208 @@
+//! Where a pod's addresses are to come from: which network, which subnets, which family.
+//!
+//! Four can say something, and the first that says anything counts as a whole: an address that is kept for the pod, the pod, its
+//! namespace, the defaults of the controller (hybridnet's precedence). The webhook asks before a pod is placed
+//! ([`select`]) and stamps the answer on the pod; the pod reconciler asks again when it is ([`place`]), since pods pass a webhook that does
+//! not answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use trunkline_api::names::annotation::{SPECIFIED_NETWORK, SPECIFIED_SUBNET};
+use trunkline_api::names::label;
+use trunkline_api::pod::{IpFamily, Wishes, annotation_field, retains};
+use trunkline_api::resources::{IpVersion, Network, NetworkType};
+use trunkline_api::validate::Fault;
+
+use crate::cluster::{Cluster, Key, Owner};
+
+/// What holds where nobody says anything.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The family of addresses: `DEFAULT_IP_FAMILY`.
+    pub family: IpFamily,
+    /// The network's type: `DEFAULT_NETWORK_TYPE`.
+    pub network_type: NetworkType,
+    /// Whether stateful pods keep their addresses: `--default-ip-retain`.
+    pub retain: bool,
+    /// Kinds whose pods have names that come again: `--stateful-workload-kinds`.
+    pub stateful_kinds: Vec<String>,
+}
+
+impl Policy {
+    /// Whether pods of this owner are stateful.
+    pub fn is_stateful(&self, owner: Option<&Owner>) -> bool {
+        owner.is_some_and(|owner| self.is_stateful_kind(&owner.kind))
+    }
+
+    /// Whether pods of an owner of this kind are stateful.
+    pub fn is_stateful_kind(&self, kind: &str) -> bool {
+        self.stateful_kinds.iter().any(|known| known == kind)
+    }
+}
+
+/// What a pod is to get, before it is known on which node it will run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// The network, where one is named or kept.
+    pub network: Option<String>,
+    /// The subnets that are named, the IPv4 one first; none: any of the network's.
+    pub subnets: Vec<String>,
+    /// The network's type.
+    pub network_type: NetworkType,
+    /// The family.
+    pub family: IpFamily,
+    /// It follows from addresses that are kept for the pod, which it gets back.
+    pub retained: bool,
+}
+
+/// Which network, subnets and family a pod of this name with these annotations and labels gets.
+pub fn select(
+    cluster: &Cluster,
+    pod: &Key,
+    annotations: &BTreeMap<String, String>,
+    labels: &BTreeMap<String, String>,
+    stateful: bool,
+    policy: &Policy,
+) -> Result<Selection, Vec<Fault>> {
+    let retained = stateful && retains(annotations, policy.retain);
+    if let Some(kept) = retained.then(|| kept(cluster, pod)).flatten() {
+        return Ok(kept);
+    }
+    let own = Wishes::read("Pod", &pod.name, annotations, labels)?;
+    if !own.is_empty() {
+        return resolve(cluster, "Pod", &pod.name, own, policy);
+    }
+    let wishes = match cluster.namespace(&pod.namespace) {
+        Some(said) => Wishes::read("Namespace", &pod.namespace, &said.annotations, &said.labels)?,
+        None => Wishes::default(),
+    };
+    resolve(cluster, "Namespace", &pod.namespace, wishes, policy)
+}
+
+/// What follows from the addresses that are kept for a pod.
+fn kept(cluster: &Cluster, pod: &Key) -> Option<Selection> {
+    let mut rows = cluster.instances_of_pod(pod);
+    rows.retain(|(_, row)| !row.deleting);
+    let (_, first) = rows.first()?;
+    let has = |v6: bool| rows.iter().any(|(_, row)| row.address.is_ipv6() == v6);
+    Some(Selection {
+        network: Some(first.network.to_string()),
+        subnets: Vec::new(),
+        network_type: cluster.network(&first.network)?.network_type(),
+        family: match (has(false), has(true)) {
+            (true, true) => IpFamily::DualStack,
+            (false, true) => IpFamily::V6,
+            _ => IpFamily::V4,
+        },
+        retained: true,
+    })
+}
+
+fn resolve(
+    cluster: &Cluster,
+    kind: &'static str,
+    name: &str,
+    wishes: Wishes,
+    policy: &Policy,
+) -> Result<Selection, Vec<Fault>> {
+    let fault = |field: &str, message: String| {
+        vec![Fault { kind, name: name.to_owned(), field: annotation_field(field), message }]
+    };
+    let mut network = wishes.network;
+    for (position, subnet_name) in wishes.subnets.iter().enumerate() {
+        let Some(subnet) = cluster.subnet(subnet_name) else {
+            let message = format!("there is no Subnet {subnet_name}: name one that is there, or make it");
+            return Err(fault(SPECIFIED_SUBNET, message));
+        };
+        let expected = if position == 0 { IpVersion::V4 } else { IpVersion::V6 };
+        if wishes.subnets.len() == 2 && subnet.spec.range.version != expected {
+            let message = format!(
+                "of two Subnets the first is the IPv4 one and the second the IPv6 one, and {subnet_name} is not: \
+                 write `v4-subnet/v6-subnet`"
+            );
+            return Err(fault(SPECIFIED_SUBNET, message));
+        }
+        let of = &subnet.spec.network;
+        match &network {
+            None => network = Some(of.clone()),
+            Some(network) if network == of => {}
+            Some(network) => {
+                let message = format!(
+                    "Subnet {subnet_name} belongs to Network {of} and not to {network}: name subnets of one network"
+                );
+                return Err(fault(SPECIFIED_SUBNET, message));
+            }
+        }
+    }
+    let mut network_type = wishes.network_type.unwrap_or(policy.network_type);
+    if let Some(network_name) = &network {
+        let Some(network) = cluster.network(network_name) else {
+            let message = format!("there is no Network {network_name}: name one that is there, or make it");
+            return Err(fault(SPECIFIED_NETWORK, message));
+        };
+        let is = network.network_type();
+        if wishes.network_type.is_some_and(|wanted| wanted != is) {
+            let message = format!(
+                "Network {network_name} is of type {is:?}, and {network_type:?} is asked for: \
+                 leave out one of the two annotations"
+            );
+            return Err(fault(SPECIFIED_NETWORK, message));
+        }
+        network_type = is;
+    }
+    Ok(Selection {
+        network,
+        subnets: wishes.subnets,
+        network_type,
+        family: wishes.family.unwrap_or(policy.family),
+        retained: false,
+    })
+}
+
+/// The network for a pod on this node. Errors are for the pod's event: they say what does not go together.
+pub fn place(cluster: &Cluster, selection: &Selection, node_name: &str) -> Result<Arc<Network>, String> {
+    let Some(node) = cluster.node(node_name) else {
+        return Err(format!("node {node_name} is not known (yet): its networks follow from its labels"));
+    };
+    let Some(name) = &selection.network else {
+        return match selection.network_type {
+            NetworkType::Underlay => cluster.underlay_of(node).cloned().ok_or_else(|| {
+                format!(
+                    "no Underlay Network selects node {node_name}: label the node for one, or ask for another \
+                     type with the annotation network-type"
+                )
+            }),
+            wanted => {
+                let network = cluster.network_of_type(wanted).cloned();
+                let network = network.ok_or_else(|| format!("there is no Network of type {wanted:?}"))?;
+                check_node(cluster, &network, node_name)?;
+                Ok(network)
+            }
+        };
+    };
+    let network = cluster.network(name).cloned().ok_or_else(|| format!("there is no Network {name} (any more)"))?;
+    check_node(cluster, &network, node_name)?;
+    Ok(network)
+}
+
+/// Whether the node belongs to the network.
+fn check_node(cluster: &Cluster, network: &Network, node_name: &str) -> Result<(), String> {
+    let belongs = cluster.node(node_name).is_some_and(|node| cluster.has_node(network, node));
+    if belongs {
+        return Ok(());
+    }
+    let name = network.name();
+    Err(match network.network_type() {
+        NetworkType::GlobalBGP => format!(
+            "node {node_name} is in no Network of mode BGP, so nobody would learn of a {name} address there: the pod \
+             needs a node with the label {}",
+            label::BGP_NETWORK_ATTACHMENT
+        ),
+        _ => format!(
+            "node {node_name} does not belong to Network {name}: the pod needs a node that has the network's \
+             nodeSelector ({})",
+            network.spec.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+        ),
+    })
+}
