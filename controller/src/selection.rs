@@ -181,7 +181,8 @@ pub fn place(cluster: &Cluster, selection: &Selection, node_name: &str) -> Resul
             }
         };
     };
-    let network = cluster.network(name).cloned().ok_or_else(|| format!("there is no Network {name} (any more)"))?;
+    let network =
+        cluster.network(name).cloned().ok_or_else(|| format!("there is no Network {name} (any more)"))?;
     check_node(cluster, &network, node_name)?;
     Ok(network)
 }
@@ -202,7 +203,13 @@ fn check_node(cluster: &Cluster, network: &Network, node_name: &str) -> Result<(
         _ => format!(
             "node {node_name} does not belong to Network {name}: the pod needs a node that has the network's \
              nodeSelector ({})",
-            network.spec.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+            network
+                .spec
+                .node_selector
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+                .join(",")
         ),
     })
 }

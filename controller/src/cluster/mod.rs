@@ -29,6 +29,8 @@ pub struct Cluster {
     pub(crate) namespaces: Table<Arc<str>, Said>,
     pub(crate) pods: Table<Key, PodRow>,
     pub(crate) instances: Table<Key, InstanceRow>,
+    /// IPInstances that cannot be read.
+    pub(crate) unreadable: Table<Key, ()>,
     subnets_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     instances_of_pod: HashMap<Key, Vec<Key>>,
     instances_of_subnet: HashMap<Arc<str>, usize>,
@@ -105,7 +107,11 @@ impl Cluster {
     }
 
     /// The IPInstances of a network that have this MAC address.
-    pub fn instances_of_mac(&self, network: &Arc<str>, mac: [u8; 6]) -> impl Iterator<Item = (&Key, &InstanceRow)> {
+    pub fn instances_of_mac(
+        &self,
+        network: &Arc<str>,
+        mac: [u8; 6],
+    ) -> impl Iterator<Item = (&Key, &InstanceRow)> {
         let keys = self.instances_of_mac.get(&(Arc::clone(network), mac)).into_iter().flatten();
         keys.filter_map(|key| Some((key, self.instances.get(key)?)))
     }
@@ -114,7 +120,9 @@ impl Cluster {
     pub fn underlay_of(&self, node: &NodeRow) -> Option<&Arc<Network>> {
         let mut all: Vec<_> = self
             .networks()
-            .filter(|network| network.network_type() == NetworkType::Underlay && network.selects(&node.labels))
+            .filter(|network| {
+                network.network_type() == NetworkType::Underlay && network.selects(&node.labels)
+            })
             .collect();
         // Admission allows one; should there be two all the same, it is the same one for everybody.
         all.sort_by(|a, b| a.name().cmp(b.name()));
@@ -123,7 +131,9 @@ impl Cluster {
 
     /// The network of a type that takes every node, Overlay or GlobalBGP.
     pub fn network_of_type(&self, wanted: NetworkType) -> Option<&Arc<Network>> {
-        self.networks().filter(|network| network.network_type() == wanted).min_by(|a, b| a.name().cmp(b.name()))
+        self.networks()
+            .filter(|network| network.network_type() == wanted)
+            .min_by(|a, b| a.name().cmp(b.name()))
     }
 
     /// Whether a node's pods can have addresses of the GlobalBGP network: there is one, and the node speaks BGP.
@@ -150,7 +160,7 @@ impl Cluster {
             let known = known.clone();
             self.unindex(key, &known);
         }
-        if let Some(pod) = pod_of(key, &row) {
+        if let Some(pod) = row.pod_key(key) {
             self.instances_of_pod.entry(pod).or_default().push(key.clone());
         }
         *self.instances_of_subnet.entry(Arc::clone(&row.subnet)).or_default() += 1;
@@ -171,7 +181,7 @@ impl Cluster {
     }
 
     fn unindex(&mut self, key: &Key, row: &InstanceRow) {
-        if let Some(pod) = pod_of(key, row) {
+        if let Some(pod) = row.pod_key(key) {
             forget(&mut self.instances_of_pod, &pod, key);
         }
         if let Some(count) = self.instances_of_subnet.get_mut(&row.subnet) {
@@ -218,10 +228,6 @@ impl Cluster {
 /// What came is older than what is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stale;
-
-fn pod_of(key: &Key, row: &InstanceRow) -> Option<Key> {
-    Some(Key { namespace: Arc::clone(&key.namespace), name: Arc::clone(row.pod.as_ref()?) })
-}
 
 fn forget<I: Eq + std::hash::Hash>(index: &mut HashMap<I, Vec<Key>>, at: &I, key: &Key) {
     if let Some(keys) = index.get_mut(at) {

@@ -133,7 +133,12 @@ impl PodRow {
         };
         PodRow {
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
-            node: pod.spec.node_name.as_deref().filter(|name| !name.is_empty()).map(|name| interner.get(name)),
+            node: pod
+                .spec
+                .node_name
+                .as_deref()
+                .filter(|name| !name.is_empty())
+                .map(|name| interner.get(name)),
             host_network: pod.spec.host_network,
             owner: Owner::controller(&pod.metadata.owner_references, interner),
             said: Said::of(&pod.metadata),
@@ -204,6 +209,11 @@ impl InstanceRow {
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizer: has_finalizer(&object.metadata),
         })
+    }
+
+    /// The pod that has it or that it is kept for, given the IPInstance's own key.
+    pub fn pod_key(&self, own: &Key) -> Option<Key> {
+        Some(Key { namespace: Arc::clone(&own.namespace), name: Arc::clone(self.pod.as_ref()?) })
     }
 
     /// Whether it is only kept for a pod that is to come.

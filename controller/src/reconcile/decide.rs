@@ -50,28 +50,38 @@ pub struct Give {
     pub node: Arc<str>,
     /// IPInstances that are given back first.
     pub give_back: Vec<Key>,
-    /// IPInstances that are bound to the pod from now on.
-    pub bind: Vec<Key>,
-    /// What is new.
-    pub new: New,
+    /// Which addresses.
+    pub want: Want,
     /// A MAC address that the pod asks for.
     pub mac: Option<[u8; 6]>,
     /// Whether its pod is stateful.
     pub stateful: bool,
 }
 
-/// New addresses.
+/// Which addresses a pod gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum New {
-    /// None.
-    None,
+pub enum Want {
     /// As the pod, its namespace or the defaults say.
     Any,
-    /// One of this family beside one that is there, in the same network.
-    Missing(IpFamily),
-    /// These, and no others.
-    These(Vec<IpAddr>),
-    /// These, which the kubelet reports the pod to have though nothing records them; any others would not be what it uses.
+    /// These, which are kept for it, in their network; as many as `family` says were decided once.
+    Kept {
+        /// The addresses.
+        addresses: Vec<IpAddr>,
+        /// Their network.
+        network: Arc<str>,
+        /// What was decided once.
+        family: IpFamily,
+    },
+    /// These, which its `ip-pool` names.
+    Named(Vec<IpAddr>),
+    /// One of this family beside the one that is there, in the same network and with the same MAC address.
+    Missing {
+        /// The missing family.
+        family: IpFamily,
+        /// The network of the other.
+        network: Arc<str>,
+    },
+    /// These, which the kubelet reports the pod to have though nothing records them: any others would not be what it uses.
     Recover(Vec<IpAddr>),
 }
 
@@ -99,8 +109,8 @@ pub fn decide(
     }
     let own = |row: &InstanceRow| row.pod_uid == pod.uid;
     // An orphan (its StatefulSet was deleted without it) is known by its addresses' owner.
-    let stateful =
-        policy.is_stateful(pod.owner.as_ref()) || pod.owner.is_none() && instances.iter().any(|(_, row)| kept(row));
+    let stateful = policy.is_stateful(pod.owner.as_ref())
+        || pod.owner.is_none() && instances.iter().any(|(_, row)| kept(row));
     match pod.life {
         Life::Terminating | Life::Over if stateful && pod.running => return Ok(Decision::Nothing),
         Life::Terminating | Life::Over if stateful => {
@@ -120,15 +130,14 @@ pub fn decide(
     let mut give = Give {
         node: Arc::clone(node),
         give_back: Vec::new(),
-        bind: Vec::new(),
-        new: New::None,
+        want: if pod.addresses.is_empty() { Want::Any } else { Want::Recover(pod.addresses.clone()) },
         mac: None,
         stateful,
     };
     if let [(_, first), rest @ ..] = mine(instances, pod).as_slice() {
-        if first.family == Some(IpFamily::DualStack) && rest.is_empty() {
-            let missing = if first.address.is_ipv6() { IpFamily::V4 } else { IpFamily::V6 };
-            give.new = New::Missing(missing);
+        if first.family == Some(IpFamily::DualStack) && rest.is_empty() && !first.deleting {
+            let family = if first.address.is_ipv6() { IpFamily::V4 } else { IpFamily::V6 };
+            give.want = Want::Missing { family, network: Arc::clone(&first.network) };
             give.mac = first.mac;
             return Ok(Decision::Give(give));
         }
@@ -136,7 +145,6 @@ pub fn decide(
     }
     if !stateful {
         give.give_back = all(&|_| true);
-        give.new = if pod.addresses.is_empty() { New::Any } else { New::Recover(pod.addresses.clone()) };
         return Ok(Decision::Give(give));
     }
     let pools = Pools::read(&key.name, &pod.said.annotations)
@@ -145,7 +153,10 @@ pub fn decide(
     let entry = |kind: &str, len: usize| {
         format!(
             "{kind} has {len} entries and none for {}: write one for each ordinal, from 0 on",
-            ordinal.map_or_else(|| "a pod without an ordinal".to_owned(), |ordinal| format!("ordinal {ordinal}"))
+            ordinal.map_or_else(
+                || "a pod without an ordinal".to_owned(),
+                |ordinal| format!("ordinal {ordinal}")
+            )
         )
     };
     if !pools.macs.is_empty() {
@@ -154,22 +165,26 @@ pub fn decide(
     if !pools.addresses.is_empty() {
         let wanted = pools.addresses(ordinal).ok_or_else(|| entry("ip-pool", pools.addresses.len()))?;
         give.give_back = all(&|row| !wanted.contains(&row.address));
-        give.bind = all(&|row| wanted.contains(&row.address));
-        let there = |address: &IpAddr| instances.iter().any(|(_, row)| !row.deleting && row.address == *address);
-        let new: Vec<IpAddr> = wanted.iter().filter(|address| !there(address)).copied().collect();
-        give.new = if new.is_empty() { New::None } else { New::These(new) };
+        give.want = Want::Named(wanted.to_vec());
     } else if !retains(&pod.said.annotations, policy.retain) {
         give.give_back = all(&|_| true);
-        give.new = New::Any;
-    } else {
-        give.bind = all(&|_| true);
-        give.new = match (give.bind.is_empty(), pod.addresses.is_empty()) {
-            (false, _) => New::None,
-            (true, true) => New::Any,
-            (true, false) => New::Recover(pod.addresses.clone()),
-        };
+    } else if let Some(kept) = kept_for(instances) {
+        give.want = kept;
     }
     Ok(Decision::Give(give))
+}
+
+/// What is kept for the pods of a name.
+fn kept_for(instances: &[(&Key, &InstanceRow)]) -> Option<Want> {
+    let rows: Vec<&InstanceRow> = instances.iter().map(|(_, row)| *row).filter(|row| !row.deleting).collect();
+    let network = Arc::clone(&rows.first()?.network);
+    let pair = rows.len() > 1 || rows.iter().any(|row| row.family == Some(IpFamily::DualStack));
+    let family = match rows.first()?.address {
+        _ if pair => IpFamily::DualStack,
+        IpAddr::V4(_) => IpFamily::V4,
+        IpAddr::V6(_) => IpFamily::V6,
+    };
+    Some(Want::Kept { addresses: rows.iter().map(|row| row.address).collect(), network, family })
 }
 
 /// What this very pod has. What is being deleted under it counts: it goes on using it.
@@ -186,4 +201,311 @@ fn leave(keep: Vec<Key>, unblock: bool) -> Decision {
 pub fn is_held(row: &InstanceRow, pod: Option<&PodRow>) -> bool {
     !row.is_reserved()
         && pod.is_some_and(|pod| pod.uid == row.pod_uid && pod.life != Life::Over && !pod.host_network)
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_api::names::annotation;
+    use trunkline_api::resources::NetworkType;
+
+    use super::*;
+    use crate::cluster::{Owner, Said};
+
+    fn policy() -> Policy {
+        Policy {
+            family: IpFamily::V4,
+            network_type: NetworkType::Underlay,
+            retain: true,
+            stateful_kinds: vec!["StatefulSet".to_owned()],
+        }
+    }
+
+    fn owner(kind: &str) -> Option<Owner> {
+        Some(Owner { api_version: "v1".into(), kind: kind.into(), name: "web".into(), uid: "o".into() })
+    }
+
+    /// A pod with UID `new`, scheduled to `n1`.
+    fn pod(kind: &str, annotations: &[(&str, &str)]) -> PodRow {
+        let annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        PodRow {
+            uid: "new".into(),
+            node: Some("n1".into()),
+            host_network: false,
+            owner: owner(kind),
+            said: Said { annotations: annotations.collect(), ..Said::default() },
+            life: Life::Alive,
+            running: false,
+            finalizer: false,
+            addresses: Vec::new(),
+        }
+    }
+
+    /// An IPInstance of `web-1`, bound to the pod of this UID, or reserved.
+    fn instance(address: &str, kind: &str, pod_uid: &str) -> (Key, InstanceRow) {
+        let row = InstanceRow {
+            uid: "i".into(),
+            version: 1,
+            network: "net".into(),
+            subnet: "sub".into(),
+            address: address.parse().unwrap(),
+            mac: Some([2, 0, 0, 0, 0, 1]),
+            node: (!pod_uid.is_empty()).then(|| "n1".into()),
+            pod: Some("web-1".into()),
+            pod_uid: pod_uid.into(),
+            owner: owner(kind),
+            family: None,
+            deleting: false,
+            finalizer: true,
+        };
+        (key_of(address), row)
+    }
+
+    fn key_of(address: &str) -> Key {
+        Key::new("default", address.replace(['.', ':'], "-"))
+    }
+
+    fn run(pod: Option<&PodRow>, instances: &[(Key, InstanceRow)]) -> Result<Decision, String> {
+        let rows: Vec<_> = instances.iter().map(|(key, row)| (key, row)).collect();
+        decide(&Key::new("default", "web-1"), pod, &rows, &policy())
+    }
+
+    fn back(addresses: &[&str]) -> Decision {
+        Decision::GiveBack(addresses.iter().map(|address| key_of(address)).collect())
+    }
+
+    fn left(addresses: &[&str], unblock: bool) -> Decision {
+        Decision::Leave { keep: addresses.iter().map(|address| key_of(address)).collect(), unblock }
+    }
+
+    fn given(decision: Result<Decision, String>) -> (Vec<Key>, Want, Option<[u8; 6]>) {
+        match decision {
+            Ok(Decision::Give(give)) => (give.give_back, give.want, give.mac),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const A: &str = "10.0.0.1";
+    const B: &str = "10.0.0.2";
+    const SIX: &str = "fd00::1";
+
+    fn kept(addresses: &[&str], family: IpFamily) -> Want {
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        Want::Kept { addresses, network: "net".into(), family }
+    }
+
+    fn named(addresses: &[&str]) -> Want {
+        Want::Named(addresses.iter().map(|address| address.parse().unwrap()).collect())
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_or_going() {
+        let plain = [instance(A, "Pod", "new")];
+        let set = [instance(A, "StatefulSet", "new")];
+        let reserved = [instance(A, "StatefulSet", "")];
+        let with = |kind: &str, life, running, finalizer| {
+            Some(PodRow { life, running, finalizer, ..pod(kind, &[]) })
+        };
+        for (case, pod, instances, decision) in [
+            ("plain, gone", None, &plain, back(&[A])),
+            ("stateful, gone", None, &set, left(&[A], false)),
+            ("stateful, gone and kept already", None, &reserved, Decision::Nothing),
+            (
+                "plain, terminating",
+                with("ReplicaSet", Life::Terminating, true, false),
+                &plain,
+                Decision::Nothing,
+            ),
+            (
+                "plain, not yet gone",
+                with("ReplicaSet", Life::Terminating, false, false),
+                &plain,
+                Decision::Nothing,
+            ),
+            ("plain, over", with("ReplicaSet", Life::Over, false, false), &plain, back(&[A])),
+            (
+                "stateful, terminating, runs",
+                with("StatefulSet", Life::Terminating, true, true),
+                &set,
+                Decision::Nothing,
+            ),
+            (
+                "stateful, terminating",
+                with("StatefulSet", Life::Terminating, false, true),
+                &set,
+                left(&[A], true),
+            ),
+            (
+                "stateful, terminating, kept",
+                with("StatefulSet", Life::Terminating, false, true),
+                &reserved,
+                left(&[], true),
+            ),
+            ("stateful, over", with("StatefulSet", Life::Over, false, false), &set, left(&[A], false)),
+            (
+                "orphan, terminating",
+                with("", Life::Terminating, false, false).map(|pod| PodRow { owner: None, ..pod }),
+                &set,
+                left(&[A], false),
+            ),
+        ] {
+            assert_eq!(run(pod.as_ref(), instances), Ok(decision), "{case}");
+        }
+    }
+
+    #[test]
+    fn who_has_addresses_keeps_them_whatever_is_written_meanwhile() {
+        for annotations in [
+            &[][..],
+            &[(annotation::IP_POOL, "10.0.0.8,10.0.0.9")],
+            &[(annotation::IP_RETAIN, "false")],
+            &[(annotation::IP_FAMILY, "DualStack")],
+        ] {
+            for kind in ["ReplicaSet", "StatefulSet"] {
+                let outcome = run(Some(&pod(kind, annotations)), &[instance(A, kind, "new")]);
+                assert_eq!(outcome, Ok(Decision::Nothing), "{kind} {annotations:?}");
+            }
+        }
+        // Deleted under a pod that lives: it goes on using it.
+        let (key, row) = instance(A, "Pod", "new");
+        let deleted = [(key, InstanceRow { deleting: true, ..row })];
+        assert_eq!(run(Some(&pod("ReplicaSet", &[])), &deleted), Ok(Decision::Nothing));
+        assert!(is_held(&deleted[0].1, Some(&pod("ReplicaSet", &[]))));
+        assert!(!is_held(&deleted[0].1, None));
+        assert!(!is_held(&deleted[0].1, Some(&PodRow { uid: "other".into(), ..pod("ReplicaSet", &[]) })));
+        assert!(!is_held(&deleted[0].1, Some(&PodRow { life: Life::Over, ..pod("ReplicaSet", &[]) })));
+    }
+
+    #[test]
+    fn nothing_for_pods_without_a_node_or_with_its_network() {
+        let unscheduled = PodRow { node: None, ..pod("ReplicaSet", &[]) };
+        let host = PodRow { host_network: true, ..pod("ReplicaSet", &[]) };
+        for pod in [unscheduled, host] {
+            assert_eq!(run(Some(&pod), &[]), Ok(Decision::Nothing));
+        }
+    }
+
+    #[test]
+    fn a_scheduled_pod_gets_addresses() {
+        let pool = &[(annotation::IP_POOL, "10.0.0.9,10.0.0.1/fd00::1")][..];
+        let pair = |address, kind, uid| {
+            let (key, row) = instance(address, kind, uid);
+            (key, InstanceRow { family: Some(IpFamily::DualStack), ..row })
+        };
+        let mac_pool = &[(annotation::MAC_POOL, "02:00:00:00:00:0a,02:00:00:00:00:0b")][..];
+        let mac = Some([2, 0, 0, 0, 0, 0xb]);
+        let none = None;
+        for (case, kind, annotations, instances, give_back, want, mac) in [
+            ("plain", "ReplicaSet", &[][..], vec![], &[][..], Want::Any, none),
+            ("plain, an earlier pod's", "Pod", &[], vec![instance(A, "Pod", "old")], &[A], Want::Any, none),
+            ("plain does not look at pools", "ReplicaSet", pool, vec![], &[], Want::Any, none),
+            ("stateful, first time", "StatefulSet", &[], vec![], &[], Want::Any, none),
+            (
+                "kept",
+                "StatefulSet",
+                &[],
+                vec![instance(A, "StatefulSet", "")],
+                &[],
+                kept(&[A], IpFamily::V4),
+                none,
+            ),
+            (
+                "kept pair",
+                "StatefulSet",
+                &[],
+                vec![instance(A, "StatefulSet", ""), instance(SIX, "StatefulSet", "")],
+                &[],
+                kept(&[A, SIX], IpFamily::DualStack),
+                none,
+            ),
+            (
+                "half a kept pair",
+                "StatefulSet",
+                &[],
+                vec![pair(SIX, "StatefulSet", "")],
+                &[],
+                kept(&[SIX], IpFamily::DualStack),
+                none,
+            ),
+            (
+                "bound to the pod before",
+                "StatefulSet",
+                &[],
+                vec![instance(A, "StatefulSet", "old")],
+                &[],
+                kept(&[A], IpFamily::V4),
+                none,
+            ),
+            (
+                "not retained",
+                "StatefulSet",
+                &[(annotation::IP_RETAIN, "false")],
+                vec![instance(A, "StatefulSet", "")],
+                &[A],
+                Want::Any,
+                none,
+            ),
+            ("pool", "StatefulSet", pool, vec![], &[], named(&[A, SIX]), none),
+            (
+                "changed pool: only what left it is given back",
+                "StatefulSet",
+                pool,
+                vec![instance(A, "StatefulSet", ""), instance(B, "StatefulSet", "")],
+                &[B],
+                named(&[A, SIX]),
+                none,
+            ),
+            (
+                "pool before ip-retain",
+                "StatefulSet",
+                &[(annotation::IP_POOL, "10.0.0.9,10.0.0.1"), (annotation::IP_RETAIN, "false")],
+                vec![instance(A, "StatefulSet", "")],
+                &[],
+                named(&[A]),
+                none,
+            ),
+            ("MAC pool", "StatefulSet", mac_pool, vec![], &[], Want::Any, mac),
+            (
+                "MAC pool of a kept address",
+                "StatefulSet",
+                mac_pool,
+                vec![instance(A, "StatefulSet", "")],
+                &[],
+                kept(&[A], IpFamily::V4),
+                mac,
+            ),
+            (
+                "the other of a pair",
+                "ReplicaSet",
+                &[],
+                vec![pair(A, "Pod", "new")],
+                &[],
+                Want::Missing { family: IpFamily::V6, network: "net".into() },
+                Some([2, 0, 0, 0, 0, 1]),
+            ),
+        ] {
+            let give_back: Vec<Key> = give_back.iter().map(|address| key_of(address)).collect();
+            assert_eq!(
+                given(run(Some(&pod(kind, annotations)), &instances)),
+                (give_back, want, mac),
+                "{case}"
+            );
+        }
+        // The kubelet says what it has, and nothing records it (etcd came back from an old snapshot).
+        for kind in ["ReplicaSet", "StatefulSet"] {
+            let pod = PodRow { addresses: vec![A.parse().unwrap()], ..pod(kind, &[]) };
+            assert_eq!(given(run(Some(&pod), &[])).1, Want::Recover(vec![A.parse().unwrap()]));
+        }
+    }
+
+    #[test]
+    fn pools_without_an_entry_or_with_a_bad_one_are_named() {
+        for (annotations, text) in [
+            ((annotation::IP_POOL, "10.0.0.1"), "ip-pool has 1 entries and none for ordinal 1"),
+            ((annotation::MAC_POOL, "02:00:00:00:00:01"), "mac-pool has 1 entries"),
+            ((annotation::IP_POOL, "10.0.0.1,10.0.0.300"), "ip-pool][1]"),
+        ] {
+            let error = run(Some(&pod("StatefulSet", &[annotations])), &[]).unwrap_err();
+            assert!(error.contains(text), "{error}");
+        }
+    }
 }

@@ -1,0 +1,3 @@
+//! What the leader does about each kind of object.
+
+pub mod decide;
