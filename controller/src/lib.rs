@@ -5,3 +5,4 @@ pub mod queue;
 pub mod reconcile;
 pub mod selection;
 pub mod watch;
+pub mod webhook;

@@ -1,0 +1,293 @@
+//! A certificate of the webhook's own making, and when which is replaced by which.
+//!
+//! Each certificate has a CA of its own, whose key is forgotten as soon as it has signed: nobody can make another that the API server
+//! believes, also not with the Secret in hand. So a rotation is always one of the CA too, and goes in steps, each of which is one
+//! write of the Secret:
+//!
+//! ```text
+//!            current        next          trusted (caBundle)
+//! issue      A              –             A
+//! prepare    A              B             A B       two thirds of A's life have passed
+//! promote    B              –             B A       B has been trusted by the configurations for the overlap
+//! (prepare   B              C             B C)
+//! ```
+//!
+//! So a served certificate is always one that the API servers have been told to trust before, and the one before stays trusted for
+//! replicas that are late.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+/// How far the clocks of the API servers may be behind this one.
+const CLOCK_SKEW: Duration = Duration::from_secs(300);
+
+/// A certificate for a TLS server, its private key, and the CA that made it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Certificate {
+    /// PEM.
+    pub(super) ca: String,
+    /// PEM.
+    pub(super) chain: String,
+    /// PEM, PKCS #8.
+    pub(super) key: String,
+    pub(super) issued: Timestamp,
+    pub(super) expires: Timestamp,
+    /// DNS names and addresses that it is for.
+    pub(super) names: Vec<String>,
+}
+
+impl Certificate {
+    /// Makes one for these names. The CA is called by the time, so that two of them in a bundle are told apart.
+    pub(super) fn issue(
+        names: &[String],
+        lifetime: Duration,
+        now: Timestamp,
+    ) -> Result<Certificate, rcgen::Error> {
+        // rcgen's times are those of the crate `time`, which is needed for nothing else.
+        let seconds = Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
+        let now_there = rcgen::date_time_ymd(1970, 1, 1) + seconds;
+        let (from, until) = (now_there - CLOCK_SKEW, now_there + lifetime);
+        let mut ca = CertificateParams::default();
+        ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        ca.distinguished_name
+            .push(DnType::CommonName, format!("trunkline webhook CA {}", now.as_millisecond()));
+        (ca.not_before, ca.not_after) = (from, until);
+        let ca_key = KeyPair::generate()?;
+        let ca_certificate = ca.self_signed(&ca_key)?;
+
+        let mut server = CertificateParams::new(names)?;
+        server.distinguished_name.push(DnType::CommonName, "trunkline webhook");
+        server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        server.use_authority_key_identifier_extension = true;
+        (server.not_before, server.not_after) = (from, until);
+        let key = KeyPair::generate()?;
+        let certificate = server.signed_by(&key, &Issuer::new(ca, ca_key))?;
+        Ok(Certificate {
+            ca: ca_certificate.pem(),
+            chain: certificate.pem(),
+            key: key.serialize_pem(),
+            issued: now,
+            expires: now + lifetime,
+            names: names.to_vec(),
+        })
+    }
+
+    /// When the next one is made.
+    fn renewal(&self) -> Timestamp {
+        let life = self.expires.duration_since(self.issued);
+        self.issued + life / 3 * 2
+    }
+
+    fn write(&self, prefix: &str, ca: &str, data: &mut BTreeMap<String, ByteString>) {
+        let mut put = |key: String, text: &str| data.insert(key, ByteString(text.as_bytes().to_vec()));
+        put(ca.to_owned(), &self.ca);
+        put(format!("{prefix}.crt"), &self.chain);
+        put(format!("{prefix}.key"), &self.key);
+        put(format!("{prefix}.issued"), &self.issued.to_string());
+        put(format!("{prefix}.expires"), &self.expires.to_string());
+        put(format!("{prefix}.names"), &self.names.join("\n"));
+    }
+
+    fn read(prefix: &str, ca: &str, data: &BTreeMap<String, ByteString>) -> Option<Certificate> {
+        let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
+        let part = |part: &str| text(&format!("{prefix}.{part}"));
+        Some(Certificate {
+            ca: text(ca)?,
+            chain: part("crt")?,
+            key: part("key")?,
+            issued: part("issued")?.parse().ok()?,
+            expires: part("expires")?.parse().ok()?,
+            names: part("names")?.lines().map(str::to_owned).collect(),
+        })
+    }
+}
+
+impl std::fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Certificate { issued, expires, names, .. } = self;
+        write!(f, "certificate for {names:?}, {issued} to {expires}")
+    }
+}
+
+/// What the Secret holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// What is served.
+    pub(super) current: Certificate,
+    /// What will be served.
+    pub(super) next: Option<Certificate>,
+    /// PEM: the CA of what was served before.
+    pub(super) previous_ca: Option<String>,
+}
+
+impl Kept {
+    /// The Secret's `data`. `tls.crt`, `tls.key` and `ca.crt` are what they are in any Secret of type `kubernetes.io/tls`.
+    pub(super) fn write(&self) -> BTreeMap<String, ByteString> {
+        let mut data = BTreeMap::new();
+        self.current.write("tls", "ca.crt", &mut data);
+        if let Some(next) = &self.next {
+            next.write("next", "next-ca.crt", &mut data);
+        }
+        if let Some(previous) = &self.previous_ca {
+            data.insert("previous-ca.crt".to_owned(), ByteString(previous.clone().into_bytes()));
+        }
+        data
+    }
+
+    /// `None` where it is not what [`Kept::write`] wrote.
+    pub(super) fn read(data: &BTreeMap<String, ByteString>) -> Option<Kept> {
+        Some(Kept {
+            current: Certificate::read("tls", "ca.crt", data)?,
+            next: Certificate::read("next", "next-ca.crt", data),
+            previous_ca: data.get("previous-ca.crt").and_then(|pem| String::from_utf8(pem.0.clone()).ok()),
+        })
+    }
+
+    /// PEM of every CA that the API servers are to trust.
+    pub(super) fn trusted(&self) -> String {
+        let next = self.next.as_ref().map(|next| next.ca.as_str());
+        [Some(self.current.ca.as_str()), next, self.previous_ca.as_deref()].into_iter().flatten().collect()
+    }
+}
+
+/// How certificates are made.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    /// DNS names and addresses that the API server calls.
+    pub(super) names: Vec<String>,
+    pub(super) lifetime: Duration,
+    /// How long a CA is trusted before what it signed is served: what the slowest API server may be late to hear of it.
+    pub(super) overlap: Duration,
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing before this time.
+    Wait(Timestamp),
+    /// Nothing before the configurations trust the next CA.
+    AwaitTrust,
+    /// This is to be written.
+    Write(Box<Kept>),
+}
+
+/// What is to be done with what is kept; `is_trusted` says whether the configurations have all of [`Kept::trusted`].
+pub(super) fn step(
+    kept: Option<&Kept>,
+    terms: &Terms,
+    is_trusted: bool,
+    now: Timestamp,
+) -> Result<Step, rcgen::Error> {
+    let issue = |names: &[String]| Certificate::issue(names, terms.lifetime, now);
+    let write = |kept| Ok(Step::Write(Box::new(kept)));
+    let Some(kept) = kept else {
+        return write(Kept { current: issue(&terms.names)?, next: None, previous_ca: None });
+    };
+    let mut names = kept.current.names.clone();
+    names.extend(terms.names.iter().filter(|name| !kept.current.names.contains(name)).cloned());
+    let is_broken = kept.current.expires <= now || names.len() > kept.current.names.len();
+    match &kept.next {
+        Some(next) if kept.current.expires <= now && next.expires > now => write(promoted(kept, next)),
+        // With the names of other replicas too, which may have been told others in the middle of an update.
+        _ if is_broken => {
+            write(Kept { current: issue(&names)?, next: None, previous_ca: Some(kept.current.ca.clone()) })
+        }
+        Some(next) if now < next.issued + terms.overlap => Ok(Step::Wait(next.issued + terms.overlap)),
+        Some(_) if !is_trusted => Ok(Step::AwaitTrust),
+        Some(next) => write(promoted(kept, next)),
+        None if now < kept.current.renewal() => Ok(Step::Wait(kept.current.renewal())),
+        None => {
+            let next = Some(issue(&terms.names)?);
+            write(Kept { current: kept.current.clone(), next, previous_ca: None })
+        }
+    }
+}
+
+fn promoted(kept: &Kept, next: &Certificate) -> Kept {
+    Kept { current: next.clone(), next: None, previous_ca: Some(kept.current.ca.clone()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn terms(names: &[&str]) -> Terms {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Terms { names, lifetime: 90 * DAY, overlap: DAY }
+    }
+
+    #[track_caller]
+    fn written(kept: Option<&Kept>, terms: &Terms, is_trusted: bool, now: Timestamp) -> Kept {
+        match step(kept, terms, is_trusted, now).unwrap() {
+            Step::Write(kept) => *kept,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_rotation_goes_in_steps() {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let terms = terms(&["hook.kube-system.svc", "127.0.0.1"]);
+        let first = written(None, &terms, false, start);
+        assert_eq!(first.trusted(), first.current.ca);
+        assert_eq!(
+            Kept::read(&first.write()),
+            Some(first.clone()),
+            "the Secret gives back what went into it"
+        );
+        let still = step(Some(&first), &terms, true, start + 59 * DAY).unwrap();
+        assert_eq!(still, Step::Wait(start + 60 * DAY));
+
+        let at = start + 60 * DAY;
+        let second = written(Some(&first), &terms, true, at);
+        assert_eq!(second.current, first.current, "served as before");
+        let next = second.next.clone().unwrap();
+        assert_eq!(second.trusted(), first.current.ca.clone() + &next.ca);
+        assert_eq!(Kept::read(&second.write()), Some(second.clone()));
+        assert_eq!(step(Some(&second), &terms, true, at).unwrap(), Step::Wait(at + DAY));
+        assert_eq!(step(Some(&second), &terms, false, at + DAY).unwrap(), Step::AwaitTrust);
+
+        let third = written(Some(&second), &terms, true, at + DAY);
+        assert_eq!(third.current, next);
+        assert_eq!(third.trusted(), next.ca.clone() + &first.current.ca, "late replicas are still believed");
+
+        let fourth = written(Some(&third), &terms, true, at + 61 * DAY);
+        assert!(!fourth.trusted().contains(&first.current.ca), "two at a time");
+    }
+
+    #[test]
+    fn what_cannot_wait_does_not() {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let old = terms(&["a"]);
+        let first = written(None, &old, false, start);
+        // Another name: at once, for both names, so that replicas which were told different ones agree.
+        let named = written(Some(&first), &terms(&["b"]), true, start);
+        assert_eq!(named.current.names, ["a", "b"]);
+        assert_eq!(named.previous_ca, Some(first.current.ca.clone()));
+        assert_eq!(step(Some(&named), &old, true, start).unwrap(), Step::Wait(start + 60 * DAY));
+        // Expired while nobody ran: whatever is good.
+        let fresh = written(Some(&first), &old, true, start + 91 * DAY);
+        assert!(fresh.current.expires > start + 91 * DAY);
+        let prepared = written(Some(&first), &old, true, start + 89 * DAY);
+        let promoted = written(Some(&prepared), &old, false, start + 90 * DAY);
+        assert_eq!(Some(promoted.current), prepared.next);
+    }
+
+    #[test]
+    fn debug_shows_no_key() {
+        let kept = written(None, &terms(&["a"]), false, Timestamp::UNIX_EPOCH + 9_999 * DAY);
+        let shown = format!("{kept:?}");
+        assert!(shown.contains("certificate for [\"a\"]") && !shown.contains("PRIVATE"), "{shown}");
+    }
+}

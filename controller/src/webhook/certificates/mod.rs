@@ -1,0 +1,94 @@
+//! The webhook's certificate: what is served right now, and the two places that it comes from.
+//!
+//! ```text
+//! the Secret, shared by the replicas ── secret ──┐
+//!   made, rotated, trusted by itself             ├─► Served ──► each TLS handshake takes what is there then
+//! a folder (cert-manager's, the operator's) ─ files ─┘
+//! ```
+//!
+//! A replaced certificate is used by the next handshake; connections that are open go on with theirs, so that a rotation fails no
+//! request.
+
+mod files;
+mod issue;
+mod secret;
+
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
+
+pub(super) use files::watch as watch_files;
+pub(super) use secret::keep as keep_secret;
+
+/// Where the certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Made here, kept in a Secret, and trusted by the webhook configurations.
+    Secret {
+        /// The Secret's namespace.
+        namespace: String,
+        /// The Secret's name.
+        name: String,
+        /// DNS names and addresses that the API server calls.
+        names: Vec<String>,
+        /// How long a certificate is good for; it is replaced after two thirds of it.
+        lifetime: Duration,
+        /// How long a new CA is trusted before what it signed is served.
+        overlap: Duration,
+    },
+    /// `tls.crt` and `tls.key` of a folder. Who puts them there sees to the configurations' caBundle too.
+    Files(PathBuf),
+}
+
+/// A certificate and key that cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unusable {
+    #[error("{0}: it cannot be read: {1}")]
+    Read(PathBuf, #[source] std::io::Error),
+    #[error("no PEM certificate or private key is in it: {0}")]
+    Pem(#[from] tokio_rustls::rustls::pki_types::pem::Error),
+    #[error("the private key is not the certificate's, or of a kind that is not known: {0}")]
+    Key(#[from] tokio_rustls::rustls::Error),
+}
+
+/// The certificate that is served.
+#[derive(Debug)]
+pub(super) struct Served {
+    provider: Arc<CryptoProvider>,
+    current: RwLock<Option<Arc<CertifiedKey>>>,
+}
+
+impl Served {
+    pub(super) fn new() -> Arc<Served> {
+        Arc::new(Served { provider: Arc::new(ring::default_provider()), current: RwLock::new(None) })
+    }
+
+    pub(super) fn provider(&self) -> Arc<CryptoProvider> {
+        Arc::clone(&self.provider)
+    }
+
+    /// Takes another chain and key, both PEM. What was served goes on where these cannot be.
+    pub(super) fn replace(&self, chain: &[u8], key: &[u8]) -> Result<(), Unusable> {
+        let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
+        let key = CertifiedKey::from_der(chain, PrivateKeyDer::from_pem_slice(key)?, &self.provider)?;
+        key.keys_match()?;
+        *self.current.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Arc::new(key));
+        Ok(())
+    }
+
+    fn get(&self) -> Option<Arc<CertifiedKey>> {
+        self.current.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+impl ResolvesServerCert for Served {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.get()
+    }
+}

@@ -1,0 +1,259 @@
+//! The Secret that the replicas share, and the trust of the API servers in it.
+//!
+//! Every replica watches the Secret and both webhook configurations, serves what the Secret says, and does what is next
+//! ([`issue`](super::issue)): writes the Secret, or a configuration's `caBundle`. Nobody leads. Each write is of the version that
+//! was seen, so of two replicas that do the same the second fails, and learns from the watch what the first has written. A
+//! `caBundle` that somebody empties (an upgrade of the chart does) or a Secret that somebody deletes is put back as it was.
+//!
+//! Served is only what the Secret holds, never what could not be written: else two replicas would serve different CAs' certificates, and the
+//! configurations can only trust what is written.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::watch_object;
+use kube::{Client, Resource};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::issue::{Kept, Step, Terms, step};
+use super::{Served, Source};
+use crate::webhook::configuration::NAME;
+use crate::webhook::metrics::Metrics;
+
+/// Between attempts at a write that the API server did not take.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Keeps the certificate until the end: never an error, since there is always a later.
+pub(in super::super) async fn keep(
+    client: Client,
+    source: &Source,
+    served: Arc<Served>,
+    metrics: Arc<Metrics>,
+    shutdown: CancellationToken,
+) {
+    let Source::Secret { namespace, name, names, lifetime, overlap } = source else { return };
+    let mut keeper = Keeper {
+        secrets: Api::namespaced(client.clone(), namespace),
+        name: name.clone(),
+        terms: Terms { names: names.clone(), lifetime: *lifetime, overlap: *overlap },
+        validating: Api::all(client.clone()),
+        mutating: Api::all(client),
+        served,
+        metrics,
+        secret: None,
+        last: None,
+        bundles: [None, None],
+    };
+    let mut secrets = pin!(told(watch_object(keeper.secrets.clone(), name)));
+    let mut validating = pin!(told(watch_object(keeper.validating.clone(), NAME)));
+    let mut mutating = pin!(told(watch_object(keeper.mutating.clone(), NAME)));
+    let mut next = None;
+    loop {
+        let timer = async {
+            match next {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            Some(secret) = secrets.next() => keeper.secret = Some(secret),
+            Some(found) = validating.next() => keeper.bundles[0] = Some(found.map(|found| Bundle::of(&found))),
+            Some(found) = mutating.next() => keeper.bundles[1] = Some(found.map(|found| Bundle::of(&found))),
+            () = timer => {}
+        }
+        next = match keeper.act().await {
+            Ok(wait) => wait.map(|wait| tokio::time::Instant::now() + wait),
+            Err(error) => {
+                tracing::warn!(%error, "the webhook's certificate cannot be kept as it should be: it will be tried again");
+                Some(tokio::time::Instant::now() + RETRY)
+            }
+        };
+    }
+}
+
+/// What a watch says, without its errors: it goes on by itself, ever later.
+fn told<K>(
+    watch: impl Stream<Item = kube::runtime::watcher::Result<Option<K>>>,
+) -> impl Stream<Item = Option<K>> {
+    watch.default_backoff().filter_map(|event| async {
+        event
+            .inspect_err(|error| tracing::debug!(%error, "a watch for the webhook's certificate broke off"))
+            .ok()
+    })
+}
+
+struct Keeper {
+    secrets: Api<Secret>,
+    name: String,
+    terms: Terms,
+    validating: Api<ValidatingWebhookConfiguration>,
+    mutating: Api<MutatingWebhookConfiguration>,
+    served: Arc<Served>,
+    metrics: Arc<Metrics>,
+    /// As the watch says; `None` before it has said anything.
+    secret: Option<Option<Secret>>,
+    /// What the Secret held when it was last right.
+    last: Option<Kept>,
+    /// As the watches say of the validating and of the mutating configuration, which need not be there: somebody may call the webhook in
+    /// another way.
+    bundles: [Option<Option<Bundle>>; 2],
+}
+
+/// The trust that a configuration has.
+struct Bundle {
+    version: String,
+    /// One for each webhook.
+    bundles: Vec<Vec<u8>>,
+}
+
+/// What both kinds of configurations have alike.
+trait Configuration: Resource<DynamicType = ()> {
+    fn bundles(&self) -> Vec<Vec<u8>>;
+}
+
+macro_rules! configuration {
+    ($kind:ty) => {
+        impl Configuration for $kind {
+            fn bundles(&self) -> Vec<Vec<u8>> {
+                let bundle = |bundle: Option<ByteString>| bundle.map(|bundle| bundle.0).unwrap_or_default();
+                self.webhooks
+                    .iter()
+                    .flatten()
+                    .map(|webhook| bundle(webhook.client_config.ca_bundle.clone()))
+                    .collect()
+            }
+        }
+    };
+}
+configuration!(ValidatingWebhookConfiguration);
+configuration!(MutatingWebhookConfiguration);
+
+impl Bundle {
+    fn of(configuration: &impl Configuration) -> Bundle {
+        let version = configuration.meta().resource_version.clone().unwrap_or_default();
+        Bundle { version, bundles: configuration.bundles() }
+    }
+
+    fn trusts(&self, trusted: &str) -> bool {
+        self.bundles.iter().all(|bundle| bundle == trusted.as_bytes())
+    }
+
+    /// A JSON patch that only fits the version that was seen.
+    fn patch(&self, trusted: &str) -> serde_json::Value {
+        let bundle = ByteString(trusted.as_bytes().to_vec());
+        let mut operations =
+            vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": self.version})];
+        operations.extend((0..self.bundles.len()).map(
+            |index| json!({"op": "add", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": bundle}),
+        ));
+        operations.into()
+    }
+}
+
+impl Keeper {
+    /// Serves what is kept and does what is next; says after how long there is more to do.
+    async fn act(&mut self) -> anyhow::Result<Option<Duration>> {
+        let Some(secret) = self.secret.clone() else { return Ok(None) };
+        let kept = secret.as_ref().and_then(|secret| Kept::read(secret.data.as_ref()?));
+        if let Some(kept) = &kept
+            && self.last.as_ref() != Some(kept)
+        {
+            if self.last.as_ref().map(|last| &last.current) != Some(&kept.current) {
+                self.served.replace(kept.current.chain.as_bytes(), kept.current.key.as_bytes())?;
+                tracing::info!(expires = %kept.current.expires, names = ?kept.current.names, "the webhook's certificate is served");
+            }
+            self.metrics.certificate_expires.set(kept.current.expires.as_second());
+            self.last = Some(kept.clone());
+        }
+        let (Some(kept), true) = (&self.last, kept.is_some()) else {
+            // Deleted or overwritten: what is trusted goes on, if it is known here.
+            let now = Timestamp::now();
+            let known = self.last.clone().filter(|kept| kept.current.expires > now);
+            let restored = match known {
+                Some(kept) => kept,
+                None => match step(None, &self.terms, false, now)? {
+                    Step::Write(kept) => *kept,
+                    Step::Wait(_) | Step::AwaitTrust => return Ok(None),
+                },
+            };
+            return self.write(secret.as_ref(), &restored).await;
+        };
+        let trusted = kept.trusted();
+        let trusts = |heard: &Option<Bundle>| heard.as_ref().is_none_or(|bundle| bundle.trusts(&trusted));
+        let is_trusted = self.bundles.iter().all(|heard| heard.as_ref().is_some_and(trusts));
+        if !is_trusted {
+            self.trust(&trusted).await?;
+        }
+        let now = Timestamp::now();
+        match step(Some(kept), &self.terms, is_trusted, now)? {
+            Step::Wait(until) => Ok(Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())),
+            Step::AwaitTrust => Ok(None),
+            Step::Write(kept) => self.write(secret.as_ref(), &kept).await,
+        }
+    }
+
+    /// Whoever else has written meanwhile is told by the watch.
+    async fn write(&self, secret: Option<&Secret>, kept: &Kept) -> anyhow::Result<Option<Duration>> {
+        let metadata = match secret {
+            Some(secret) => secret.metadata.clone(),
+            None => ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+        };
+        let written = Secret {
+            metadata,
+            data: Some(kept.write()),
+            // A Secret's type cannot change.
+            type_: secret.and_then(|secret| secret.type_.clone()).or(Some("kubernetes.io/tls".to_owned())),
+            ..Secret::default()
+        };
+        let parameters = PostParams::default();
+        let done = match secret {
+            Some(_) => self.secrets.replace(&self.name, &parameters, &written).await,
+            None => self.secrets.create(&parameters, &written).await,
+        };
+        match done {
+            Ok(_) => tracing::info!(secret = self.name, ?kept, "the webhook's certificates were written"),
+            Err(kube::Error::Api(error)) if error.code == 409 => {
+                tracing::debug!(secret = self.name, "another replica was first");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(None)
+    }
+
+    async fn trust(&self, trusted: &str) -> anyhow::Result<()> {
+        for (index, bundle) in self.bundles.iter().enumerate() {
+            let Some(bundle) =
+                bundle.as_ref().and_then(Option::as_ref).filter(|bundle| !bundle.trusts(trusted))
+            else {
+                continue;
+            };
+            let patch = Patch::<()>::Json(serde_json::from_value(bundle.patch(trusted))?);
+            let parameters = PatchParams::default();
+            let done = match index {
+                0 => self.validating.patch_metadata(NAME, &parameters, &patch).await.map(drop),
+                _ => self.mutating.patch_metadata(NAME, &parameters, &patch).await.map(drop),
+            };
+            match done {
+                Ok(()) => {
+                    tracing::info!(configuration = NAME, "the API servers are told to trust the webhook's CA")
+                }
+                // Changed or deleted since: the watch says how. (A test that fails is 422.)
+                Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409 | 422) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

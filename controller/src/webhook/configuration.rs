@@ -1,0 +1,145 @@
+//! What the API server asks the webhook, and what it does when nobody answers.
+//!
+//! | webhook | asked about | nobody answers |
+//! |---|---|---|
+//! | `resources.…` | Networks and Subnets: create, update, delete; IPInstances that others than the controller create or change | refused: a wrong Network would be there for good |
+//! | `pods.…`, `mutate-pods.…` | pods: create | passes: a cluster whose network is down must be able to start what brings it up |
+//!
+//! So nothing of the system can be locked out: what fails closed are Trunkline's own kinds, and pods pass in every namespace,
+//! kube-system too (whose pods on the pod network need the webhook as others do: they are scheduled where an address is left). A pod, or a
+//! namespace, with the label `webhook.hybridnet.io/ignore: "true"` is never asked about; the controller's own pods have it.
+//!
+//! Agents' and the controller's writes of statuses are subresources, which are not asked about at all.
+//!
+//! `deploy/helm/trunkline/templates/webhooks.yaml` is generated from here ([`chart_template`]) and a test keeps it current. `caBundle` is
+//! not in it: the controller writes it ([`certificates`](super::certificates)), and an upgrade of the chart leaves it alone.
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference,
+    ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::api::ObjectMeta;
+use trunkline_api::names::{GROUP, label};
+
+/// Name of both configurations.
+pub const NAME: &str = "trunkline-webhook";
+/// The most that the API server waits, in seconds; the server gives up earlier (`DEADLINE`), so that a failure is its own and said.
+const TIMEOUT: i32 = 10;
+
+/// Where the API server finds the webhook.
+#[derive(Clone, Debug)]
+pub enum Address {
+    /// A Service of the cluster, at port 443.
+    Service {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// `https://host:port`, for an API server that does not reach Services.
+    Url(String),
+}
+
+impl Address {
+    fn client_config(&self, path: &str) -> WebhookClientConfig {
+        match self {
+            Address::Service { namespace, name } => WebhookClientConfig {
+                service: Some(ServiceReference {
+                    name: name.clone(),
+                    namespace: namespace.clone(),
+                    path: Some(path.to_owned()),
+                    port: Some(443),
+                }),
+                ..WebhookClientConfig::default()
+            },
+            Address::Url(url) => {
+                WebhookClientConfig { url: Some(format!("{url}{path}")), ..WebhookClientConfig::default() }
+            }
+        }
+    }
+}
+
+/// The configurations. `controller` is the user name of the controller, whose IPInstances are not asked about.
+pub fn configurations(
+    address: &Address,
+    controller: &str,
+) -> (ValidatingWebhookConfiguration, MutatingWebhookConfiguration) {
+    let metadata = || ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
+    let validating = |name: &str, failure: &str, rules: Vec<RuleWithOperations>| ValidatingWebhook {
+        name: format!("{name}.{GROUP}"),
+        admission_review_versions: vec!["v1".to_owned()],
+        client_config: address.client_config("/validate"),
+        failure_policy: Some(failure.to_owned()),
+        match_policy: Some("Equivalent".to_owned()),
+        object_selector: Some(unless_ignored()),
+        rules: Some(rules),
+        side_effects: "None".to_owned(),
+        timeout_seconds: Some(TIMEOUT),
+        ..ValidatingWebhook::default()
+    };
+    let pods = || vec![rule("", &["pods"], &["CREATE"], "Namespaced")];
+    let resources = validating(
+        "resources",
+        "Fail",
+        vec![
+            rule(GROUP, &["networks", "subnets"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
+            rule(GROUP, &["ipinstances"], &["CREATE", "UPDATE"], "Namespaced"),
+        ],
+    );
+    let resources = ValidatingWebhook {
+        // Nobody gets past the rules of resources by a label.
+        object_selector: None,
+        match_conditions: Some(vec![MatchCondition {
+            name: "ipinstances-by-others".to_owned(),
+            expression: format!(
+                "request.resource.resource != 'ipinstances' || request.userInfo.username != '{controller}'"
+            ),
+        }]),
+        ..resources
+    };
+    let validated = ValidatingWebhook {
+        namespace_selector: Some(unless_ignored()),
+        ..validating("pods", "Ignore", pods())
+    };
+    let mutated = MutatingWebhook {
+        name: format!("mutate-pods.{GROUP}"),
+        admission_review_versions: vec!["v1".to_owned()],
+        client_config: address.client_config("/mutate"),
+        failure_policy: Some("Ignore".to_owned()),
+        match_policy: Some("Equivalent".to_owned()),
+        namespace_selector: Some(unless_ignored()),
+        object_selector: Some(unless_ignored()),
+        reinvocation_policy: Some("Never".to_owned()),
+        rules: Some(pods()),
+        side_effects: "None".to_owned(),
+        timeout_seconds: Some(TIMEOUT),
+        ..MutatingWebhook::default()
+    };
+    (
+        ValidatingWebhookConfiguration { metadata: metadata(), webhooks: Some(vec![resources, validated]) },
+        MutatingWebhookConfiguration { metadata: metadata(), webhooks: Some(vec![mutated]) },
+    )
+}
+
+fn unless_ignored() -> LabelSelector {
+    LabelSelector {
+        match_expressions: Some(vec![LabelSelectorRequirement {
+            key: label::WEBHOOK_IGNORE.to_owned(),
+            operator: "NotIn".to_owned(),
+            values: Some(vec!["true".to_owned(), "TRUE".to_owned()]),
+        }]),
+        ..LabelSelector::default()
+    }
+}
+
+fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> RuleWithOperations {
+    let all = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect());
+    RuleWithOperations {
+        api_groups: all(&[group]),
+        api_versions: all(&["v1"]),
+        operations: all(operations),
+        resources: all(resources),
+        scope: Some(scope.to_owned()),
+    }
+}

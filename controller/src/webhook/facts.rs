@@ -1,0 +1,171 @@
+//! What the rules of resources need to know, asked of the API server at the moment of the request.
+//!
+//! These requests are rare (somebody applies a manifest), so they read what is true now instead of a watch's memory: `kubectl apply` of one
+//! file with a Network and its Subnet would otherwise find the Network not there yet. Lists of IPInstances stop at the first few of
+//! interest. A resource that cannot be read is left out: it is served by nobody, so nothing contradicts it.
+
+use k8s_openapi::api::core::v1::Node as KubeNode;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, ResourceExt};
+use trunkline_api::kube::{Kind, Lenient, NetworkObject, Object, SubnetObject};
+use trunkline_api::names::label;
+use trunkline_api::resources::{
+    IPInstance, IPInstanceSpec, Network, NetworkMode, NetworkSpec, NetworkType, SubnetSpec,
+};
+
+use super::rules::{Facts, Node};
+
+/// Objects in one answer.
+const PAGE: u32 = 500;
+/// As many users of something as are looked at to refuse its deletion.
+const ENOUGH: u32 = 6;
+
+/// Reads the cluster.
+#[derive(Clone)]
+pub(super) struct Reader {
+    client: Client,
+}
+
+impl Reader {
+    pub(super) fn new(client: Client) -> Reader {
+        Reader { client }
+    }
+
+    /// For a Network that comes or changes.
+    pub(super) async fn for_network(&self, network: &Network) -> Result<Facts, kube::Error> {
+        let networks = self.all::<NetworkSpec, _>().await?;
+        Ok(Facts { networks, nodes: self.nodes(network).await?, ..Facts::default() })
+    }
+
+    /// For a Network that goes.
+    pub(super) async fn for_network_deletion(&self, network: &Network) -> Result<Facts, kube::Error> {
+        let mut facts = Facts { subnets: self.all::<SubnetSpec, _>().await?, ..Facts::default() };
+        if network.network_type() == NetworkType::Overlay {
+            facts.remote_clusters = self.remote_clusters().await?;
+        }
+        if network.mode() == NetworkMode::BGP {
+            facts.networks = self.all::<NetworkSpec, _>().await?;
+            let global = facts.networks.iter().find(|other| other.network_type() == NetworkType::GlobalBGP);
+            if let Some(global) = global {
+                facts.nodes = self.nodes(network).await?;
+                for node in &facts.nodes {
+                    let labels =
+                        format!("{}={},{}={}", label::NETWORK, global.name(), label::NODE, node.name);
+                    let mut used = self.some::<IPInstanceSpec, _>(&labels).await?;
+                    facts.instances.append(&mut used);
+                    if facts.instances.len() >= ENOUGH as usize {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(facts)
+    }
+
+    /// For a Subnet that comes or changes.
+    pub(super) async fn for_subnet(&self) -> Result<Facts, kube::Error> {
+        let networks = self.all::<NetworkSpec, _>().await?;
+        Ok(Facts { networks, subnets: self.all::<SubnetSpec, _>().await?, ..Facts::default() })
+    }
+
+    /// For a Subnet that goes.
+    pub(super) async fn for_subnet_deletion(&self, name: &str) -> Result<Facts, kube::Error> {
+        let labels = format!("{}={name}", label::SUBNET);
+        let instances = self.some::<IPInstanceSpec, _>(&labels).await?;
+        Ok(Facts { instances, ..Facts::default() })
+    }
+
+    /// For an IPInstance that comes or changes.
+    pub(super) async fn for_ipinstance(&self, instance: &IPInstance) -> Result<Facts, kube::Error> {
+        let mut facts = Facts::default();
+        if !instance.spec.subnet.is_empty() {
+            let api: Api<Lenient<SubnetSpec>> = Api::all(self.client.clone());
+            let found = api.get_opt(&instance.spec.subnet).await?;
+            facts.subnets = found.and_then(|found| Some(found.0.ok()?.into())).into_iter().collect();
+        }
+        Ok(facts)
+    }
+
+    /// Whether there is a Network of this name.
+    pub(super) async fn has_network(&self, name: &str) -> Result<bool, kube::Error> {
+        let api: Api<NetworkObject> = Api::all(self.client.clone());
+        Ok(api.get_metadata_opt(name).await?.is_some())
+    }
+
+    /// Whether there is a Subnet of this name.
+    pub(super) async fn has_subnet(&self, name: &str) -> Result<bool, kube::Error> {
+        let api: Api<SubnetObject> = Api::all(self.client.clone());
+        Ok(api.get_metadata_opt(name).await?.is_some())
+    }
+
+    async fn nodes(&self, network: &Network) -> Result<Vec<Node>, kube::Error> {
+        let selector = &network.spec.node_selector;
+        if selector.is_empty() {
+            return Ok(Vec::new());
+        }
+        let labels: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let api: Api<KubeNode> = Api::all(self.client.clone());
+        let mut parameters = ListParams::default().labels(&labels.join(",")).limit(PAGE);
+        let mut nodes = Vec::new();
+        loop {
+            let page = api.list_metadata(&parameters).await?;
+            nodes.extend(page.items.into_iter().map(|node| Node {
+                name: node.metadata.name.unwrap_or_default(),
+                labels: node.metadata.labels.unwrap_or_default(),
+            }));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(nodes),
+            }
+        }
+    }
+
+    /// A cluster without hybridnet's kinds for several clusters has none.
+    async fn remote_clusters(&self) -> Result<usize, kube::Error> {
+        let kind = GroupVersionKind::gvk("multicluster.alibaba.com", "v1", "RemoteCluster");
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::from_gvk(&kind));
+        match api.list_metadata(&ListParams::default().limit(PAGE)).await {
+            Ok(list) => Ok(list.items.len()),
+            Err(kube::Error::Api(error)) if error.code == 404 => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn all<S, T>(&self) -> Result<Vec<T>, kube::Error>
+    where
+        S: Kind,
+        T: From<Object<S>>,
+    {
+        let api: Api<Lenient<S>> = Api::all(self.client.clone());
+        let mut parameters = ListParams::default().limit(PAGE);
+        let mut found = Vec::new();
+        loop {
+            let page = api.list(&parameters).await?;
+            let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
+            found.extend(readable(page.items));
+            match next {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// The first few with these labels.
+    async fn some<S, T>(&self, labels: &str) -> Result<Vec<T>, kube::Error>
+    where
+        S: Kind,
+        T: From<Object<S>>,
+    {
+        let api: Api<Lenient<S>> = Api::all(self.client.clone());
+        let page = api.list(&ListParams::default().labels(labels).limit(ENOUGH)).await?;
+        Ok(readable(page.items).collect())
+    }
+}
+
+fn readable<S: Kind, T: From<Object<S>>>(objects: Vec<Lenient<S>>) -> impl Iterator<Item = T> {
+    objects.into_iter().filter_map(|object| {
+        let name = object.name_any();
+        object.0.map(T::from).inspect_err(|error| tracing::debug!(name, %error, "left out of a verdict")).ok()
+    })
+}

@@ -1,0 +1,145 @@
+//! The admission webhook: pods are stamped with where their addresses come from, and what cannot work is refused when it is applied.
+//!
+//! ```text
+//! API server ── TLS ──► server ──► review ──┬─ rules (pure) ◄── facts: the API server itself, for resources
+//!                         ▲                 └─ rules::pod   ◄── View: the rows of the watches, for pods
+//!                 certificates: Served
+//!                         ▲
+//!            a Secret shared by the replicas, or files
+//! ```
+//!
+//! It runs on every replica, leader or not: it writes nothing but its own certificate. What it is asked about, and what happens when it does
+//! not answer, is [`configuration`].
+
+mod certificates;
+pub mod configuration;
+mod facts;
+mod metrics;
+mod review;
+pub mod rules;
+mod server;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use kube::Client;
+use prometheus::Registry;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub use certificates::Source;
+pub use metrics::Metrics;
+
+use crate::cluster::Cluster;
+use crate::selection::Policy;
+
+/// The rows that the watches keep.
+pub trait View: Send + Sync + 'static {
+    /// Looks at them; short, since the watches wait meanwhile.
+    fn look<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T;
+    /// Changes whenever a Network, a Subnet or a namespace does.
+    fn changes(&self) -> watch::Receiver<u64>;
+}
+
+/// The webhook's flags.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Webhook")]
+pub struct Flags {
+    /// Whether admission requests are answered
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
+    pub webhook: bool,
+
+    /// Where the API server's admission requests are answered
+    #[arg(long, default_value = "0.0.0.0:9443")]
+    pub webhook_listen: SocketAddr,
+
+    /// Service by which the API server finds the webhook; its names are in the certificate
+    #[arg(long, default_value = "trunkline-webhook")]
+    pub webhook_service: String,
+
+    /// More names or addresses by which the API server finds the webhook, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    pub webhook_names: Vec<String>,
+
+    /// Secret in which the replicas share the webhook's certificate
+    #[arg(long, default_value = "trunkline-webhook")]
+    pub webhook_secret: String,
+
+    /// How long a certificate of the webhook is good for, in seconds; after two thirds of it the next one is made
+    #[arg(long, default_value_t = 90 * 86_400, value_parser = clap::value_parser!(u32).range(10..=10 * 365 * 86_400))]
+    pub webhook_cert_lifetime_seconds: u32,
+
+    /// How long the API servers are told to trust the webhook's next CA before what it signed is served, in seconds
+    #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..=30 * 86_400))]
+    pub webhook_cert_overlap_seconds: u32,
+
+    /// Folder with tls.crt and tls.key, instead of a certificate of the webhook's own making; read again when it changes. The caBundle of
+    /// the webhook configurations is then somebody else's to write
+    #[arg(long)]
+    pub webhook_cert_dir: Option<PathBuf>,
+}
+
+impl Flags {
+    /// Where the certificate comes from; `namespace` is that of the Service and the Secret.
+    pub fn source(&self, namespace: &str) -> Source {
+        if let Some(folder) = &self.webhook_cert_dir {
+            return Source::Files(folder.clone());
+        }
+        let service = &self.webhook_service;
+        let mut names = vec![format!("{service}.{namespace}.svc")];
+        names.extend(self.webhook_names.iter().cloned());
+        Source::Secret {
+            namespace: namespace.to_owned(),
+            name: self.webhook_secret.clone(),
+            names,
+            lifetime: Duration::from_secs(self.webhook_cert_lifetime_seconds.into()),
+            overlap: Duration::from_secs(self.webhook_cert_overlap_seconds.into()),
+        }
+    }
+}
+
+/// Answers admission requests until the end, and then those that are under way. An error if it cannot begin: the address is taken, or the
+/// folder with the certificate cannot be read.
+///
+/// To be called when the first lists of the watches are complete: until then the API server finds nobody, and its failure policy decides.
+pub async fn serve<V: View>(
+    flags: &Flags,
+    namespace: &str,
+    client: Client,
+    view: Arc<V>,
+    policy: Policy,
+    metrics: &Registry,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    if !flags.webhook {
+        return Ok(());
+    }
+    let metrics = Arc::new(Metrics::register(metrics).context("the webhook's metrics")?);
+    let address = flags.webhook_listen;
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .with_context(|| format!("--webhook-listen {address}: the address cannot be used"))?;
+    let served = certificates::Served::new();
+    let reviewer = Arc::new(review::Reviewer::new(client.clone(), view, policy, Arc::clone(&metrics)));
+    tracing::info!(%address, "admission requests are answered");
+    let served_too = Arc::clone(&served);
+    // What keeps the certificate goes on while the last requests are answered; it ends with them.
+    let ended = CancellationToken::new();
+    let _end = ended.clone().drop_guard();
+    let keep = async {
+        match flags.source(namespace) {
+            Source::Files(folder) => certificates::watch_files(&folder, served, ended).await,
+            source @ Source::Secret { .. } => {
+                certificates::keep_secret(client, &source, served, metrics, ended).await;
+                Ok(())
+            }
+        }
+    };
+    tokio::select! {
+        done = server::serve(listener, served_too, reviewer, shutdown) => done,
+        Err(error) = keep => Err(error),
+    }
+}

@@ -1,0 +1,370 @@
+//! From an AdmissionReview to its answer: who is asked about, what the rules say, what is logged and counted.
+//!
+//! Three outcomes are kept apart. A *refusal* is a verdict, with every fault in its message, for whoever applied the object. A *failure* is
+//! none: what the rules need could not be read, and the API server is told so by the HTTP status, so that its failure policy decides
+//! (pods pass, resources are refused), where hybridnet answers with a refusal. And what an object's own fields make of it when nothing of
+//! its spec changes is nobody's matter: labels and finalizers of old objects can always be written.
+//!
+//! A pod may be asked about before the watches have told of the Network that it names (one `kubectl apply` of both). A pod that is
+//! about to be refused for a name that is not there is therefore looked up once in the API server; if that has it, the watches are
+//! waited for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use serde_json::Value;
+use tokio::time::Instant;
+use trunkline_api::kube::{Kind, Lenient, Object};
+use trunkline_api::names::GROUP;
+use trunkline_api::resources::{IPInstance, IPInstanceSpec, Network, NetworkSpec, Subnet, SubnetSpec};
+use trunkline_api::validate::{Fault, unsupported_subnet};
+
+use super::View;
+use super::facts::Reader;
+use super::metrics::{Metrics, Outcome};
+use super::rules::pod::{Missing, Mutation, NewPod};
+use super::rules::{Verdict, ipinstance, network, pod, subnet};
+use crate::selection::Policy;
+
+/// What the API server asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Validate,
+    Mutate,
+}
+
+impl Asked {
+    fn path(self) -> &'static str {
+        match self {
+            Asked::Validate => "/validate",
+            Asked::Mutate => "/mutate",
+        }
+    }
+}
+
+/// Why there is no verdict.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReviewError {
+    #[error("the body is no AdmissionReview of admission.k8s.io/v1 with a request: {0}")]
+    Unreadable(String),
+    #[error("what the rules need could not be read from the API server: {0}")]
+    ApiServer(#[from] kube::Error),
+    #[error("the answer could not be written: {0}")]
+    Unwritable(String),
+}
+
+impl ReviewError {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            ReviewError::Unreadable(_) => StatusCode::BAD_REQUEST,
+            ReviewError::ApiServer(_) | ReviewError::Unwritable(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+/// What is answered where nothing failed.
+#[derive(Debug, Default)]
+struct Answer {
+    faults: Vec<Fault>,
+    warnings: Vec<String>,
+    patch: Vec<Value>,
+}
+
+impl From<Verdict> for Answer {
+    fn from(verdict: Verdict) -> Self {
+        Answer { faults: verdict.err().unwrap_or_default(), ..Answer::default() }
+    }
+}
+
+/// Gives the answers.
+pub(super) struct Reviewer<V> {
+    reader: Reader,
+    view: Arc<V>,
+    policy: Policy,
+    metrics: Arc<Metrics>,
+}
+
+impl<V: View> Reviewer<V> {
+    pub(super) fn new(client: Client, view: Arc<V>, policy: Policy, metrics: Arc<Metrics>) -> Self {
+        Reviewer { reader: Reader::new(client), view, policy, metrics }
+    }
+
+    /// The AdmissionReview that answers one.
+    pub(super) async fn review(&self, asked: Asked, body: &[u8]) -> Result<Vec<u8>, ReviewError> {
+        let began = Instant::now();
+        let review: AdmissionReview<DynamicObject> =
+            serde_json::from_slice(body).map_err(|error| ReviewError::Unreadable(error.to_string()))?;
+        let request: AdmissionRequest<DynamicObject> =
+            review.try_into().map_err(|error: kube::core::admission::ConvertAdmissionReviewError| {
+                ReviewError::Unreadable(error.to_string())
+            })?;
+        let answer = self.answer(asked, &request).await;
+        let outcome = match &answer {
+            Ok(answer) if answer.faults.is_empty() => Outcome::Accepted,
+            Ok(_) => Outcome::Refused,
+            Err(_) => Outcome::Failed,
+        };
+        let took = began.elapsed();
+        self.metrics.count(asked.path(), known_kind(&request), outcome, took);
+        log(asked, &request, outcome, took, &answer);
+        let response = respond(&request, answer?)?;
+        serde_json::to_vec(&response.into_review())
+            .map_err(|error| ReviewError::Unwritable(error.to_string()))
+    }
+
+    /// A request had no verdict in time.
+    pub(super) fn timed_out(&self, asked: Asked) {
+        self.metrics.count(asked.path(), "unknown", Outcome::Failed, Duration::ZERO);
+        tracing::warn!(path = asked.path(), "an admission request had no verdict in time");
+    }
+
+    async fn answer(
+        &self,
+        asked: Asked,
+        request: &AdmissionRequest<DynamicObject>,
+    ) -> Result<Answer, ReviewError> {
+        let is_ours = request.kind.group == GROUP;
+        match (asked, request.kind.kind.as_str()) {
+            (Asked::Validate, "Network") if is_ours => self.network(request).await,
+            (Asked::Validate, "Subnet") if is_ours => self.subnet(request).await,
+            (Asked::Validate, "IPInstance") if is_ours => self.ipinstance(request).await,
+            (_, "Pod") if request.kind.group.is_empty() && request.operation == Operation::Create => {
+                self.pod(asked, request).await
+            }
+            // A configuration that asks about more than it should.
+            _ => Ok(Answer::default()),
+        }
+    }
+
+    async fn network(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Answer, ReviewError> {
+        judge::<NetworkSpec, Network>(request, async |change| {
+            Ok(match change {
+                Change::Create(new) => network::create(new, &self.reader.for_network(new).await?),
+                Change::Update(old, new) => network::update(old, new, &self.reader.for_network(new).await?),
+                Change::Delete(old) => network::delete(old, &self.reader.for_network_deletion(old).await?),
+            })
+        })
+        .await
+    }
+
+    async fn subnet(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Answer, ReviewError> {
+        let mut warning = None;
+        let mut answer = judge::<SubnetSpec, Subnet>(request, async |change| {
+            let facts = match &change {
+                Change::Delete(old) => self.reader.for_subnet_deletion(old.name()).await?,
+                _ => self.reader.for_subnet().await?,
+            };
+            if let Change::Create(new) | Change::Update(_, new) = &change {
+                warning = unsupported_subnet(new);
+            }
+            Ok(match change {
+                Change::Create(new) => subnet::create(new, &facts),
+                Change::Update(old, new) => subnet::update(old, new, &facts),
+                Change::Delete(old) => subnet::delete(old, &facts),
+            })
+        })
+        .await?;
+        answer.warnings.extend(warning);
+        Ok(answer)
+    }
+
+    async fn ipinstance(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Answer, ReviewError> {
+        judge::<IPInstanceSpec, IPInstance>(request, async |change| {
+            Ok(match change {
+                Change::Create(new) => ipinstance::create(new, &self.reader.for_ipinstance(new).await?),
+                Change::Update(old, new) => {
+                    ipinstance::update(old, new, &self.reader.for_ipinstance(new).await?)
+                }
+                Change::Delete(_) => Ok(()),
+            })
+        })
+        .await
+    }
+
+    async fn pod(
+        &self,
+        asked: Asked,
+        request: &AdmissionRequest<DynamicObject>,
+    ) -> Result<Answer, ReviewError> {
+        let Some(object) = &request.object else { return Ok(Answer::default()) };
+        let object = value(object)?;
+        let object: Pod =
+            serde_json::from_value(object).map_err(|error| ReviewError::Unreadable(error.to_string()))?;
+        let new = NewPod::of(object, request.namespace.as_deref().unwrap_or_default());
+        self.await_names(&new).await?;
+        let judged = self.view.look(|cluster| match asked {
+            Asked::Validate => pod::validate(&new, cluster, &self.policy).map(|()| Mutation::default()),
+            Asked::Mutate => pod::mutate(&new, cluster, &self.policy),
+        });
+        Ok(match judged {
+            Ok(Mutation { patch, warnings }) => Answer { patch, warnings, ..Answer::default() },
+            Err(faults) => Answer { faults, ..Answer::default() },
+        })
+    }
+}
+
+impl<V: View> Reviewer<V> {
+    /// Waits for the watches to tell of what a pod names and the API server has.
+    async fn await_names(&self, pod: &NewPod) -> Result<(), ReviewError> {
+        let mut changes = self.view.changes();
+        let mut known_there = None;
+        loop {
+            changes.mark_unchanged();
+            let Some(missing) = self.view.look(|cluster| pod::missing(pod, cluster)) else { return Ok(()) };
+            if known_there.as_ref() != Some(&missing) {
+                let is_there = match &missing {
+                    Missing::Network(name) => self.reader.has_network(name).await?,
+                    Missing::Subnet(name) => self.reader.has_subnet(name).await?,
+                    Missing::Namespace => true,
+                };
+                if !is_there {
+                    return Ok(());
+                }
+                known_there = Some(missing);
+            }
+            // The end of the watches is the end of the program; the server's deadline is the end of the request.
+            if changes.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What happens to an object.
+enum Change<'a, T> {
+    Create(&'a T),
+    Update(&'a T, &'a T),
+    Delete(&'a T),
+}
+
+/// Reads the request's objects and asks the rule.
+async fn judge<S, T>(
+    request: &AdmissionRequest<DynamicObject>,
+    rule: impl AsyncFnOnce(Change<'_, T>) -> Result<Verdict, kube::Error>,
+) -> Result<Answer, ReviewError>
+where
+    S: Kind,
+    T: From<Object<S>>,
+{
+    let before = request.old_object.as_ref().map(value).transpose()?;
+    let after = request.object.as_ref().map(value).transpose()?;
+    let spec = |value: &Option<Value>| value.as_ref().and_then(|value| value.get("spec").cloned());
+    if request.operation == Operation::Update && spec(&before) == spec(&after) {
+        return Ok(Answer::default());
+    }
+    // What was there before need not be readable: whatever comes in its place, or goes, is judged without it.
+    let is_delete = request.operation == Operation::Delete;
+    let before = before.map(read::<S>).transpose()?.and_then(|before| match before.0 {
+        Ok(object) => Some(T::from(object)),
+        // To be used it must have been readable once; what uses it is found by its name.
+        Err(unreadable) if is_delete => {
+            let spec = S::missing()?;
+            Some(T::from(Object { metadata: unreadable.metadata, spec, status: None, ignored: Vec::new() }))
+        }
+        Err(_) => None,
+    });
+    let mut warnings = Vec::new();
+    let after = match after {
+        None => None,
+        Some(value) => {
+            let read = read::<S>(value)?;
+            match read.0 {
+                Ok(object) => {
+                    warnings.extend(object.ignored.iter().map(ToString::to_string));
+                    Some(T::from(object))
+                }
+                Err(unreadable) => return Ok(Err(vec![unreadable.fault]).into()),
+            }
+        }
+    };
+    let verdict = match (&request.operation, &before, &after) {
+        (Operation::Create, _, Some(new)) | (Operation::Update, None, Some(new)) => {
+            rule(Change::Create(new)).await?
+        }
+        (Operation::Update, Some(old), Some(new)) => rule(Change::Update(old, new)).await?,
+        (Operation::Delete, Some(old), _) => rule(Change::Delete(old)).await?,
+        _ => Ok(()),
+    };
+    Ok(Answer { warnings, ..verdict.into() })
+}
+
+fn read<S: Kind>(value: Value) -> Result<Lenient<S>, ReviewError> {
+    serde_json::from_value(value).map_err(|error| ReviewError::Unreadable(error.to_string()))
+}
+
+fn value(object: &DynamicObject) -> Result<Value, ReviewError> {
+    serde_json::to_value(object).map_err(|error| ReviewError::Unreadable(error.to_string()))
+}
+
+fn respond(
+    request: &AdmissionRequest<DynamicObject>,
+    answer: Answer,
+) -> Result<AdmissionResponse, ReviewError> {
+    let mut response = AdmissionResponse::from(request);
+    if !answer.faults.is_empty() {
+        response = response.deny(texts(&answer.faults));
+        response.result.code = 403;
+        response.result.reason = "Forbidden".to_owned();
+    } else if !answer.patch.is_empty() {
+        let patch = serde_json::from_value(Value::Array(answer.patch));
+        let patch = patch.map_err(|error| ReviewError::Unwritable(error.to_string()))?;
+        response = response.with_patch(patch).map_err(|error| ReviewError::Unwritable(error.to_string()))?;
+    }
+    if !answer.warnings.is_empty() {
+        response.warnings = Some(answer.warnings);
+    }
+    Ok(response)
+}
+
+fn texts(faults: &[Fault]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// A label's value must not be whatever a request says.
+fn known_kind(request: &AdmissionRequest<DynamicObject>) -> &'static str {
+    ["Network", "Subnet", "IPInstance", "Pod"]
+        .into_iter()
+        .find(|kind| *kind == request.kind.kind)
+        .unwrap_or("unknown")
+}
+
+fn log(
+    asked: Asked,
+    request: &AdmissionRequest<DynamicObject>,
+    outcome: Outcome,
+    took: Duration,
+    answer: &Result<Answer, ReviewError>,
+) {
+    let why = match answer {
+        Ok(answer) => texts(&answer.faults),
+        Err(error) => error.to_string(),
+    };
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                path = asked.path(),
+                operation = ?request.operation,
+                kind = request.kind.kind,
+                namespace = request.namespace,
+                name = request.name,
+                user = request.user_info.username,
+                request = request.uid,
+                verdict = outcome.text(),
+                milliseconds = took.as_secs_f64() * 1e3,
+                why,
+                "admission"
+            )
+        };
+    }
+    match outcome {
+        // Every pod of the cluster is one.
+        Outcome::Accepted if request.kind.kind == "Pod" => line!(debug),
+        Outcome::Accepted | Outcome::Refused => line!(info),
+        Outcome::Failed => line!(warn),
+    }
+}

@@ -1,0 +1,687 @@
+//! A pod comes: what is stamped on it, and whether its wishes can be met.
+//!
+//! ```text
+//! annotations, labels ─► selection::select ─► network, subnets, type, family ─┬─ mutate: stamped on the pod, and a nodeSelector
+//! namespace, kept IPInstances ─►                                              └─ validate: there, fitting, and with addresses left
+//! ```
+//!
+//! The stamps make the choice visible and final: a namespace that changes afterwards does not change pods that are there. The
+//! nodeSelector brings the pod to a node of its network, and by the quota label (Underlay) to one whose network has an address left; a pod that
+//! gets a kept address back needs no address to be left.
+//!
+//! **What is read here may be behind**: the cluster's rows are those of the watches, and a Network's `available` is written by the
+//! controller about once a second. A pod that passes for an address that has just gone waits for one like any other (the controller alone gives
+//! addresses, and never one twice); one that is refused for an address that has just become free is made again by its owner. That a
+//! name or a namespace is not known *yet* is told apart ([`missing`]), because a user would take it for his mistake.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, Toleration};
+use serde_json::{Value, json};
+use trunkline_api::names::{
+    ATTACHED, QUOTA_NONEMPTY, annotation,
+    label::{self, BGP_NETWORK_ATTACHMENT, OVERLAY_NETWORK_ATTACHMENT, UNDERLAY_NETWORK_ATTACHMENT},
+};
+use trunkline_api::pod::{IpFamily, Pools, Wishes, annotation_field};
+use trunkline_api::resources::{Network, NetworkType};
+use trunkline_api::validate::Fault;
+
+use super::{Verdict, verdict};
+use crate::cluster::{Cluster, Key};
+use crate::selection::{Policy, Selection, select};
+
+/// The taint of a node that no network selects.
+const NETWORK_UNAVAILABLE: &str = "node.kubernetes.io/network-unavailable";
+
+/// What the rules look at of a pod.
+#[derive(Clone, Debug, Default)]
+pub struct NewPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name; empty where the API server will make one.
+    pub name: String,
+    /// Its annotations, if the field is there.
+    pub annotations: Option<BTreeMap<String, String>>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Kind of the object that made it.
+    pub owner_kind: Option<String>,
+    /// It uses the node's network.
+    pub host_network: bool,
+    /// Its node selector, if the field is there.
+    pub node_selector: Option<BTreeMap<String, String>>,
+    /// Its tolerations, if the field is there.
+    pub tolerations: Option<Vec<Toleration>>,
+}
+
+impl NewPod {
+    /// What matters of a pod that is about to be created in a namespace.
+    pub fn of(pod: Pod, namespace: &str) -> NewPod {
+        let spec = pod.spec.unwrap_or_default();
+        let owners = pod.metadata.owner_references.unwrap_or_default();
+        NewPod {
+            namespace: namespace.to_owned(),
+            name: pod.metadata.name.unwrap_or_default(),
+            annotations: pod.metadata.annotations,
+            labels: pod.metadata.labels.unwrap_or_default(),
+            owner_kind: owners
+                .into_iter()
+                .find(|owner| owner.controller == Some(true))
+                .map(|owner| owner.kind),
+            host_network: spec.host_network.unwrap_or(false),
+            node_selector: spec.node_selector,
+            tolerations: spec.tolerations,
+        }
+    }
+
+    fn key(&self) -> Key {
+        Key::new(self.namespace.as_str(), self.name.as_str())
+    }
+
+    fn annotations(&self) -> &BTreeMap<String, String> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        self.annotations.as_ref().unwrap_or(&NONE)
+    }
+
+    fn wishes(&self) -> Result<Wishes, Vec<Fault>> {
+        Wishes::read("Pod", &self.name, self.annotations(), &self.labels)
+    }
+
+    fn fault(&self, annotation: &str, message: String) -> Fault {
+        Fault { kind: "Pod", name: self.name.clone(), field: annotation_field(annotation), message }
+    }
+
+    fn select(&self, cluster: &Cluster, stateful: bool, policy: &Policy) -> Result<Selection, Vec<Fault>> {
+        select(cluster, &self.key(), self.annotations(), &self.labels, stateful, policy)
+    }
+}
+
+/// What is to be changed of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mutation {
+    /// A JSON patch (RFC 6902).
+    pub patch: Vec<Value>,
+    /// What whoever creates the pod should know.
+    pub warnings: Vec<String>,
+}
+
+/// The stamps of a pod; a host network pod gets a toleration for nodes without a network, and nothing else.
+pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutation, Vec<Fault>> {
+    let mut mutation = Mutation::default();
+    if pod.host_network {
+        mutation.patch.extend(tolerate(pod.tolerations.as_deref()));
+        return Ok(mutation);
+    }
+    let stateful = pod.owner_kind.as_deref().is_some_and(|kind| policy.is_stateful_kind(kind));
+    let selection = pod.select(cluster, stateful, policy)?;
+    let mut stamps = BTreeMap::from([
+        (annotation::NETWORK_TYPE.to_owned(), format!("{:?}", selection.network_type)),
+        (annotation::IP_FAMILY.to_owned(), selection.family.to_string()),
+        (annotation::HANDLED_BY_WEBHOOK.to_owned(), "true".to_owned()),
+    ]);
+    if let Some(network) = &selection.network {
+        stamps.insert(annotation::SPECIFIED_NETWORK.to_owned(), network.clone());
+    }
+    if !selection.subnets.is_empty() {
+        stamps.insert(annotation::SPECIFIED_SUBNET.to_owned(), selection.subnets.join("/"));
+    }
+    merge("/metadata/annotations", pod.annotations.as_ref(), &stamps, &mut mutation.patch);
+
+    let selector = node_selector(cluster, &selection);
+    for (key, value) in &selector {
+        let own = pod.node_selector.as_ref().and_then(|own| own.get(key)).filter(|own| *own != value);
+        if let Some(own) = own {
+            mutation.warnings.push(format!(
+                "Pod {}: spec.nodeSelector[{key}]: {own} is replaced by {value}, which the nodes of its network have",
+                pod.name
+            ));
+        }
+    }
+    merge("/spec/nodeSelector", pod.node_selector.as_ref(), &selector, &mut mutation.patch);
+    Ok(mutation)
+}
+
+/// Whether a pod's wishes can be met.
+pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Verdict {
+    if pod.host_network {
+        return Ok(());
+    }
+    // Not by what is kept for it: that its own wishes contradict this is what is to be found.
+    let selection = pod.select(cluster, false, policy)?;
+    let mut found = Vec::new();
+    let held = cluster.instances_of_pod(&pod.key());
+    let held: Vec<_> = held.into_iter().map(|(_, row)| row).filter(|row| !row.deleting).collect();
+    if !pod.wishes()?.is_empty() {
+        for row in &held {
+            let named =
+                |names: &[String], name: &str| names.is_empty() || names.iter().any(|other| other == name);
+            let (field, has, wants) =
+                if selection.network.as_deref().is_some_and(|network| *network != *row.network) {
+                    (
+                        annotation::SPECIFIED_NETWORK,
+                        ("Network", &row.network),
+                        selection.network.iter().cloned().collect(),
+                    )
+                } else if !named(&selection.subnets, &row.subnet) {
+                    (annotation::SPECIFIED_SUBNET, ("Subnet", &row.subnet), selection.subnets.join("/"))
+                } else {
+                    continue;
+                };
+            let message = format!(
+                "{wants}: the pod has {} of {} {} already: write that, or delete its IPInstance first",
+                row.address, has.0, has.1
+            );
+            found.push(pod.fault(field, message));
+        }
+    }
+    match Pools::read(&pod.name, pod.annotations()) {
+        Err(mut faults) => found.append(&mut faults),
+        Ok(pools) => found.extend(pool_faults(pod, &pools, &selection)),
+    }
+    if held.is_empty() {
+        found.extend(capacity(pod, cluster, &selection));
+    }
+    verdict(found)
+}
+
+/// What a verdict on a pod depends on and is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// A Network by its name.
+    Network(String),
+    /// A Subnet by its name.
+    Subnet(String),
+    /// The pod's namespace, which is there for sure: the pod is created in it.
+    Namespace,
+}
+
+/// The first thing by whose name something is asked for and which the watches have not told of.
+pub fn missing(pod: &NewPod, cluster: &Cluster) -> Option<Missing> {
+    if pod.host_network {
+        return None;
+    }
+    let mut wishes = pod.wishes().ok()?;
+    if wishes.is_empty() {
+        let Some(said) = cluster.namespace(&pod.namespace) else { return Some(Missing::Namespace) };
+        wishes = Wishes::read("Namespace", &pod.namespace, &said.annotations, &said.labels).ok()?;
+    }
+    let subnets = wishes.subnets.into_iter().find(|name| cluster.subnet(name).is_none());
+    let network = || wishes.network.filter(|name| cluster.network(name).is_none()).map(Missing::Network);
+    subnets.map(Missing::Subnet).or_else(network)
+}
+
+/// Labels of the nodes that can have the pod.
+fn node_selector(cluster: &Cluster, selection: &Selection) -> BTreeMap<String, String> {
+    let attached = |label: &str| BTreeMap::from([(label.to_owned(), ATTACHED.to_owned())]);
+    match selection.network_type {
+        NetworkType::Overlay => attached(OVERLAY_NETWORK_ATTACHMENT),
+        NetworkType::GlobalBGP => attached(BGP_NETWORK_ATTACHMENT),
+        NetworkType::Underlay => {
+            let named = selection.network.as_deref().and_then(|name| cluster.network(name));
+            let mut selector = match named {
+                Some(network) => network.spec.node_selector.clone(),
+                None => attached(UNDERLAY_NETWORK_ATTACHMENT),
+            };
+            if !selection.retained {
+                let quota = match selection.family {
+                    IpFamily::V4 => label::IPV4_ADDRESS_QUOTA,
+                    IpFamily::V6 => label::IPV6_ADDRESS_QUOTA,
+                    IpFamily::DualStack => label::DUAL_STACK_ADDRESS_QUOTA,
+                };
+                selector.insert(quota.to_owned(), QUOTA_NONEMPTY.to_owned());
+            }
+            selector
+        }
+    }
+}
+
+fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault> {
+    if pools.addresses.is_empty() {
+        return Vec::new();
+    }
+    if selection.network.is_none() {
+        let message = format!(
+            "addresses need to be said of which network: write {} or {} too",
+            annotation::SPECIFIED_NETWORK,
+            annotation::SPECIFIED_SUBNET
+        );
+        return vec![pod.fault(annotation::IP_POOL, message)];
+    }
+    let family = selection.family;
+    let fits = |entry: &[std::net::IpAddr]| {
+        entry.iter().any(|address| address.is_ipv4()) == family.has_v4()
+            && entry.iter().any(|address| address.is_ipv6()) == family.has_v6()
+    };
+    let unfit = pools.addresses.iter().enumerate().filter(|(_, entry)| !fits(entry));
+    unfit
+        .map(|(index, entry)| Fault {
+            field: format!("{}[{index}]", annotation_field(annotation::IP_POOL)),
+            ..pod.fault(
+                annotation::IP_POOL,
+                format!(
+                    "{entry:?} is not what a pod of family {family} has: write one address of each family, or another {}",
+                    annotation::IP_FAMILY
+                ),
+            )
+        })
+        .collect()
+}
+
+/// Underlay pods are brought to nodes that have an address left by labels; networks that take every node have no such labels.
+fn capacity(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Option<Fault> {
+    let wanted = selection.network_type;
+    if wanted == NetworkType::Underlay {
+        return None;
+    }
+    let named = selection.network.as_deref().and_then(|name| cluster.network(name));
+    let Some(network) = named.or_else(|| cluster.network_of_type(wanted)) else {
+        let message = format!("there is no Network of type {wanted:?}: make one, or write another type");
+        return Some(pod.fault(annotation::NETWORK_TYPE, message));
+    };
+    (available(network, selection.family) <= 0).then(|| {
+        let message = format!(
+            "Network {} has no {} address left: add a Subnet, or delete pods of it",
+            network.name(),
+            selection.family
+        );
+        pod.fault(annotation::IP_FAMILY, message)
+    })
+}
+
+/// How many pods of a family the network has addresses for, as its status says.
+fn available(network: &Arc<Network>, family: IpFamily) -> i64 {
+    let Some(status) = &network.status else { return 0 };
+    let count = match family {
+        IpFamily::V4 => &status.statistics,
+        IpFamily::V6 => &status.ipv6_statistics,
+        IpFamily::DualStack => &status.dual_stack_statistics,
+    };
+    count.as_ref().map_or(0, |count| count.available)
+}
+
+/// Adds what is missing or different to a map of the pod.
+fn merge(
+    path: &str,
+    own: Option<&BTreeMap<String, String>>,
+    wanted: &BTreeMap<String, String>,
+    patch: &mut Vec<Value>,
+) {
+    match own {
+        None if wanted.is_empty() => {}
+        None => patch.push(json!({"op": "add", "path": path, "value": wanted})),
+        Some(own) => {
+            let different = wanted.iter().filter(|(key, value)| own.get(*key) != Some(value));
+            patch.extend(different.map(|(key, value)| {
+                // RFC 6901 §3.
+                let key = key.replace('~', "~0").replace('/', "~1");
+                json!({"op": "add", "path": format!("{path}/{key}"), "value": value})
+            }));
+        }
+    }
+}
+
+fn tolerate(own: Option<&[Toleration]>) -> Option<Value> {
+    let wanted = Toleration {
+        key: Some(NETWORK_UNAVAILABLE.to_owned()),
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoSchedule".to_owned()),
+        ..Toleration::default()
+    };
+    match own {
+        None => Some(json!({"op": "add", "path": "/spec/tolerations", "value": [wanted]})),
+        Some(own) if own.contains(&wanted) => None,
+        Some(_) => Some(json!({"op": "add", "path": "/spec/tolerations/-", "value": wanted})),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_api::names::annotation as a;
+
+    use super::super::tests::{expect, instance, network, subnet};
+    use super::*;
+    use crate::cluster::{InstanceRow, Said};
+
+    fn policy() -> Policy {
+        Policy {
+            family: IpFamily::V4,
+            network_type: NetworkType::Underlay,
+            retain: true,
+            stateful_kinds: vec!["StatefulSet".to_owned()],
+        }
+    }
+
+    fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// rack1 (VLAN, subnets v4 and v6), bgp, overlay (IPv4 left, no IPv6), no GlobalBGP; namespace `plain` says nothing, `told` names rack1.
+    fn cluster() -> Cluster {
+        let mut cluster = Cluster::default();
+        let mut overlay = network("overlay", json!({"type": "Overlay", "netID": 4}));
+        overlay.status = Some(
+            serde_json::from_value(json!({"statistics": {"total": 9, "used": 1, "available": 8}})).unwrap(),
+        );
+        let networks = [
+            network("rack1", json!({"nodeSelector": {"network": "rack1"}, "netID": 10})),
+            network("bgp", json!({"nodeSelector": {"network": "rack2"}, "netID": 65001, "mode": "BGP"})),
+            overlay,
+        ];
+        for network in networks {
+            cluster.networks.set(network.name().into(), Arc::new(network));
+        }
+        for (name, of, version, cidr) in [
+            ("v4", "rack1", "4", "10.1.0.0/24"),
+            ("v6", "rack1", "6", "2001:db8:1::/112"),
+            ("bgp4", "bgp", "4", "10.2.0.0/24"),
+        ] {
+            let subnet = subnet(name, json!({"network": of, "range": {"version": version, "cidr": cidr}}));
+            cluster.set_subnet(&name.into(), Arc::new(subnet));
+        }
+        for (name, annotations) in
+            [("plain", texts(&[])), ("told", texts(&[(a::SPECIFIED_NETWORK, "rack1")]))]
+        {
+            cluster.namespaces.set(name.into(), Said { annotations, ..Said::default() });
+        }
+        cluster
+    }
+
+    fn give(cluster: &mut Cluster, ip: &str, network: &str, subnet: &str, pod: &str) {
+        let mut given = instance(ip, network, subnet, pod, "");
+        given.metadata.namespace = Some("plain".to_owned());
+        let row = InstanceRow::of(&given.clone().into(), &mut cluster.interner).unwrap();
+        assert!(cluster.set_instance(&Key::new("plain", given.metadata.name.as_str()), row).is_ok());
+    }
+
+    fn pod(annotations: &[(&str, &str)]) -> NewPod {
+        let annotations = (!annotations.is_empty()).then(|| texts(annotations));
+        NewPod { namespace: "plain".to_owned(), name: "web-0".to_owned(), annotations, ..NewPod::default() }
+    }
+
+    fn stateful(annotations: &[(&str, &str)]) -> NewPod {
+        NewPod { owner_kind: Some("StatefulSet".to_owned()), ..pod(annotations) }
+    }
+
+    /// The pod's annotations and node selector once it is patched, by a reading of RFC 6902 of its own.
+    fn stamped(pod: &NewPod, cluster: &Cluster) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+        let mut object = json!({"metadata": {}, "spec": {}});
+        let mut put =
+            |path: &str, value: Value| {
+                object.pointer_mut(path).unwrap().as_object_mut().unwrap().insert(
+                    if path == "/metadata" { "annotations" } else { "nodeSelector" }.to_owned(),
+                    value,
+                )
+            };
+        if let Some(annotations) = &pod.annotations {
+            put("/metadata", json!(annotations));
+        }
+        if let Some(selector) = &pod.node_selector {
+            put("/spec", json!(selector));
+        }
+        for operation in mutate(pod, cluster, &policy()).unwrap().patch {
+            assert_eq!(operation["op"], "add");
+            let (parent, key) = operation["path"].as_str().unwrap().rsplit_once('/').unwrap();
+            let key = key.replace("~1", "/").replace("~0", "~");
+            object
+                .pointer_mut(parent)
+                .unwrap()
+                .as_object_mut()
+                .unwrap()
+                .insert(key, operation["value"].clone());
+        }
+        let read = |value: &Value| serde_json::from_value(value.clone()).unwrap_or_default();
+        (read(&object["metadata"]["annotations"]), read(&object["spec"]["nodeSelector"]))
+    }
+
+    #[test]
+    fn stamps() {
+        let mut cluster = cluster();
+        give(&mut cluster, "10.2.0.7/24", "bgp", "bgp4", "kept-0");
+        let kept = |pod: NewPod| NewPod { name: "kept-0".to_owned(), ..pod };
+        let told = |pod: NewPod| NewPod { namespace: "told".to_owned(), ..pod };
+        let quota = (label::IPV4_ADDRESS_QUOTA, QUOTA_NONEMPTY);
+        let underlay = (UNDERLAY_NETWORK_ATTACHMENT, "true");
+        for (case, pod, annotations, selector) in [
+            (
+                "nothing said",
+                pod(&[]),
+                vec![(a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
+                vec![underlay, quota],
+            ),
+            (
+                "a network",
+                pod(&[(a::SPECIFIED_NETWORK, "rack1")]),
+                vec![(a::SPECIFIED_NETWORK, "rack1"), (a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
+                vec![("network", "rack1"), quota],
+            ),
+            (
+                "subnets",
+                pod(&[(a::SPECIFIED_SUBNET, "v4/v6"), (a::IP_FAMILY, "DualStack")]),
+                vec![
+                    (a::SPECIFIED_NETWORK, "rack1"),
+                    (a::SPECIFIED_SUBNET, "v4/v6"),
+                    (a::NETWORK_TYPE, "Underlay"),
+                    (a::IP_FAMILY, "DualStack"),
+                ],
+                vec![("network", "rack1"), (label::DUAL_STACK_ADDRESS_QUOTA, QUOTA_NONEMPTY)],
+            ),
+            (
+                "IPv6",
+                pod(&[(a::IP_FAMILY, "ipv6only")]),
+                vec![(a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv6")],
+                vec![underlay, (label::IPV6_ADDRESS_QUOTA, QUOTA_NONEMPTY)],
+            ),
+            (
+                "overlay",
+                pod(&[(a::NETWORK_TYPE, "overlay")]),
+                vec![(a::NETWORK_TYPE, "Overlay"), (a::IP_FAMILY, "IPv4")],
+                vec![(OVERLAY_NETWORK_ATTACHMENT, "true")],
+            ),
+            (
+                "global",
+                pod(&[(a::NETWORK_TYPE, "GlobalBGP")]),
+                vec![(a::NETWORK_TYPE, "GlobalBGP"), (a::IP_FAMILY, "IPv4")],
+                vec![(BGP_NETWORK_ATTACHMENT, "true")],
+            ),
+            (
+                "the namespace's",
+                told(pod(&[])),
+                vec![(a::SPECIFIED_NETWORK, "rack1"), (a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
+                vec![("network", "rack1"), quota],
+            ),
+            (
+                "the pod before the namespace",
+                told(pod(&[(a::SPECIFIED_NETWORK, "bgp")])),
+                vec![(a::SPECIFIED_NETWORK, "bgp"), (a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
+                vec![("network", "rack2"), quota],
+            ),
+            (
+                "the kept address before the pod, and no quota",
+                kept(stateful(&[(a::SPECIFIED_NETWORK, "rack1")])),
+                vec![(a::SPECIFIED_NETWORK, "bgp"), (a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
+                vec![("network", "rack2")],
+            ),
+            (
+                "ip-retain false",
+                kept(stateful(&[(a::SPECIFIED_NETWORK, "rack1"), (a::IP_RETAIN, "false")])),
+                vec![
+                    (a::SPECIFIED_NETWORK, "rack1"),
+                    (a::NETWORK_TYPE, "Underlay"),
+                    (a::IP_FAMILY, "IPv4"),
+                    (a::IP_RETAIN, "false"),
+                ],
+                vec![("network", "rack1"), quota],
+            ),
+            (
+                "no stateful pod",
+                kept(pod(&[])),
+                vec![(a::NETWORK_TYPE, "Underlay"), (a::IP_FAMILY, "IPv4")],
+                vec![underlay, quota],
+            ),
+        ] {
+            let mut annotations = texts(&annotations);
+            annotations.insert(a::HANDLED_BY_WEBHOOK.to_owned(), "true".to_owned());
+            let (got, selected) = stamped(&pod, &cluster);
+            assert_eq!(got, annotations, "{case}");
+            assert_eq!(selected, texts(&selector), "{case}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_has_of_its_own_stays() {
+        let cluster = cluster();
+        let mut own = pod(&[("note", "mine"), (a::SPECIFIED_NETWORK, "rack1")]);
+        own.node_selector = Some(texts(&[("disk", "ssd"), ("network", "rack9")]));
+        let (annotations, selector) = stamped(&own, &cluster);
+        assert_eq!(annotations["note"], "mine");
+        assert_eq!(selector["disk"], "ssd");
+        assert_eq!(selector["network"], "rack1");
+        let warnings = mutate(&own, &cluster, &policy()).unwrap().warnings;
+        assert!(warnings[0].contains("nodeSelector[network]: rack9 is replaced by rack1"), "{warnings:?}");
+
+        // Once more over its own answer: nothing is left to do.
+        own.annotations = Some(annotations);
+        own.node_selector = Some(selector);
+        assert_eq!(mutate(&own, &cluster, &policy()).unwrap(), Mutation::default());
+    }
+
+    #[test]
+    fn host_network_pods_are_only_made_to_tolerate() {
+        let cluster = cluster();
+        let host = NewPod { host_network: true, ..pod(&[(a::SPECIFIED_NETWORK, "nowhere")]) };
+        let patch = mutate(&host, &cluster, &policy()).unwrap().patch;
+        let wanted = json!({"key": NETWORK_UNAVAILABLE, "operator": "Exists", "effect": "NoSchedule"});
+        assert_eq!(patch, [json!({"op": "add", "path": "/spec/tolerations", "value": [wanted]})]);
+        let other: Toleration = serde_json::from_value(json!({"operator": "Exists", "key": "x"})).unwrap();
+        let patch = mutate(&NewPod { tolerations: Some(vec![other]), ..host.clone() }, &cluster, &policy())
+            .unwrap()
+            .patch;
+        assert_eq!(patch, [json!({"op": "add", "path": "/spec/tolerations/-", "value": wanted})]);
+        let same =
+            NewPod { tolerations: Some(vec![serde_json::from_value(wanted).unwrap()]), ..host.clone() };
+        assert_eq!(mutate(&same, &cluster, &policy()).unwrap(), Mutation::default());
+        expect("host network", validate(&host, &cluster, &policy()), "");
+    }
+
+    #[test]
+    fn wishes() {
+        let mut cluster = cluster();
+        give(&mut cluster, "10.1.0.7/24", "rack1", "v4", "kept-0");
+        let rack1 = (a::SPECIFIED_NETWORK, "rack1");
+        for (case, annotations, refusal) in [
+            ("nothing", &[][..], ""),
+            ("a network", &[rack1], ""),
+            ("no such network", &[(a::SPECIFIED_NETWORK, "rack9")], "there is no Network rack9"),
+            ("its type", &[rack1, (a::NETWORK_TYPE, "Underlay")], ""),
+            (
+                "another type",
+                &[rack1, (a::NETWORK_TYPE, "Overlay")],
+                "is of type Underlay, and Overlay is asked for",
+            ),
+            ("a subnet", &[(a::SPECIFIED_SUBNET, "v4")], ""),
+            ("two subnets", &[(a::SPECIFIED_SUBNET, "v4/v6"), (a::IP_FAMILY, "DualStack")], ""),
+            ("v6 before v4", &[(a::SPECIFIED_SUBNET, "v6/v4")], "write `v4-subnet/v6-subnet`"),
+            (
+                "three subnets",
+                &[(a::SPECIFIED_SUBNET, "v4/v6/bgp4")],
+                "specified-subnet]: `v4/v6/bgp4` is not",
+            ),
+            ("no such subnet", &[(a::SPECIFIED_SUBNET, "v9")], "there is no Subnet v9"),
+            ("subnets of two networks", &[(a::SPECIFIED_SUBNET, "bgp4/v6")], "name subnets of one network"),
+            (
+                "another network's subnet",
+                &[rack1, (a::SPECIFIED_SUBNET, "bgp4")],
+                "belongs to Network bgp and not to rack1",
+            ),
+            ("pool", &[rack1, (a::IP_POOL, "10.1.0.8,10.1.0.9")], ""),
+            (
+                "pool of pairs",
+                &[rack1, (a::IP_FAMILY, "DualStack"), (a::IP_POOL, "10.1.0.8/2001:db8:1::8")],
+                "",
+            ),
+            ("pool without network", &[(a::IP_POOL, "10.1.0.8")], "of which network"),
+            (
+                "pool with an empty entry",
+                &[rack1, (a::IP_POOL, "10.1.0.8,")],
+                "ip-pool][1]: `` is not an IP address",
+            ),
+            (
+                "pool of a wrong address",
+                &[rack1, (a::IP_POOL, "10.1.0.800")],
+                "ip-pool][0]: `10.1.0.800` is not",
+            ),
+            (
+                "pool of the other family",
+                &[rack1, (a::IP_POOL, "2001:db8:1::8")],
+                "is not what a pod of family IPv4 has",
+            ),
+            (
+                "half a pair",
+                &[rack1, (a::IP_FAMILY, "DualStack"), (a::IP_POOL, "10.1.0.8")],
+                "of family DualStack has",
+            ),
+            ("MAC pool", &[(a::MAC_POOL, "02:12:34:00:00:01,02:12:34:00:00:02")], ""),
+            ("wrong MAC pool", &[(a::MAC_POOL, "02:12:34:00:00:01,x")], "mac-pool][1]: `x` is not"),
+            ("wrong type", &[(a::NETWORK_TYPE, "Underlie")], "`Underlie` is no type of a Network"),
+            ("wrong family", &[(a::IP_FAMILY, "IPv5")], "`IPv5` is no family"),
+            ("overlay has IPv4", &[(a::NETWORK_TYPE, "Overlay")], ""),
+            (
+                "overlay has no IPv6",
+                &[(a::NETWORK_TYPE, "Overlay"), (a::IP_FAMILY, "IPv6")],
+                "Network overlay has no IPv6 address left",
+            ),
+            (
+                "nor pairs",
+                &[(a::SPECIFIED_NETWORK, "overlay"), (a::IP_FAMILY, "DualStack")],
+                "no DualStack address left",
+            ),
+            ("no GlobalBGP", &[(a::NETWORK_TYPE, "GlobalBGP")], "there is no Network of type GlobalBGP"),
+        ] {
+            expect(case, validate(&pod(annotations), &cluster, &policy()), refusal);
+        }
+        for (case, annotations, refusal) in [
+            ("where it was", &[rack1][..], ""),
+            (
+                "another network",
+                &[(a::SPECIFIED_NETWORK, "bgp")],
+                "bgp: the pod has 10.1.0.7 of Network rack1 already",
+            ),
+            ("its subnet", &[(a::SPECIFIED_SUBNET, "v4/v6")], ""),
+            (
+                "another subnet",
+                &[(a::SPECIFIED_SUBNET, "v6"), (a::IP_FAMILY, "IPv6")],
+                "v6: the pod has 10.1.0.7 of Subnet v4 already",
+            ),
+        ] {
+            let pod = NewPod { name: "kept-0".to_owned(), ..pod(annotations) };
+            expect(case, validate(&pod, &cluster, &policy()), refusal);
+        }
+        // Addresses that are kept are enough, however full the network is.
+        give(&mut cluster, "10.5.0.7/24", "overlay", "o4", "kept-1");
+        let full = network("overlay", json!({"type": "Overlay", "netID": 4}));
+        cluster.networks.set("overlay".into(), Arc::new(full));
+        let kept = NewPod { name: "kept-1".to_owned(), ..pod(&[(a::SPECIFIED_NETWORK, "overlay")]) };
+        expect("kept", validate(&kept, &cluster, &policy()), "");
+        expect(
+            "new",
+            validate(&NewPod { name: "new".to_owned(), ..kept }, &cluster, &policy()),
+            "no IPv4 address left",
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_yet() {
+        let cluster = cluster();
+        for (pod, wanted) in [
+            (pod(&[]), None),
+            (pod(&[(a::SPECIFIED_NETWORK, "rack9")]), Some(Missing::Network("rack9".to_owned()))),
+            (pod(&[(a::SPECIFIED_SUBNET, "v4/v9")]), Some(Missing::Subnet("v9".to_owned()))),
+            (NewPod { namespace: "new".to_owned(), ..pod(&[]) }, Some(Missing::Namespace)),
+            (NewPod { namespace: "new".to_owned(), ..pod(&[(a::SPECIFIED_NETWORK, "rack1")]) }, None),
+            (NewPod { host_network: true, ..pod(&[(a::SPECIFIED_NETWORK, "rack9")]) }, None),
+        ] {
+            assert_eq!(missing(&pod, &cluster), wanted, "{pod:?}");
+        }
+    }
+}

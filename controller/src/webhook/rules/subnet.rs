@@ -1,0 +1,234 @@
+//! A Subnet comes, changes or goes.
+
+use ipnet::IpNet;
+use trunkline_api::resources::Subnet;
+use trunkline_api::validate::{Fault, validate, validate_change};
+
+use super::{Facts, Verdict, introduced, of, some, still_used, verdict};
+
+/// Reads: the Subnet's Network, and every Subnet.
+pub fn create(subnet: &Subnet, facts: &Facts) -> Verdict {
+    verdict(faults(subnet, facts))
+}
+
+/// Reads what [`create`] reads.
+pub fn update(old: &Subnet, new: &Subnet, facts: &Facts) -> Verdict {
+    if old.spec == new.spec {
+        return Ok(());
+    }
+    let mut found = introduced(&faults(old, facts), faults(new, facts));
+    let networks = facts.networks.as_slice();
+    let change =
+        validate_change((networks, std::slice::from_ref(old)), (networks, std::slice::from_ref(new)));
+    found.extend(change.err().unwrap_or_default());
+    verdict(found)
+}
+
+/// Reads: the IPInstances of the Subnet, or some of them.
+pub fn delete(subnet: &Subnet, facts: &Facts) -> Verdict {
+    let used = facts.instances.iter().filter(|instance| instance.spec.subnet == subnet.name());
+    let used: Vec<String> = used.map(super::ipinstance::described).collect();
+    if used.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "addresses of it are given out: delete these pods or their IPInstances first: {}",
+        some(&used)
+    );
+    Err(vec![still_used("Subnet", subnet.name(), message)])
+}
+
+fn faults(subnet: &Subnet, facts: &Facts) -> Vec<Fault> {
+    // Only those that lie over it can contradict it, so that a cluster of many Subnets does not compare each with each.
+    let over = |other: &&Subnet| {
+        let (Ok(one), Ok(other)) = (subnet.spec.range.cidr(), other.spec.range.cidr()) else { return false };
+        overlap(&one, &other)
+    };
+    let others = facts.subnets.iter().filter(|other| other.name() != subnet.name());
+    let mut subnets: Vec<Subnet> = others.filter(over).cloned().collect();
+    subnets.push(subnet.clone());
+    of("Subnet", subnet.name(), validate(&facts.networks, &subnets))
+}
+
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::tests::{expect, instance, network, subnet};
+    use super::*;
+
+    fn cluster() -> Facts {
+        let selector = json!({"network": "rack1"});
+        let peers = json!({"bgpPeers": [{"asn": 65100, "address": "10.0.0.1"}]});
+        Facts {
+            networks: vec![
+                network("vlan", json!({"nodeSelector": selector, "netID": 10})),
+                network("vlan-open", json!({"nodeSelector": {"network": "rack2"}})),
+                network(
+                    "bgp",
+                    json!({"nodeSelector": {"network": "rack3"}, "netID": 65001, "mode": "BGP", "config": peers}),
+                ),
+                network("overlay", json!({"type": "Overlay", "netID": 4})),
+                network("global", json!({"type": "GlobalBGP"})),
+            ],
+            subnets: vec![subnet(
+                "there",
+                json!({"network": "bgp", "range": {"version": "4", "cidr": "10.1.0.0/24", "start": "10.1.0.1", "end": "10.1.0.99"}}),
+            )],
+            ..Facts::default()
+        }
+    }
+
+    fn spec(network: &str, range: Value) -> Value {
+        json!({"network": network, "range": range})
+    }
+
+    fn v4(cidr: &str) -> Value {
+        json!({"version": "4", "cidr": cidr})
+    }
+
+    fn vlan(mut extra: Value) -> Value {
+        let mut all = json!({"network": "vlan", "range": {"version": "4", "cidr": "10.2.0.0/24", "gateway": "10.2.0.1"}});
+        for (key, value) in extra.as_object_mut().unwrap() {
+            all[key] = value.take();
+        }
+        all
+    }
+
+    #[test]
+    fn creating() {
+        let facts = cluster();
+        let with = |range: Value| {
+            let mut all = v4("10.3.0.0/24");
+            for (key, value) in range.as_object().unwrap() {
+                all[key] = value.clone();
+            }
+            spec("bgp", all)
+        };
+        for (case, spec, refusal) in [
+            ("BGP", spec("bgp", v4("10.3.0.0/24")), ""),
+            ("no network", spec("nowhere", v4("10.3.0.0/24")), "there is no Network `nowhere`"),
+            ("empty network", spec("", v4("10.3.0.0/24")), "spec.network: missing"),
+            ("VLAN", vlan(json!({})), ""),
+            ("VLAN, its own netID", vlan(json!({"netID": 10})), ""),
+            ("VLAN, another netID", vlan(json!({"netID": 11})), "11 is not the 10 of Network vlan"),
+            ("VLAN, netID of the subnet", vlan(json!({"network": "vlan-open", "netID": 11})), ""),
+            ("VLAN, no netID at all", vlan(json!({"network": "vlan-open"})), "spec.netID: missing"),
+            ("VLAN without gateway", spec("vlan", v4("10.2.0.0/24")), "spec.range.gateway: missing"),
+            (
+                "VLAN with NAT",
+                vlan(json!({"config": {"autoNatOutgoing": true}})),
+                "spec.config.autoNatOutgoing",
+            ),
+            (
+                "BGP with netID",
+                json!({"network": "bgp", "netID": 1, "range": v4("10.3.0.0/24")}),
+                "mode BGP has none",
+            ),
+            ("GlobalBGP", spec("global", v4("10.3.0.0/24")), ""),
+            (
+                "GlobalBGP with netID",
+                json!({"network": "global", "netID": 1, "range": v4("10.3.0.0/24")}),
+                "mode GlobalBGP has none",
+            ),
+            ("VXLAN", spec("overlay", v4("10.3.0.0/24")), ""),
+            (
+                "VXLAN with netID",
+                json!({"network": "overlay", "netID": 1, "range": v4("10.3.0.0/24")}),
+                "mode VXLAN has none",
+            ),
+            ("not canonical", spec("bgp", v4("10.3.0.1/24")), "has host bits: write 10.3.0.0/24"),
+            ("/32", spec("bgp", v4("10.3.0.1/32")), "is a single address"),
+            ("/128", spec("bgp", json!({"version": "6", "cidr": "2001:db8::1/128"})), "is a single address"),
+            ("IPv6", spec("bgp", json!({"version": "6", "cidr": "2001:db8::/112"})), ""),
+            (
+                "start after end",
+                with(json!({"start": "10.3.0.9", "end": "10.3.0.8"})),
+                "10.3.0.9 is after the end 10.3.0.8",
+            ),
+            ("start = end", with(json!({"start": "10.3.0.9", "end": "10.3.0.9"})), ""),
+            ("start outside", with(json!({"start": "10.4.0.9"})), "spec.range.start: 10.4.0.9 is not in"),
+            ("end outside", with(json!({"end": "10.4.0.9"})), "spec.range.end: 10.4.0.9 is not in"),
+            (
+                "gateway outside",
+                with(json!({"gateway": "10.4.0.9"})),
+                "spec.range.gateway: 10.4.0.9 is not in",
+            ),
+            ("reserved outside", with(json!({"reservedIPs": ["10.4.0.9"]})), "spec.range.reservedIPs[0]"),
+            (
+                "excluded outside",
+                with(json!({"excludeIPs": ["10.3.0.8", "10.4.0.9"]})),
+                "spec.range.excludeIPs[1]",
+            ),
+            ("65,536 addresses", spec("bgp", v4("10.16.0.0/16")), ""),
+            ("too many", spec("bgp", v4("10.16.0.0/15")), "more than 65536 addresses"),
+            ("overlaps", spec("bgp", v4("10.1.0.0/25")), "overlaps 10.1.0.0/24 of Subnet there"),
+            (
+                "equal, of another network",
+                spec("global", v4("10.1.0.0/24")),
+                "is that of Subnet there in Network bgp",
+            ),
+            (
+                "equal, disjoint",
+                spec("bgp", json!({"version": "4", "cidr": "10.1.0.0/24", "start": "10.1.0.100"})),
+                "",
+            ),
+            ("equal, not disjoint", spec("bgp", v4("10.1.0.0/24")), "given out by Subnet there too"),
+        ] {
+            expect(case, create(&subnet("new", spec), &facts), refusal);
+        }
+    }
+
+    #[test]
+    fn changing() {
+        let mut facts = cluster();
+        let old = vlan(json!({"netID": 10}));
+        facts.subnets.push(subnet("s", old.clone()));
+        let ranged = |key: &str, value: Value| {
+            let mut spec = old.clone();
+            spec["range"][key] = value;
+            spec
+        };
+        let said = |key: &str, value: Value| vlan(json!({"netID": 10, key: value}));
+        for (case, spec, refusal) in [
+            ("nothing", old.clone(), ""),
+            ("reservedIPs", ranged("reservedIPs", json!(["10.2.0.9"])), ""),
+            ("private", said("config", json!({"private": true})), ""),
+            ("network", said("network", json!("vlan-open")), "spec.network: vlan-open: it was vlan"),
+            ("netID", said("netID", json!(11)), "spec.netID: 11: it was 10"),
+            ("start", ranged("start", json!("10.2.0.5")), "spec.range.start: 10.2.0.5: it was nothing"),
+            ("end", ranged("end", json!("10.2.0.50")), "spec.range.end"),
+            (
+                "gateway",
+                ranged("gateway", json!("10.2.0.2")),
+                "spec.range.gateway: 10.2.0.2: it was 10.2.0.1",
+            ),
+            ("cidr", ranged("cidr", json!("10.2.0.0/25")), "spec.range.cidr"),
+            ("excludeIPs", ranged("excludeIPs", json!(["10.2.0.9"])), "spec.range.excludeIPs"),
+            (
+                "a reserved address outside",
+                ranged("reservedIPs", json!(["10.5.0.9"])),
+                "spec.range.reservedIPs[0]",
+            ),
+        ] {
+            expect(case, update(&subnet("s", old.clone()), &subnet("s", spec), &facts), refusal);
+        }
+    }
+
+    #[test]
+    fn deleting() {
+        let mut facts = cluster();
+        let there = facts.subnets[0].clone();
+        expect("unused", delete(&there, &facts), "");
+        facts.instances = vec![instance("10.1.0.7/24", "bgp", "other", "web-0", "n1")];
+        expect("another's address", delete(&there, &facts), "");
+        facts.instances = vec![instance("10.1.0.7/24", "bgp", "there", "web-0", "n1")];
+        expect("an address", delete(&there, &facts), "10.1.0.7 (pod default/web-0 on node n1)");
+        facts.instances[0].spec.binding.node_name.clear();
+        expect("a reserved address", delete(&there, &facts), "10.1.0.7 (kept for pod default/web-0)");
+    }
+}
