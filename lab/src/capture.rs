@@ -1,11 +1,13 @@
 //! What passes an interface, as tcpdump prints it, from a moment on that is certain.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
+use std::net::IpAddr;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::netns::Namespace;
 use crate::shell::{Seen, cmd, wait_for};
@@ -86,5 +88,44 @@ impl Drop for Capture {
         // It may have ended with its namespace.
         let _ended = self.tcpdump.kill();
         let _reaped = self.tcpdump.wait();
+    }
+}
+
+/// Packets that pass, by who sent them: an address that was translated on the way, or a packet that came twice, is seen.
+pub(crate) struct Senders(pub Capture);
+
+impl Senders {
+    /// Of echo requests, by whichever link they come.
+    pub(crate) fn of_requests(ns: &Namespace) -> Result<Senders> {
+        Ok(Senders(Capture::start(ns, "any", "icmp[icmptype]=icmp-echo or icmp6[icmp6type]=icmp6-echo")?))
+    }
+
+    /// Who sent to an address.
+    pub(crate) fn to(&self, to: IpAddr) -> BTreeSet<IpAddr> {
+        let sender = |line: &String| {
+            let (from, rest) = line.rsplit_once(" > ")?;
+            let (destination, _) = rest.split_once(": ")?;
+            (destination == to.to_string()).then(|| from.rsplit(' ').next()?.parse().ok())?
+        };
+        self.0.seen().iter().filter_map(sender).collect()
+    }
+
+    /// Waits until these have sent to an address: what was answered is told by the capture a little later.
+    pub(crate) fn wait(&self, to: IpAddr, from: &BTreeSet<IpAddr>, deadline: Duration) -> Result<()> {
+        wait_for(&format!("requests to {to}"), deadline, || {
+            let seen = self.to(to);
+            let missing: Vec<&IpAddr> = from.difference(&seen).collect();
+            Ok(Seen::when(missing.is_empty(), || format!("none from {missing:?}, but from {seen:?}")))
+        })
+    }
+
+    /// Waits until this one has sent to an address, and fails if anybody else has.
+    pub(crate) fn only(&self, to: IpAddr, from: IpAddr, deadline: Duration) -> Result<()> {
+        wait_for(&format!("a request to {to}"), deadline, || {
+            Ok(Seen::when(!self.to(to).is_empty(), || format!("{:?}", self.0.seen())))
+        })?;
+        let seen = self.to(to);
+        ensure!(seen == BTreeSet::from([from]), "{to} was sent to from {seen:?} instead of {from}");
+        Ok(())
     }
 }

@@ -14,8 +14,8 @@ mod fabrics;
 mod faults;
 mod flaps;
 mod hybrid;
-mod hybrid_vlan;
 mod interop;
+mod kinds;
 mod kube;
 mod l2;
 mod library;
@@ -75,7 +75,7 @@ pub(crate) struct Test {
 
 /// Tests of what this machine's kernel may have no devices for.
 const IN_USER_MODE_KERNEL: &[&[Test]] =
-    &[l2::TESTS, l2::wire::TESTS, l2::life::TESTS, l2::parent::TESTS, l2::podman::TESTS, hybrid_vlan::TESTS];
+    &[l2::TESTS, l2::wire::TESTS, l2::life::TESTS, l2::parent::TESTS, l2::podman::TESTS, kinds::TESTS];
 
 /// How long one of them may take.
 const BOUND: Duration = Duration::from_secs(600);
