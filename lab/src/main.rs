@@ -30,6 +30,7 @@ mod netns;
 mod packages;
 mod pinger;
 mod podman;
+mod probe;
 mod product;
 mod progress;
 mod routers;

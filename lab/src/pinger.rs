@@ -254,34 +254,41 @@ const ECHO_REPLY: [u8; 2] = [0, 129];
 fn request(socket: &Socket, sender: &Sender) {
     let mut log = lock(&sender.log);
     let low = u16::try_from(log.sent.len() & 0xffff).unwrap_or_default();
-    let kind = ECHO_REQUEST[usize::from(sender.to.is_ipv6())];
-    let mut packet = vec![kind, 0, 0, 0];
-    packet.extend(sender.ident.to_be_bytes());
+    let packet = echo_request(sender.to.is_ipv4(), sender.ident, low, 48);
+    log.sent.push((Instant::now(), None));
+    let _lost = socket.send_to(&packet, &SocketAddr::new(sender.to, 0).into());
+}
+
+/// An ICMP message of 8 octets and `data` more.
+pub(crate) fn echo_request(v4: bool, ident: u16, low: u16, data: usize) -> Vec<u8> {
+    let mut packet = vec![ECHO_REQUEST[usize::from(!v4)], 0, 0, 0];
+    packet.extend(ident.to_be_bytes());
     packet.extend(low.to_be_bytes());
-    packet.extend([0x54; 48]);
-    if sender.to.is_ipv4() {
+    packet.resize(8 + data, 0x54);
+    if v4 {
         // ICMPv6's checksum covers a pseudo header; the kernel fills that one in.
         let sum = checksum(&packet);
         packet[2..4].copy_from_slice(&sum.to_be_bytes());
     }
-    log.sent.push((Instant::now(), None));
-    let _lost = socket.send_to(&packet, &SocketAddr::new(sender.to, 0).into());
+    packet
+}
+
+/// Identifier and number of what a raw socket got, if it is an answer.
+pub(crate) fn echo_reply(packet: &[u8]) -> Option<(u16, u16)> {
+    // An IPv4 raw socket hands out the IP header too, an ICMPv6 one does not.
+    let ipv4 = packet.first().is_some_and(|b| b >> 4 == 4);
+    let header = if ipv4 { usize::from(packet[0] & 0xf) * 4 } else { 0 };
+    let [kind, _, _, _, i1, i2, s1, s2] = packet.get(header..header + 8)? else { return None };
+    let is_reply = *kind == ECHO_REPLY[usize::from(!ipv4)];
+    is_reply.then(|| (u16::from_be_bytes([*i1, *i2]), u16::from_be_bytes([*s1, *s2])))
 }
 
 fn read_answers(mut socket: &Socket, senders: &[Sender]) {
     let mut buffer = [0; 2048];
     while let Ok(length) = socket.read(&mut buffer) {
-        let packet = &buffer[..length];
-        // An IPv4 raw socket hands out the IP header too, an ICMPv6 one does not.
-        let ipv4 = packet.first().is_some_and(|b| b >> 4 == 4);
-        let header = if ipv4 { usize::from(packet[0] & 0xf) * 4 } else { 0 };
-        let Some([kind, _, _, _, i1, i2, s1, s2]) = packet.get(header..header + 8) else { continue };
-        if *kind != ECHO_REPLY[usize::from(!ipv4)] {
-            continue;
-        }
-        let ident = u16::from_be_bytes([*i1, *i2]);
-        if let Some(sender) = senders.iter().find(|s| s.ident == ident && s.to.is_ipv4() == ipv4) {
-            lock(&sender.log).answered(u16::from_be_bytes([*s1, *s2]), Instant::now());
+        let Some((ident, low)) = echo_reply(&buffer[..length]) else { continue };
+        if let Some(sender) = senders.iter().find(|sender| sender.ident == ident) {
+            lock(&sender.log).answered(low, Instant::now());
         }
     }
 }

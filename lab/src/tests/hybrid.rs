@@ -78,7 +78,7 @@ fn all_pairs(context: &Context) -> Result<Verdict> {
 
         let pods = pods(bed)?;
         let ways = matrix(&pods)?;
-        let mtus: BTreeSet<u64> = pods.iter().map(Party::mtu).collect::<Result<_>>()?;
+        let mtus: BTreeSet<u32> = pods.iter().map(Party::mtu).collect::<Result<_>>()?;
         ensure!(mtus == BTreeSet::from([1450, 1500]), "the pods' MTUs are {mtus:?}");
         full_size(&pods)?;
 

@@ -11,8 +11,8 @@ use crate::cni::{self, Attached, Sandbox};
 use crate::host::Host;
 use crate::netns::Namespace;
 use crate::pinger::{Flow, some, unreachable};
+use crate::probe::{Fate, uncut};
 use crate::progress::{say, table};
-use crate::shell::{cmd, run};
 
 /// Somebody who pings and is pinged.
 pub(super) struct Party {
@@ -58,9 +58,10 @@ impl Party {
     }
 
     /// Of a pod's first link, in octets.
-    pub(super) fn mtu(&self) -> Result<u64> {
+    pub(super) fn mtu(&self) -> Result<u32> {
         let link: serde_json::Value = serde_json::from_str(&self.ns.ip(["-j", "link", "show", "eth0"])?)?;
-        link[0]["mtu"].as_u64().context("a link has an MTU")
+        let mtu = link[0]["mtu"].as_u64().context("a link has an MTU")?;
+        Ok(u32::try_from(mtu)?)
     }
 }
 
@@ -140,32 +141,22 @@ pub(super) fn matrix(parties: &[Party]) -> Result<usize> {
 /// refused with that number. Prints the sizes, whatever they are, and returns how many pairs of addresses there are.
 pub(super) fn full_size(pods: &[Party]) -> Result<usize> {
     let mtus = pods.iter().map(Party::mtu).collect::<Result<Vec<_>>>()?;
-    let size = |from: usize, to: usize| mtus[from].min(mtus[to]);
+    let size = &|from: usize, to: usize| mtus[from].min(mtus[to]);
     let (mut faults, mut count) = (BTreeSet::new(), 0);
     for (row, from) in pods.iter().enumerate() {
-        let (mut script, mut asked) = (String::new(), Vec::new());
-        for (column, to) in pods.iter().enumerate().filter(|(column, _)| *column != row) {
-            for address in &to.addresses {
-                let size = size(row, column);
-                asked.push((to, *address, size));
-                script.push_str(&no_larger_than(*address, size));
-                script.push_str(&no_larger_than(*address, size + 1));
-            }
-        }
+        let others = pods.iter().enumerate().filter(|(column, _)| *column != row);
+        let asked: Vec<(&Party, IpAddr, u32)> = others
+            .flat_map(|(column, to)| to.addresses.iter().map(move |a| (to, *a, size(row, column))))
+            .collect();
         count += asked.len();
-        script.push_str("wait\n");
-        let said = run(cmd("ip", ["netns", "exec", from.ns.name(), "sh", "-c"]).arg(&script))?;
-        let answer = |to: IpAddr, size: u64| {
-            let begin = format!("{to} {size}: ");
-            said.lines().find_map(|line| line.strip_prefix(&begin)).unwrap_or("nothing was said")
-        };
-        for (to, address, size) in asked {
-            let (fits, more) = (answer(address, size), answer(address, size + 1));
-            let refused =
-                !more.contains(RECEIVED) && more.contains("mtu") && more.contains(&size.to_string());
-            for (good, size, said) in [(fits.contains(RECEIVED), size, fits), (refused, size + 1, more)] {
-                if !good {
-                    faults.insert((from.name.clone(), to.name.clone(), format!("{address}, {size}: {said}")));
+        for more in [0, 1] {
+            let packets: Vec<_> = asked.iter().map(|(_, address, size)| (*address, size + more)).collect();
+            let fates = uncut(&from.ns, &packets, PATIENCE).with_context(|| from.name.clone())?;
+            for ((to, address, size), fate) in asked.iter().zip(fates) {
+                let wanted = if more == 0 { Fate::Answered } else { Fate::TooLarge(*size) };
+                if fate != wanted {
+                    let said = format!("{} octets to {address}: {fate:?}", size + more);
+                    faults.insert((from.name.clone(), to.name.clone(), said));
                 }
             }
         }
@@ -179,15 +170,4 @@ pub(super) fn full_size(pods: &[Party]) -> Result<usize> {
         bail!("{} faults, the first: {first:?}", faults.len());
     }
     Ok(count)
-}
-
-/// Begins the line that `ping` prints of an answer's round trip.
-const RECEIVED: &str = "rtt ";
-
-/// One packet that must not be cut, of this size with its IP header; what `ping` says of it is one line, which begins with address and
-/// size. In the background, as `ping` waits for a second after a packet that could not be sent.
-fn no_larger_than(to: IpAddr, size: u64) -> String {
-    let payload = size - if to.is_ipv4() { 28 } else { 48 };
-    let ping = format!("ping -n -c 1 -W 5 -M do -s {payload} {to} 2>&1 | tr '\\n' ' '");
-    format!("printf '%s\\n' \"{to} {size}: $({ping})\" &\n")
 }

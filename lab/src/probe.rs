@@ -1,0 +1,85 @@
+//! Single packets that must not be cut: what passes, and who refuses what is too large with which number.
+//!
+//! Don't Fragment is set and the kernel is told to cut nothing by itself, so that a packet has one of three fates. What the host's own link
+//! refuses, and what a router on the way refuses by ICMP, both come as EMSGSIZE, and the kernel has the size then.
+
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::netns::Namespace;
+use crate::pinger::{echo_reply, echo_request};
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Answered,
+    /// It was refused: the largest that the path takes, in octets with the IP header.
+    TooLarge(u32),
+    /// Neither came before the deadline.
+    Silence,
+}
+
+/// Sends one echo request to each address, of so many octets with its IP header, one after the other.
+pub(crate) fn uncut(from: &Namespace, to: &[(IpAddr, u32)], deadline: Duration) -> Result<Vec<Fate>> {
+    from.within(|| {
+        to.iter()
+            .zip(1..)
+            .map(|((to, size), ident)| {
+                one(*to, *size, ident, deadline).with_context(|| format!("{size} octets to {to}"))
+            })
+            .collect()
+    })
+}
+
+fn one(to: IpAddr, size: u32, ident: u16, deadline: Duration) -> Result<Fate> {
+    let v4 = to.is_ipv4();
+    let (domain, protocol, headers) =
+        if v4 { (Domain::IPV4, Protocol::ICMPV4, 28) } else { (Domain::IPV6, Protocol::ICMPV6, 48) };
+    let socket = Socket::new(domain, Type::RAW, Some(protocol)).context("a raw socket")?;
+    socket.set_nonblocking(true)?;
+    if v4 {
+        sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::DO)?;
+    } else {
+        sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?;
+    }
+    // Connected, it is told what routers refuse.
+    socket.connect(&SocketAddr::new(to, 0).into())?;
+    let is_too_large = |error: &std::io::Error| error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
+    let data = usize::try_from(size)?.checked_sub(headers).context("smaller than its headers")?;
+    match socket.send(&echo_request(v4, ident, 0, data)) {
+        Ok(_) => {}
+        Err(error) if is_too_large(&error) => return Ok(Fate::TooLarge(largest(to)?)),
+        Err(error) => return Err(error.into()),
+    }
+    let end = Instant::now() + deadline;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout =
+            Timespec { tv_sec: i64::try_from(left.as_secs())?, tv_nsec: left.subsec_nanos().into() };
+        if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout))? == 0 {
+            return Ok(Fate::Silence);
+        }
+        match (&socket).read(&mut buffer) {
+            Ok(length) if echo_reply(&buffer[..length]) == Some((ident, 0)) => return Ok(Fate::Answered),
+            Ok(_) => {}
+            Err(error) if is_too_large(&error) => return Ok(Fate::TooLarge(largest(to)?)),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// What the kernel knows of a path by now. By a socket of its own: one that is connected already may still go by the route before.
+fn largest(to: IpAddr) -> Result<u32> {
+    let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
+    socket.connect((to, 9))?;
+    Ok(if to.is_ipv4() { sockopt::ip_mtu(&socket) } else { sockopt::ipv6_mtu(&socket) }?)
+}
