@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
 use tokio::runtime::Runtime;
-use trunkline_agent::wire::{Times, Wire, WireCheck};
+use trunkline_agent::wire::{Free, Times, Wire, WireCheck};
 
 /// Generous: what does not depend on silence ends long before.
 const TIMES: Times =
@@ -63,12 +63,15 @@ fn mac(device: &str) -> String {
     ip_json(&format!("link show {device}"))[0]["address"].as_str().unwrap().to_owned()
 }
 
+/// Checks; the error in words.
+fn look(runtime: &Runtime, times: Times, check: &WireCheck) -> Result<Free, String> {
+    runtime.block_on(Wire::new(times).check(check)).map_err(|error| error.to_string())
+}
+
 /// Checks and announces; the error in words.
 fn ask(runtime: &Runtime, check: &WireCheck) -> Result<(), String> {
-    runtime.block_on(async {
-        let free = Wire::new(TIMES).check(check).await.map_err(|error| error.to_string())?;
-        free.announce().await.map_err(|error| error.to_string())
-    })
+    let free = look(runtime, TIMES, check)?;
+    runtime.block_on(free.announce()).map_err(|error| error.to_string())
 }
 
 /// What the rack believes to be the MAC address of an address.
@@ -96,12 +99,12 @@ fn a_router_that_does_not_answer_is_named_with_link_and_vlan() {
             ip("addr del fd00:10::1/64 dev rack");
         });
         assert_eq!(
-            ask(runtime, &check("10.10.0.7")).unwrap_err(),
+            ask(runtime, &check("10.10.0.7")).expect_err("without 10.10.0.1"),
             "gateway 10.10.0.1 of Subnet s10 did not answer ARP on vlan10 within 3 s: check that the switch's trunk to this node carries VLAN 10 and that the gateway is up"
         );
         let untagged = WireCheck { vlan: 0, ..check("fd00:10::7") };
         assert_eq!(
-            ask(runtime, &untagged).unwrap_err(),
+            ask(runtime, &untagged).expect_err("without fd00:10::1"),
             "gateway fd00:10::1 of Subnet s10 did not answer Neighbour Solicitations on vlan10 within 3 s: check that vlan10 is in the untagged network of the Subnet and that the gateway is up"
         );
     });
@@ -116,7 +119,7 @@ fn whoever_has_the_address_is_named_by_its_mac() {
             ip("addr add fd00:10::7/64 dev rack nodad");
         });
         for address in ["10.10.0.7", "fd00:10::7"] {
-            let error = ask(runtime, &check(address)).unwrap_err();
+            let error = ask(runtime, &check(address)).expect_err(address);
             assert_eq!(
                 error,
                 format!(
@@ -147,7 +150,7 @@ fn whoever_stands_in_for_the_address_is_found_too() {
             ip("neigh add proxy fd00:10::7 dev rack");
         });
         for address in ["10.10.0.7", "fd00:10::7"] {
-            let error = ask(runtime, &check(address)).unwrap_err();
+            let error = ask(runtime, &check(address)).expect_err(address);
             assert!(error.contains(&format!("already in use by {ROUTER}")), "{address}: {error}");
         }
     });
@@ -165,10 +168,10 @@ fn a_check_changes_no_table_and_an_announcement_does() {
                 ip(&format!("neigh replace {address} dev rack lladdr {previous} nud reachable"))
             });
             let check = check(address);
-            let free = runtime.block_on(Wire::new(TIMES).check(&check)).ok().unwrap();
+            let free = look(runtime, TIMES, &check).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(believed(&rack, address).as_deref(), Some(previous), "before it is announced");
             runtime.block_on(free.announce()).unwrap();
-            eventually("the previous owner is forgotten", || {
+            eventually(&format!("who had {address} before is forgotten"), || {
                 believed(&rack, address).as_deref() == Some(own.as_str())
             });
         }
@@ -179,6 +182,8 @@ fn a_check_changes_no_table_and_an_announcement_does() {
 fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
     isolated("race", |runtime| {
         let rack = rack();
+        // Long enough for both to be asking; who hears the other does not wait.
+        let times = Times { duplicate_wait: Duration::from_secs(2), ..TIMES };
         for address in ["10.10.0.7", "fd00:10::7"] {
             let here = check(address);
             let index = inside(&rack, || ip_json("link show rack")[0]["ifindex"].as_u64().unwrap());
@@ -190,10 +195,11 @@ fn two_that_want_one_address_at_the_same_time_do_not_both_get_it() {
                         let runtime =
                             tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                         // Its router is itself and does not answer it.
-                        ask(&runtime, &there)
+                        look(&runtime, times, &there).map(drop)
                     })
                 });
-                (ask(runtime, &here), theirs.join().unwrap())
+                // Neither comes to announce it: one hears that the other asks.
+                (look(runtime, times, &here).map(drop), theirs.join().unwrap())
             });
             let named = [(&ours, ROUTER.to_owned()), (&theirs, mac("vlan10"))].map(|(outcome, mac)| {
                 outcome.as_ref().is_err_and(|error| error.contains(&format!("already in use by {mac}")))

@@ -8,6 +8,7 @@ mod namespace;
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
 
 use host::{Host, OPTIONAL, address, link_exists, pod_routes};
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace, ping};
@@ -29,7 +30,11 @@ fn rack() -> (Host, OwnedFd) {
         ip("addr add fd00:10::1/64 dev rack nodad");
         ip("link set rack up");
     });
-    eventually("carrier", || ip("link show up1").contains("LOWER_UP"));
+    // A device without a link-local address would ask the router by the pod's, which tells it of the pod before it is announced.
+    eventually("carrier and a link-local address", || {
+        ip("link show up1").contains("LOWER_UP")
+            && ip("-6 addr show up1 scope link -tentative").contains("fe80::")
+    });
     let mut host = Host::new(OPTIONAL);
     let config = fs::read_to_string(host.path("agent.yaml")).unwrap();
     let more =
@@ -69,7 +74,7 @@ fn a_pod_is_in_its_vlan_at_once_whoever_had_its_address_before() {
         assert_eq!(given, addresses);
         let up1 = ip_json("link show up1")[0]["address"].as_str().unwrap().to_owned();
         for address in addresses {
-            eventually("the rack has forgotten who had it", || {
+            eventually(&format!("the rack has forgotten who had {address}"), || {
                 let neighbours = inside(&rack, || ip_json(&format!("neigh show {address} dev rack")));
                 neighbours.first().is_some_and(|neighbour| neighbour["lladdr"] == up1.as_str())
             });
@@ -129,5 +134,40 @@ fn an_address_that_somebody_has_is_not_taken_from_them() {
         assert!(!ip("neigh show proxy").contains("10.10.0.10"));
         let next = host.add("c1", &namespace()).unwrap();
         assert_eq!(address(&next), "10.10.0.13", "the one after those that were tried");
+    });
+}
+
+/// Who is asked remembers the sender of the question. It is the node, by its address in the subnet, whoever's packet waits for the answer.
+#[test]
+fn the_node_asks_by_its_address_of_the_subnet_whoever_s_packet_waits() {
+    isolated("the_node_asks_by_its_address_of_the_subnet", |_| {
+        let (host, rack) = rack();
+        ip("addr add 10.10.0.5/24 dev up1");
+        ip("addr add 192.0.2.1/32 dev lo");
+        let netns = namespace();
+        let pod = host.add("c1", &netns).unwrap();
+        assert_eq!(address(&pod), "10.10.0.10");
+        let askers = || -> Vec<String> {
+            let known = inside(&rack, || ip_json("-4 neigh show dev rack"));
+            known.iter().filter_map(|neighbour| Some(neighbour["dst"].as_str()?.to_owned())).collect()
+        };
+        let forget = || {
+            ip("neigh flush dev up1");
+            // Nothing of it is permanent.
+            inside(&rack, || ip("neigh flush dev rack"));
+            assert_eq!(askers(), [""; 0]);
+        };
+        // To somebody whose answer does not come back, so that the rack asks for nobody itself.
+        inside(&rack, || ip("route add blackhole 10.10.0.10/32"));
+        for from in ["the pod", "192.0.2.1"] {
+            forget();
+            match from {
+                "the pod" => drop(inside(&netns, || ping("10.10.0.1"))),
+                _ => {
+                    drop(Command::new("ping").args(["-c1", "-W1", "-I", from, "10.10.0.1"]).output().unwrap())
+                }
+            }
+            assert_eq!(askers(), ["10.10.0.5"], "asked for {from}");
+        }
     });
 }
