@@ -9,6 +9,7 @@
 //! - `kube` (feature `kube`): the resources as objects of the API server, and their CRDs.
 //! - [`names`]: annotations, labels and finalizers.
 //! - [`pod`]: what a pod or its namespace asks for by annotations and labels.
+//! - [`pool`]: which addresses of a subnet are given out, and which comes next.
 //! - [`attach`]: the protocol between the CNI plugin and the agent.
 //! - [`control`]: what the operator's commands ask, and the shape of `-o json`.
 
@@ -20,5 +21,6 @@ pub mod manifest;
 pub mod names;
 pub mod pod;
 pub mod policy;
+pub mod pool;
 pub mod resources;
 pub mod validate;

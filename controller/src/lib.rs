@@ -1,6 +1,7 @@
 //! `trunkline-controller`: what a cluster decides in one place.
 
 pub mod cluster;
+pub mod ipam;
 pub mod queue;
 pub mod reconcile;
 pub mod selection;

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 
 use trunkline_api::resources::AttachmentKind;
 
-use super::pool::{Counts, Pool, PoolSpec, Unavailable};
 use super::record::Assigned;
+use trunkline_api::pool::{Counts, Pool, PoolSpec, Unavailable};
 
 /// A network as the allocator sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

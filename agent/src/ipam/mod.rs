@@ -12,17 +12,16 @@
 //! cost one fsync. If the commit fails the changes are taken back, so that memory never promises what the disk does
 //! not know.
 //!
-//! - [`pool`]: the addresses of one subnet. - [`allocator`]: which subnet, dual stack. - [`record`]: what is remembered.
+//! - [`Pool`]: the addresses of one subnet. - [`allocator`]: which subnet, dual stack. - [`record`]: what is remembered.
 //! - [`store`]: redb. - [`owner`]: the thread.
 
 pub mod allocator;
 pub mod owner;
-pub mod pool;
 pub mod record;
 pub mod store;
 
 pub use allocator::{AllocateError, NetworkSpec, Wish};
 pub use owner::{Ipam, IpamError, Reservation, SubnetUse, Summary};
-pub use pool::{Counts, Pool, PoolSpec};
 pub use record::{Assigned, AttachmentKey, Phase, PodName, Record};
 pub use store::StoreError;
+pub use trunkline_api::pool::{Counts, Pool, PoolSpec};

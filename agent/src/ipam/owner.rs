@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 use trunkline_api::attach::Bandwidth;
 
 use super::allocator::{AllocateError, Allocator, NetworkSpec, Wish};
-use super::pool::{Counts, Pool, PoolSpec};
 use super::record::{AttachmentKey, Phase, PodName, Record};
 use super::store::{Batch, Contents, Store, StoreError};
+use trunkline_api::pool::{Counts, Pool, PoolSpec};
 
 /// Most requests that are answered from one transaction.
 const GROUP: usize = 64;

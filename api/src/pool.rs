@@ -1,4 +1,4 @@
-//! The addresses of one subnet: which may be given out, which are, and which comes next.
+//! The addresses of one subnet: which may be given out, which are, and which comes next; no I/O.
 //!
 //! Candidates are start…end without the gateway, the excluded and the reserved addresses, and in IPv4 without the
 //! network's own and the broadcast address. The next one is the first free candidate after the last one given,
@@ -6,15 +6,21 @@
 //! neighbours' caches and connection tables have time to forget its previous owner. A reserved address is given
 //! only to who names it.
 //!
-//! Two bitmaps over start…end, one for what may not be given freely and one for what is in use: finding the next
-//! address reads words, not addresses, and costs the same in an empty and in a nearly full subnet of 65,536.
+//! It is here because two programs give out addresses by it: the agent of a host without Kubernetes, and the controller for
+//! a whole cluster. Who has an address is theirs to know, each in its own way.
+//!
+//! Two bitmaps over start…end, what is in use and what cannot be given freely, and over the second a summary with one bit for
+//! each word that is full. Finding the next address reads at most one word, a summary of a sixty-fourth of
+//! the range, and one more word, wherever the free ones are: it costs the same in an empty and in a nearly full
+//! /12. What is excluded or reserved is a few addresses, kept sorted. Together a quarter of an octet for each address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Most addresses that one subnet may span (hybridnet's bound).
-pub const MAX_SPAN: u128 = 65_536;
+/// Most addresses that one pool may span: a /12. (A subnet may have 65,536 that can be given, hybridnet's bound; with
+/// what it excludes it can span more.)
+pub const MAX_SPAN: u128 = 1 << 20;
 
 /// What a subnet says of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +50,11 @@ pub struct PoolSpec {
 pub struct Counts {
     /// Addresses that can be given out, named ones included.
     pub total: u32,
-    /// Given out.
+    /// Given out, named ones included.
     pub used: u32,
-    /// Can still be given to who names none.
+    /// Addresses that can be given to who names none.
+    pub open: u32,
+    /// Those of [`Counts::open`] that can still be given.
     pub free: u32,
 }
 
@@ -67,13 +75,15 @@ pub struct Pool {
     spec: PoolSpec,
     first: u128,
     span: u32,
-    /// Never given.
-    excluded: Bits,
-    /// Never given, or only to who names it.
-    held_back: Bits,
+    /// Never given; sorted.
+    excluded: Vec<u32>,
+    /// Never given, or only to who names it; sorted.
+    held_back: Vec<u32>,
     used: Bits,
     /// Held back or used: what the search for a free one reads.
     taken: Bits,
+    /// The words of `taken` that are full.
+    full: Bits,
     last: Option<u32>,
 }
 
@@ -99,10 +109,11 @@ impl Pool {
         }
         let span = span as u32;
         let mut pool = Pool {
-            excluded: Bits::new(span),
-            held_back: Bits::new(span),
+            excluded: Vec::new(),
+            held_back: Vec::new(),
             used: Bits::new(span),
             taken: Bits::new(span),
+            full: Bits::new(span.div_ceil(WORD)),
             last: None,
             first,
             span,
@@ -121,19 +132,22 @@ impl Pool {
             // The subnet-router anycast address (RFC 4291 §2.6.1).
             never.push(IpAddr::V6(cidr.network()));
         }
-        for address in never {
-            if let Some(index) = pool.index(address) {
-                pool.excluded.set(index);
-                pool.held_back.set(index);
-                pool.taken.set(index);
-            }
+        let indices = |addresses: &[IpAddr]| -> Vec<u32> {
+            addresses.iter().filter_map(|address| pool.index(*address)).collect()
+        };
+        let mut excluded = indices(&never);
+        let mut held_back = indices(&pool.spec.reserved);
+        held_back.extend(&excluded);
+        for set in [&mut excluded, &mut held_back] {
+            set.sort_unstable();
+            set.dedup();
+            set.shrink_to_fit();
         }
-        for address in pool.spec.reserved.clone() {
-            if let Some(index) = pool.index(address) {
-                pool.held_back.set(index);
-                pool.taken.set(index);
-            }
-        }
+        held_back.iter().for_each(|index| pool.mark_taken(*index));
+        // What lies behind the range in its last word is never free.
+        (span..span.next_multiple_of(WORD)).for_each(|index| pool.mark_taken(index));
+        pool.excluded = excluded;
+        pool.held_back = held_back;
         Ok(pool)
     }
 
@@ -149,17 +163,24 @@ impl Pool {
 
     /// How full it is.
     pub fn counts(&self) -> Counts {
+        let behind = self.span.next_multiple_of(WORD) - self.span;
         Counts {
-            total: self.span - self.excluded.count,
+            total: self.span - self.excluded.len() as u32,
             used: self.used.count,
-            free: self.span - self.taken.count,
+            open: self.span - self.held_back.len() as u32,
+            free: self.span + behind - self.taken.count,
         }
+    }
+
+    /// First and last address of the range.
+    pub fn range(&self) -> (IpAddr, IpAddr) {
+        (self.address(0), self.address(self.span - 1))
     }
 
     /// Gives the next free address.
     pub fn take_next(&mut self) -> Option<IpAddr> {
         let from = self.last.map_or(0, |last| (last + 1) % self.span);
-        let index = self.taken.first_clear(from, self.span).or_else(|| self.taken.first_clear(0, from))?;
+        let index = self.next_free(from).or_else(|| self.next_free(0))?;
         self.occupy(index);
         self.last = Some(index);
         Some(self.address(index))
@@ -168,7 +189,7 @@ impl Pool {
     /// Gives the address that was named; a reserved one too.
     pub fn take(&mut self, address: IpAddr) -> Result<(), Unavailable> {
         let index = self.index(address).ok_or(Unavailable::OutOfRange)?;
-        if self.excluded.get(index) {
+        if self.excluded.binary_search(&index).is_ok() {
             return Err(Unavailable::Excluded);
         }
         if self.used.get(index) {
@@ -191,8 +212,9 @@ impl Pool {
             && self.used.get(index)
         {
             self.used.clear(index);
-            if !self.held_back.get(index) {
+            if self.held_back.binary_search(&index).is_err() {
                 self.taken.clear(index);
+                self.full.clear(index / WORD);
             }
         }
     }
@@ -207,12 +229,40 @@ impl Pool {
         self.last = address.and_then(|address| self.index(address));
     }
 
-    fn occupy(&mut self, index: u32) {
-        self.used.set(index);
-        self.taken.set(index);
+    /// The first address at or after an index that can be given to anybody.
+    fn next_free(&self, from: u32) -> Option<u32> {
+        let word = from / WORD;
+        self.taken.first_clear(word, from % WORD).or_else(|| {
+            let next = word + 1;
+            let mut summary = next / WORD;
+            let mut low = next % WORD;
+            while (summary as usize) < self.full.words.len() {
+                if let Some(word) = self.full.first_clear(summary, low) {
+                    return (word < self.taken.words.len() as u32)
+                        .then(|| self.taken.first_clear(word, 0))
+                        .flatten();
+                }
+                summary += 1;
+                low = 0;
+            }
+            None
+        })
     }
 
-    fn index(&self, address: IpAddr) -> Option<u32> {
+    fn occupy(&mut self, index: u32) {
+        self.used.set(index);
+        self.mark_taken(index);
+    }
+
+    fn mark_taken(&mut self, index: u32) {
+        self.taken.set(index);
+        if self.taken.words[(index / WORD) as usize] == u64::MAX {
+            self.full.set(index / WORD);
+        }
+    }
+
+    /// Where an address is in the range.
+    pub fn index(&self, address: IpAddr) -> Option<u32> {
         if address.is_ipv4() != self.spec.cidr.addr().is_ipv4() {
             return None;
         }
@@ -220,7 +270,8 @@ impl Pool {
         (index < u128::from(self.span)).then_some(index as u32)
     }
 
-    fn address(&self, index: u32) -> IpAddr {
+    /// The address at an index of the range.
+    pub fn address(&self, index: u32) -> IpAddr {
         let number = self.first + u128::from(index);
         match self.spec.cidr {
             IpNet::V4(_) => IpAddr::V4(Ipv4Addr::from(number as u32)),
@@ -236,48 +287,44 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// A set of indices below a bound.
+/// Indices in a word.
+const WORD: u32 = u64::BITS;
+
+/// A set of indices, in words.
 #[derive(Clone, Debug)]
 struct Bits {
-    words: Vec<u64>,
+    words: Box<[u64]>,
     count: u32,
 }
 
 impl Bits {
     fn new(span: u32) -> Bits {
-        Bits { words: vec![0; span.div_ceil(64) as usize], count: 0 }
+        Bits { words: vec![0; span.div_ceil(WORD) as usize].into_boxed_slice(), count: 0 }
     }
 
     fn get(&self, index: u32) -> bool {
-        self.words[index as usize / 64] & (1 << (index % 64)) != 0
+        self.words[(index / WORD) as usize] & (1 << (index % WORD)) != 0
     }
 
     fn set(&mut self, index: u32) {
         self.count += u32::from(!self.get(index));
-        self.words[index as usize / 64] |= 1 << (index % 64);
+        self.words[(index / WORD) as usize] |= 1 << (index % WORD);
     }
 
     fn clear(&mut self, index: u32) {
         self.count -= u32::from(self.get(index));
-        self.words[index as usize / 64] &= !(1 << (index % 64));
+        self.words[(index / WORD) as usize] &= !(1 << (index % WORD));
     }
 
-    /// The first index in from..to that is not in the set.
-    fn first_clear(&self, from: u32, to: u32) -> Option<u32> {
-        let mut index = from;
-        while index < to {
-            let free = !self.words[index as usize / 64] >> (index % 64);
-            if free != 0 {
-                let found = index + free.trailing_zeros();
-                return (found < to).then_some(found);
-            }
-            index = (index / 64 + 1) * 64;
-        }
-        None
+    /// The first index of a word that is not in the set, from this bit of it on.
+    fn first_clear(&self, word: u32, low: u32) -> Option<u32> {
+        let free = !self.words[word as usize] & (u64::MAX << low);
+        (free != 0).then(|| word * WORD + free.trailing_zeros())
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::collections::BTreeSet;
 
@@ -316,11 +363,11 @@ mod tests {
             ..spec("10.0.0.0/29")
         })
         .unwrap();
-        assert_eq!(pool.counts(), Counts { total: 4, used: 0, free: 3 });
+        assert_eq!(pool.counts(), Counts { total: 4, used: 0, open: 3, free: 3 });
         assert_eq!(drain(&mut pool), ["10.0.0.2", "10.0.0.5", "10.0.0.6"]);
-        assert_eq!(pool.counts(), Counts { total: 4, used: 3, free: 0 });
+        assert_eq!(pool.counts(), Counts { total: 4, used: 3, open: 3, free: 0 });
         pool.take(ip("10.0.0.3")).unwrap();
-        assert_eq!(pool.counts(), Counts { total: 4, used: 4, free: 0 });
+        assert_eq!(pool.counts(), Counts { total: 4, used: 4, open: 3, free: 0 });
         pool.release(ip("10.0.0.3"));
         assert_eq!(pool.take_next(), None, "a reserved address goes back to being reserved");
     }
@@ -379,6 +426,27 @@ mod tests {
         .unwrap();
         assert_eq!(drain(&mut pool), ["2001:db8::2", "2001:db8::3"]);
         assert_eq!(drain(&mut Pool::new(spec("10.0.0.0/31")).unwrap()), ["10.0.0.0", "10.0.0.1"]);
+    }
+
+    #[test]
+    fn the_one_free_address_of_a_large_range_is_found_wherever_it_is() {
+        let mut pool = Pool::new(PoolSpec {
+            start: Some(ip("10.16.0.1")),
+            end: Some(ip("10.16.78.32")),
+            ..spec("10.16.0.0/12")
+        })
+        .unwrap();
+        let all = 20_000;
+        assert_eq!(drain(&mut pool).len(), all);
+        for index in [0, 63, 64, 4095, 4096, 8191, 12_345, all as u32 - 1] {
+            for cursor in [0, 62, 63, 4094, 4095, 8190, 12_344, 12_345, 19_998, 19_999] {
+                let free = pool.address(index);
+                pool.release(free);
+                pool.set_last(Some(pool.address(cursor)));
+                assert_eq!(pool.take_next(), Some(free), "after {cursor}");
+                assert_eq!(pool.take_next(), None);
+            }
+        }
     }
 
     #[test]

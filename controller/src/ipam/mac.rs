@@ -1,0 +1,89 @@
+//! MAC addresses of pods: hybridnet's prefix 02:12:34 and 24 bits by chance, no two alike within a network.
+//!
+//! Among 300,000 pods thousands of pairs would have the same 24 bits, and two pods with one MAC address on one VLAN lose each other's frames.
+//! So those in use are counted, by network. A pod's IPv4 and IPv6 address have the same one, hence counted and not just remembered.
+
+use std::collections::hash_map::Entry;
+
+use rustc_hash::FxHashMap;
+
+/// A MAC address; all zeros stands for one that is not known.
+pub type Mac = [u8; 6];
+
+/// The first three octets of those that are made up: locally administered, hybridnet's.
+const PREFIX: [u8; 3] = [0x02, 0x12, 0x34];
+
+/// Octets only, so that a row of the table is eleven of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    network: [u8; 4],
+    mac: Mac,
+}
+
+/// How many addresses have each MAC address, by network.
+#[derive(Debug, Default)]
+pub(super) struct Macs(FxHashMap<Key, u8>);
+
+impl Macs {
+    pub(super) fn add(&mut self, network: u32, mac: Mac) {
+        if mac != [0; 6] {
+            let count = self.0.entry(key(network, mac)).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+
+    pub(super) fn remove(&mut self, network: u32, mac: Mac) {
+        if let Entry::Occupied(mut entry) = self.0.entry(key(network, mac)) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+
+    /// How many addresses of the network have it.
+    pub(super) fn count(&self, network: u32, mac: Mac) -> u8 {
+        self.0.get(&key(network, mac)).copied().unwrap_or(0)
+    }
+
+    /// One that no address of the network has: the 24 lowest of the random bits, or the next after them that is free.
+    pub(super) fn unused(&self, network: u32, random: u32) -> Mac {
+        let mut bits = random;
+        loop {
+            let [_, a, b, c] = bits.to_be_bytes();
+            let mac = [PREFIX[0], PREFIX[1], PREFIX[2], a, b, c];
+            // With all 16,777,216 in use, more than a network can have addresses in this cluster, one is shared.
+            if self.count(network, mac) == 0 || bits == random.wrapping_add(1 << 24) {
+                return mac;
+            }
+            bits = bits.wrapping_add(1);
+        }
+    }
+}
+
+fn key(network: u32, mac: Mac) -> Key {
+    Key { network: network.to_ne_bytes(), mac }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_free_one_of_the_network_is_taken() {
+        let mut macs = Macs::default();
+        assert_eq!(macs.unused(1, 0xab00_00ff), [0x02, 0x12, 0x34, 0, 0, 0xff]);
+        macs.add(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);
+        macs.add(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);
+        assert_eq!(macs.unused(1, 0xff), [0x02, 0x12, 0x34, 0, 1, 0]);
+        assert_eq!(macs.unused(2, 0xff), [0x02, 0x12, 0x34, 0, 0, 0xff], "another network");
+        macs.add(1, [0x02, 0x12, 0x34, 0xff, 0xff, 0xff]);
+        assert_eq!(macs.unused(1, u32::MAX), [0x02, 0x12, 0x34, 0, 0, 0]);
+        macs.remove(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);
+        assert_eq!(macs.count(1, [0x02, 0x12, 0x34, 0, 0, 0xff]), 1, "the pod's other address");
+        macs.remove(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);
+        assert_eq!(macs.unused(1, 0xff), [0x02, 0x12, 0x34, 0, 0, 0xff]);
+        macs.add(1, [0; 6]);
+        assert_eq!(macs.count(1, [0; 6]), 0);
+    }
+}

@@ -1,0 +1,452 @@
+//! Addresses of a whole cluster, in memory; no I/O, no clock, no randomness of its own.
+//!
+//! ```text
+//!   watches ── set_subnet, adopt, gone ──▶ ┌───────────────────┐ ◀── allocate, refuse ── pod reconciler
+//!                                          │ Ipam (the leader) │
+//!   statuses, quota labels ◀── usage ───── └───────────────────┘ ── conflicts ──▶ the younger one is refused
+//! ```
+//!
+//! The IPInstances on the API server are the truth, this is the index that makes giving the next address cheap.
+//! The leader builds it from a complete list of networks, subnets and IPInstances before it gives the first address. An
+//! address is set aside here, then its IPInstance is created, and when the watch has shown that one the address
+//! is in use ([`State`] has the whole life). An address is had by a *namespace*: its IPInstance's name follows from the
+//! address ([`instance_name`]), so the API server sees to it that there is one in a namespace, and this sees to it across them.
+//!
+//! Which address comes next is [`trunkline_api::pool`], which the agent of a host without Kubernetes uses too. What is
+//! around the pools is not shared: the agent knows one node, picks its network, and commits to a disk; here are holders, retained
+//! addresses, MAC addresses and conflicts.
+//!
+//! **What is awkward.** Events come in any order: an IPInstance may be seen before its subnet, or outlive it. It
+//! then waits among the *strays*, is given to nobody, and goes to its place when the subnet comes. Two IPInstances
+//! with one address (an API server restored from an old snapshot, two leaders) are never merged: the first one seen
+//! has the address, others are *contenders*, told by [`Ipam::adopt`] and [`Ipam::conflicts`]. The address is not
+//! free before all of them are gone. Subnets whose ranges overlap would give one address twice, so the second is refused.
+//!
+//! **Memory**: a quarter of an octet for each address that there is, and for each in use 12 octets in its page and about 20
+//! for its MAC address; `cargo bench -p trunkline-controller --bench ipam` prints what it comes to. 300,000 pods are some 10 MB.
+//!
+//! - [`allocate`]: what a pod asks for, and why it does not get it. - [`state`]: the life of an address. - [`naming`]: names of
+//!   IPInstances. - [`mac`]: MAC addresses. - `holder`: who has what. - `subnet`: one subnet.
+
+pub mod allocate;
+mod holder;
+pub mod mac;
+pub mod naming;
+pub mod state;
+mod subnet;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use trunkline_api::pool::{Counts, PoolSpec};
+
+pub use allocate::{AllocateError, Assigned, Granted, Request};
+pub use mac::Mac;
+pub use naming::{instance_name, named_address};
+pub use state::{State, Step};
+
+use holder::{Names, Row};
+use mac::Macs;
+use subnet::SubnetBook;
+
+/// What an IPInstance says of its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation<'a> {
+    /// The address.
+    pub address: IpAddr,
+    /// The IPInstance's namespace.
+    pub namespace: &'a str,
+    /// Its MAC address; all zeros if it cannot be read.
+    pub mac: Mac,
+    /// What the watch shows.
+    pub seen: Seen,
+}
+
+/// In what state an IPInstance is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It names a pod by UID.
+    Bound,
+    /// It is kept for the next pod of its name.
+    Kept,
+    /// It has a deletion timestamp.
+    Deleting,
+}
+
+/// Two IPInstances have one address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "address {address} has an IPInstance {name} in namespace {holder} and in namespace {contender}: the younger one is refused, \
+     delete the pod that must not have it",
+    name = instance_name(*address)
+)]
+pub struct Conflict {
+    /// The address.
+    pub address: IpAddr,
+    /// The namespace that has it here.
+    pub holder: Arc<str>,
+    /// The namespace that has it too.
+    pub contender: Arc<str>,
+}
+
+/// How full a subnet, or a network in one family, is. Addresses in `reservedIPs` are left out, as in hybridnet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Addresses that there are.
+    pub total: u32,
+    /// Given out.
+    pub used: u32,
+    /// Left.
+    pub available: u32,
+}
+
+impl Usage {
+    /// The quota of a node's label: whether an address is left.
+    pub fn has_room(&self) -> bool {
+        self.available > 0
+    }
+
+    fn add(&mut self, counts: Counts) {
+        self.total += counts.open;
+        self.used += counts.open - counts.free;
+        self.available += counts.free;
+    }
+}
+
+/// How full a network is, private subnets included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkUsage {
+    /// In IPv4.
+    pub v4: Usage,
+    /// In IPv6.
+    pub v6: Usage,
+    /// For pods with both: as many as the scarcer family has left. Total and used are not counted, as in hybridnet.
+    pub dual_stack: Usage,
+    /// The IPv4 subnet that was given from last.
+    pub last_v4_subnet: Option<Arc<str>>,
+    /// The IPv6 subnet that was given from last.
+    pub last_v6_subnet: Option<Arc<str>>,
+}
+
+/// The subnets of a network, and where it goes on.
+#[derive(Debug, Default)]
+struct NetworkBook {
+    /// For the MAC addresses, which are apart by network.
+    number: u32,
+    /// IPv4 and IPv6, each by name.
+    subnets: [BTreeMap<Arc<str>, usize>; 2],
+    /// The subnet that was given from last, of each.
+    current: [Option<Arc<str>>; 2],
+}
+
+/// Where the row of an address is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In a subnet, at an index of its range.
+    Subnet(usize, u32),
+    /// In no subnet that is known.
+    Stray,
+}
+
+/// The addresses of a cluster.
+#[derive(Debug, Default)]
+pub struct Ipam {
+    networks: FxHashMap<Arc<str>, NetworkBook>,
+    networks_made: u32,
+    subnets: Vec<Option<SubnetBook>>,
+    by_name: FxHashMap<Arc<str>, usize>,
+    /// Each subnet by the first address of its range; ranges do not overlap.
+    by_range: BTreeMap<IpAddr, usize>,
+    /// IPInstances whose address is in no range.
+    strays: BTreeMap<IpAddr, Row>,
+    /// Who has an IPInstance too for an address that somebody has.
+    contenders: FxHashMap<IpAddr, Vec<Row>>,
+    namespaces: Names,
+    macs: Macs,
+}
+
+impl Ipam {
+    /// Where a network goes on: the subnets of its status that were given from last. What this knows by itself is newer and stays.
+    pub fn resume_network(&mut self, network: &str, v4: Option<&str>, v6: Option<&str>) {
+        let book = self.network_book(network);
+        for (current, said) in book.current.iter_mut().zip([v4, v6]) {
+            if current.is_none() {
+                *current = said.filter(|name| !name.is_empty()).map(Arc::from);
+            }
+        }
+    }
+
+    /// Takes a subnet over, new or changed, and `last`, the last address given of its status, if it is new. It may give what it says from now
+    /// on; who has an address keeps it.
+    ///
+    /// # Errors
+    /// In words, where the range is none, or overlaps another subnet's: then nothing is given from it.
+    pub fn set_subnet(&mut self, spec: PoolSpec, last: Option<IpAddr>) -> Result<(), String> {
+        let name = spec.subnet.clone();
+        let known = self.by_name.get(name.as_str()).and_then(|place| self.subnets[*place].as_ref());
+        if known.is_some_and(|book| *book.pool.spec() == spec) {
+            return Ok(());
+        }
+        let cursor = known.and_then(|book| book.pool.last()).or(last);
+        self.remove_subnet(&name);
+        let mut book = SubnetBook::new(spec)?;
+        let (first, end) = book.pool.range();
+        let below = self.by_range.range(..=end).next_back();
+        if let Some(other) = below.and_then(|(_, place)| self.subnets[*place].as_ref())
+            && other.pool.range().1 >= first
+        {
+            let (start, end) = other.pool.range();
+            return Err(format!(
+                "subnet {name}: its range overlaps {start} to {end} of subnet {}: nothing is given from it until one of them is \
+                 removed or set apart by start and end",
+                other.name
+            ));
+        }
+        book.pool.set_last(cursor);
+        let place = self.subnets.iter().position(Option::is_none).unwrap_or(self.subnets.len());
+        let network = self.network_book(&book.pool.spec().network);
+        book.network = network.number;
+        network.subnets[usize::from(!book.pool.is_v4())].insert(Arc::clone(&book.name), place);
+        self.by_name.insert(Arc::clone(&book.name), place);
+        self.by_range.insert(first, place);
+        if place == self.subnets.len() {
+            self.subnets.push(None);
+        }
+        self.subnets[place] = Some(book);
+        let waiting: Vec<(IpAddr, Row)> =
+            self.strays.range(first..=end).map(|(address, row)| (*address, *row)).collect();
+        for (address, row) in waiting {
+            self.strays.remove(&address);
+            if let Some(book) = &mut self.subnets[place]
+                && let Some(index) = book.pool.index(address)
+            {
+                book.set(index, row);
+                self.macs.add(book.network, row.mac);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a subnet. Its addresses that somebody has are remembered, in case it comes back.
+    pub fn remove_subnet(&mut self, name: &str) {
+        let Some(place) = self.by_name.remove(name) else { return };
+        let Some(book) = self.subnets[place].take() else { return };
+        self.by_range.remove(&book.pool.range().0);
+        if let Some(network) = self.networks.get_mut(book.pool.spec().network.as_str()) {
+            network.subnets.iter_mut().for_each(|subnets| _ = subnets.remove(name));
+        }
+        for (index, row) in book.rows.iter() {
+            self.macs.remove(book.network, row.mac);
+            self.strays.insert(book.pool.address(index), row);
+        }
+    }
+
+    /// Forgets where a network goes on. Its subnets go by [`Ipam::remove_subnet`].
+    pub fn remove_network(&mut self, network: &str) {
+        if let Some(book) = self.networks.get_mut(network) {
+            book.current = [None, None];
+            if book.subnets.iter().all(BTreeMap::is_empty) {
+                self.networks.remove(network);
+            }
+        }
+    }
+
+    /// Takes over what an IPInstance says, at the rebuild and at each event of the watch.
+    ///
+    /// # Errors
+    /// Another namespace has the address. Nothing is changed but that this one is remembered as a contender.
+    pub fn adopt(&mut self, allocation: &Allocation<'_>) -> Result<(), Conflict> {
+        let step = match allocation.seen {
+            Seen::Bound => Step::Bound,
+            Seen::Kept => Step::Kept,
+            Seen::Deleting => Step::Deleting,
+        };
+        let address = allocation.address;
+        let before = self.row(address);
+        let namespace = self.namespaces.intern(allocation.namespace);
+        let seen =
+            |state: State| Row { namespace, mac: allocation.mac, state: state.after(step).unwrap_or(state) };
+        if before.state == State::Free || before.namespace == namespace {
+            self.write(address, seen(before.state));
+            return Ok(());
+        }
+        let contenders = self.contenders.entry(address).or_default();
+        match contenders.iter_mut().find(|row| row.namespace == namespace) {
+            Some(row) => *row = seen(row.state),
+            None => {
+                contenders.push(seen(State::Free));
+                self.namespaces.count_one(namespace);
+            }
+        }
+        Err(self.conflict(address, before.namespace, namespace))
+    }
+
+    /// An IPInstance is no more: its finalizer is removed and the watch has shown it, or a complete list that began after the
+    /// watch had shown it is without it.
+    pub fn gone(&mut self, address: IpAddr, namespace: &str) {
+        self.step(address, namespace, Step::Gone);
+    }
+
+    /// An address that [`Ipam::allocate`] gave was not taken: the API server has certainly not written it. Where it may
+    /// have, as after a timeout, ask it first.
+    pub fn refuse(&mut self, address: IpAddr, namespace: &str) {
+        self.step(address, namespace, Step::Refuse);
+    }
+
+    /// Addresses given whose IPInstance the watch has not shown yet, with their namespaces. After the watch had a gap
+    /// these are to be looked up one by one: one that was made and deleted within the gap is shown by nothing.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = (IpAddr, &str)> {
+        self.subnets
+            .iter()
+            .flatten()
+            .flat_map(|book| book.rows.iter().map(|(index, row)| (book.pool.address(index), row)))
+            .filter(|(_, row)| matches!(row.state, State::Given | State::Rebinding))
+            .map(|(address, row)| (address, &**self.namespaces.name(row.namespace)))
+    }
+
+    /// Addresses that more than one IPInstance has.
+    pub fn conflicts(&self) -> impl Iterator<Item = Conflict> {
+        self.contenders.iter().flat_map(move |(address, rows)| {
+            let holder = self.row(*address).namespace;
+            rows.iter().map(move |row| self.conflict(*address, holder, row.namespace))
+        })
+    }
+
+    /// The namespace that has an address, and in what state it is.
+    pub fn holder(&self, address: IpAddr) -> Option<(&str, State)> {
+        let row = self.row(address);
+        (row.state != State::Free).then(|| (&**self.namespaces.name(row.namespace), row.state))
+    }
+
+    /// How full a subnet is.
+    pub fn usage(&self, subnet: &str) -> Option<Usage> {
+        let mut usage = Usage::default();
+        usage.add(self.book(subnet)?.pool.counts());
+        Some(usage)
+    }
+
+    /// The last address that a subnet gave to who named none.
+    pub fn last_allocated(&self, subnet: &str) -> Option<IpAddr> {
+        self.book(subnet)?.pool.last()
+    }
+
+    /// How full a network is. It costs as much as it has subnets.
+    pub fn network_usage(&self, network: &str) -> NetworkUsage {
+        let Some(book) = self.networks.get(network) else { return NetworkUsage::default() };
+        let [v4, v6] = book.subnets.each_ref().map(|subnets| {
+            let mut usage = Usage::default();
+            let books = subnets.values().filter_map(|place| self.subnets[*place].as_ref());
+            books.for_each(|book| usage.add(book.pool.counts()));
+            usage
+        });
+        let [last_v4_subnet, last_v6_subnet] = book.current.clone();
+        let dual_stack = Usage { available: v4.available.min(v6.available), ..Usage::default() };
+        NetworkUsage { v4, v6, dual_stack, last_v4_subnet, last_v6_subnet }
+    }
+
+    fn book(&self, subnet: &str) -> Option<&SubnetBook> {
+        self.subnets[*self.by_name.get(subnet)?].as_ref()
+    }
+
+    fn network_book(&mut self, network: &str) -> &mut NetworkBook {
+        if !self.networks.contains_key(network) {
+            self.networks_made += 1;
+            let book = NetworkBook { number: self.networks_made, ..NetworkBook::default() };
+            self.networks.insert(network.into(), book);
+        }
+        self.networks.entry(network.into()).or_default()
+    }
+
+    fn conflict(&self, address: IpAddr, holder: u32, contender: u32) -> Conflict {
+        let name = |namespace| Arc::clone(self.namespaces.name(namespace));
+        Conflict { address, holder: name(holder), contender: name(contender) }
+    }
+
+    fn place(&self, address: IpAddr) -> Place {
+        self.by_range
+            .range(..=address)
+            .next_back()
+            .and_then(|(_, place)| Some((*place, self.subnets[*place].as_ref()?.pool.index(address)?)))
+            .map_or(Place::Stray, |(place, index)| Place::Subnet(place, index))
+    }
+
+    fn row(&self, address: IpAddr) -> Row {
+        match self.place(address) {
+            Place::Subnet(place, index) => {
+                self.subnets[place].as_ref().map(|book| book.rows.get(index)).unwrap_or_default()
+            }
+            Place::Stray => self.strays.get(&address).copied().unwrap_or_default(),
+        }
+    }
+
+    /// Puts a row in its place, and everything that is counted by rows with it.
+    fn write(&mut self, address: IpAddr, row: Row) {
+        let before = match self.place(address) {
+            Place::Subnet(place, index) => {
+                let Some(book) = &mut self.subnets[place] else { return };
+                let before = book.set(index, row);
+                if before.mac != row.mac {
+                    self.macs.remove(book.network, before.mac);
+                    self.macs.add(book.network, row.mac);
+                }
+                before
+            }
+            Place::Stray if row.state == State::Free => self.strays.remove(&address).unwrap_or_default(),
+            Place::Stray => self.strays.insert(address, row).unwrap_or_default(),
+        };
+        if row.state != State::Free {
+            self.namespaces.count_one(row.namespace);
+        }
+        if before.state != State::Free {
+            self.namespaces.drop_one(before.namespace);
+        }
+    }
+
+    /// A step of the IPInstance that a namespace has, or wants, for an address.
+    fn step(&mut self, address: IpAddr, namespace: &str, step: Step) {
+        let Some(namespace) = self.namespaces.number(namespace) else { return };
+        let before = self.row(address);
+        if before.state == State::Free || before.namespace != namespace {
+            if step == Step::Gone
+                && let Some(contenders) = self.contenders.get_mut(&address)
+            {
+                let some = contenders.len();
+                contenders.retain(|row| row.namespace != namespace);
+                let left = contenders.len();
+                if left == 0 {
+                    self.contenders.remove(&address);
+                }
+                (left..some).for_each(|_| self.namespaces.drop_one(namespace));
+            }
+            return;
+        }
+        match before.state.after(step) {
+            None => {}
+            Some(State::Free) => match self.next_contender(address) {
+                // It goes to who has an IPInstance for it too.
+                Some(next) => {
+                    self.write(address, next);
+                    self.namespaces.drop_one(next.namespace);
+                }
+                None => self.write(address, Row::default()),
+            },
+            Some(state) => self.write(address, Row { state, ..before }),
+        }
+    }
+
+    fn next_contender(&mut self, address: IpAddr) -> Option<Row> {
+        let contenders = self.contenders.get_mut(&address)?;
+        let next = (!contenders.is_empty()).then(|| contenders.remove(0));
+        if contenders.is_empty() {
+            self.contenders.remove(&address);
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! The name of an address's IPInstance: hybridnet's, so that both find each other's.
+//!
+//! `10.14.0.7` is `10-14-0-7`; an IPv6 address is its eight groups without leading zeros, `fd00:14::7` is
+//! `fd00-14-0-0-0-0-0-7`. The name follows from the address alone, so the API server itself refuses a second one within a namespace.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The name of the IPInstance of an address.
+pub fn instance_name(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string().replace('.', "-"),
+        IpAddr::V6(address) => {
+            let mut name = String::with_capacity(39);
+            for (index, group) in address.segments().iter().enumerate() {
+                let separator = if index == 0 { "" } else { "-" };
+                let _infallible = write!(name, "{separator}{group:x}");
+            }
+            name
+        }
+    }
+}
+
+/// The address that an IPInstance of this name is for; `None` if the name is not made by [`instance_name`].
+pub fn named_address(name: &str) -> Option<IpAddr> {
+    let groups: Vec<&str> = name.split('-').collect();
+    let address = match groups.len() {
+        4 => IpAddr::V4(groups.join(".").parse::<Ipv4Addr>().ok()?),
+        8 => IpAddr::V6(groups.join(":").parse::<Ipv6Addr>().ok()?),
+        _ => return None,
+    };
+    (instance_name(address) == name).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_hybridnets() {
+        for (address, name) in [
+            ("10.14.0.7", "10-14-0-7"),
+            ("234e:0:4567::5f", "234e-0-4567-0-0-0-0-5f"),
+            ("fd00::", "fd00-0-0-0-0-0-0-0"),
+            ("::1", "0-0-0-0-0-0-0-1"),
+        ] {
+            let address = address.parse();
+            assert_eq!(address.clone().map(instance_name).as_deref(), Ok(name));
+            assert_eq!(named_address(name), address.ok());
+        }
+        for name in ["", "10-14-0", "10-14-0-007", "10.14.0.7", "fd00-0-0-0-0-0-0-00", "web-0-a-b"] {
+            assert_eq!(named_address(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+use trunkline_api::pod::IpFamily;
+
+use super::*;
+
+pub(super) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(super) fn subnet(name: &str, network: &str, cidr: &str, start: &str, end: &str) -> PoolSpec {
+    PoolSpec {
+        subnet: name.to_owned(),
+        network: network.to_owned(),
+        cidr: cidr.parse().unwrap(),
+        start: Some(ip(start)),
+        end: Some(ip(end)),
+        gateway: None,
+        reserved: Vec::new(),
+        excluded: Vec::new(),
+        private: false,
+    }
+}
+
+/// A network `n` with `a` (10.0.0.1-3), `b` (10.0.1.1-2), a private `p` (10.0.2.1-2) and `six` (fd00::1-2).
+fn ipam() -> Ipam {
+    let mut ipam = Ipam::default();
+    for spec in [
+        subnet("b", "n", "10.0.1.0/24", "10.0.1.1", "10.0.1.2"),
+        subnet("six", "n", "fd00::/120", "fd00::1", "fd00::2"),
+        PoolSpec { private: true, ..subnet("p", "n", "10.0.2.0/24", "10.0.2.1", "10.0.2.2") },
+        PoolSpec {
+            reserved: vec![ip("10.0.0.2")],
+            gateway: Some(ip("10.0.0.9")),
+            ..subnet("a", "n", "10.0.0.0/24", "10.0.0.1", "10.0.0.9")
+        },
+    ] {
+        ipam.set_subnet(spec, None).unwrap();
+    }
+    ipam
+}
+
+fn request() -> Request<'static> {
+    Request { namespace: "web", network: "n", ..Request::default() }
+}
+
+fn give(ipam: &mut Ipam, request: &Request<'_>) -> Result<Vec<String>, AllocateError> {
+    let granted = ipam.allocate(request, 1)?;
+    Ok(granted.addresses.iter().map(|assigned| assigned.address.addr().to_string()).collect())
+}
+
+fn adopt(ipam: &mut Ipam, address: &str, namespace: &str, seen: Seen) -> Result<(), Conflict> {
+    ipam.adopt(&Allocation { address: ip(address), namespace, mac: [2, 0, 0, 0, 0, 9], seen })
+}
+
+#[test]
+fn an_address_goes_through_its_life() {
+    let mut ipam = ipam();
+    let address = ip("10.0.0.1");
+    assert_eq!(give(&mut ipam, &request()).unwrap(), ["10.0.0.1"]);
+    assert_eq!(ipam.holder(address), Some(("web", State::Given)));
+    assert_eq!(ipam.unconfirmed().collect::<Vec<_>>(), [(address, "web")]);
+    ipam.gone(address, "web");
+    assert_eq!(
+        ipam.holder(address),
+        Some(("web", State::Given)),
+        "a list from before the create frees nothing"
+    );
+    adopt(&mut ipam, "10.0.0.1", "web", Seen::Bound).unwrap();
+    assert_eq!(ipam.holder(address), Some(("web", State::InUse)));
+    ipam.refuse(address, "web");
+    assert_eq!(ipam.holder(address), Some(("web", State::InUse)), "too late");
+    adopt(&mut ipam, "10.0.0.1", "web", Seen::Kept).unwrap();
+    adopt(&mut ipam, "10.0.0.1", "web", Seen::Deleting).unwrap();
+    assert_eq!(ipam.holder(address), Some(("web", State::Releasing)));
+    ipam.gone(address, "shop");
+    assert_eq!(ipam.holder(address), Some(("web", State::Releasing)), "another's is not this one");
+    ipam.gone(address, "web");
+    assert_eq!(ipam.holder(address), None);
+    assert_eq!(ipam.usage("a").unwrap().used, 0);
+}
+
+#[test]
+fn a_network_stays_on_its_subnet_until_that_is_full() {
+    let mut ipam = ipam();
+    ipam.resume_network("n", Some("b"), None);
+    let mut given = Vec::new();
+    let error = loop {
+        match give(&mut ipam, &request()) {
+            Ok(addresses) => given.extend(addresses),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(given[..3], ["10.0.1.1", "10.0.1.2", "10.0.0.1"]);
+    assert_eq!(given.len(), 9, "neither the reserved one nor the private subnet: {given:?}");
+    assert_eq!(
+        error.to_string(),
+        "no IPv4 address is free in network n: subnet a has 7 of 7 in use, subnet b has 2 of 2 in use; delete pods or add a Subnet"
+    );
+    let private = ["p".to_owned()];
+    assert_eq!(give(&mut ipam, &Request { subnets: &private, ..request() }).unwrap(), ["10.0.2.1"]);
+    assert_eq!(ipam.network_usage("n").last_v4_subnet.as_deref(), Some("a"), "a named one does not count");
+    adopt(&mut ipam, "10.0.1.2", "web", Seen::Bound).unwrap();
+    ipam.gone(ip("10.0.1.2"), "web");
+    assert_eq!(give(&mut ipam, &request()).unwrap(), ["10.0.1.2"]);
+}
+
+#[test]
+fn both_families_or_neither() {
+    let mut ipam = ipam();
+    let both = Request { family: IpFamily::DualStack, ..request() };
+    assert_eq!(ipam.network_usage("n").dual_stack.available, 2);
+    let granted = ipam.allocate(&both, 7).unwrap();
+    assert_eq!(granted.mac, [2, 0x12, 0x34, 0, 0, 7]);
+    assert_eq!(granted.addresses[0].address.to_string(), "10.0.0.1/24");
+    assert_eq!(granted.addresses[1].address.to_string(), "fd00::1/120");
+    assert_eq!(ipam.allocate(&both, 7).unwrap().mac, [2, 0x12, 0x34, 0, 0, 8], "no two alike");
+    let before = ipam.network_usage("n");
+    assert!(matches!(ipam.allocate(&both, 7), Err(AllocateError::Exhausted { family: IpFamily::V6, .. })));
+    assert_eq!(ipam.network_usage("n"), before);
+    assert_eq!(ipam.network_usage("n").dual_stack.available, 0);
+    assert_eq!(
+        give(&mut ipam, &request()).unwrap(),
+        ["10.0.0.4"],
+        "the address given back is the next one again"
+    );
+    let subnets = ["b".to_owned(), "six".to_owned()];
+    ipam.gone(ip("fd00::1"), "web");
+    adopt(&mut ipam, "fd00::1", "web", Seen::Bound).unwrap();
+    ipam.gone(ip("fd00::1"), "web");
+    assert_eq!(give(&mut ipam, &Request { subnets: &subnets, ..both }).unwrap(), ["10.0.1.1", "fd00::1"]);
+}
+
+#[test]
+fn named_addresses_reserved_retained_taken() {
+    let mut ipam = ipam();
+    let named = |addresses: &'static [IpAddr]| Request { addresses, ..request() };
+    const RESERVED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+    const PRIVATE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 2));
+    const GATEWAY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
+    const NOWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 1));
+    const SIX: IpAddr = IpAddr::V6(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2));
+    assert_eq!(give(&mut ipam, &named(&[RESERVED])).unwrap(), ["10.0.0.2"]);
+    assert_eq!(give(&mut ipam, &named(&[PRIVATE])).unwrap(), ["10.0.2.2"]);
+    assert_eq!(
+        ipam.usage("a").unwrap(),
+        Usage { total: 7, used: 0, available: 7 },
+        "reserved ones are left out"
+    );
+
+    // Kept in this namespace: bound again with its MAC address. In another one: refused.
+    adopt(&mut ipam, "10.0.0.2", "web", Seen::Kept).unwrap();
+    let other = Request { namespace: "shop", ..named(&[RESERVED]) };
+    let error = ipam.allocate(&other, 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "address 10.0.0.2 of subnet a belongs to IPInstance web/10-0-0-2, kept for the next pod of its name: name another, or \
+         delete the pod that has it"
+    );
+    let granted = ipam.allocate(&named(&[RESERVED]), 1).unwrap();
+    assert_eq!((granted.mac, granted.addresses[0].rebind), ([2, 0, 0, 0, 0, 9], true));
+    assert_eq!(ipam.holder(RESERVED), Some(("web", State::Rebinding)));
+    adopt(&mut ipam, "10.0.0.2", "web", Seen::Kept).unwrap();
+    assert!(ipam.allocate(&named(&[RESERVED]), 1).is_err(), "an echo from before does not give it twice");
+    ipam.refuse(RESERVED, "web");
+    assert_eq!(ipam.holder(RESERVED), Some(("web", State::Retained)));
+
+    // In use by the pod of that name itself, which was replaced before its address was kept.
+    adopt(&mut ipam, "10.0.0.2", "web", Seen::Bound).unwrap();
+    assert!(ipam.allocate(&named(&[RESERVED]), 1).is_err());
+    let granted = ipam.allocate(&Request { own: &[RESERVED], ..named(&[RESERVED]) }, 1).unwrap();
+    assert!(granted.addresses[0].rebind);
+
+    let both = Request { family: IpFamily::DualStack, ..request() };
+    for (request, text) in [
+        (
+            Request { addresses: &[RESERVED], ..both },
+            "of family IPv6 the pod is to have, and 10.0.0.2 names none",
+        ),
+        (named(&[SIX]), "fd00::2 is not what a pod of family IPv4 can have"),
+        (Request { addresses: &[SIX, SIX], ..both }, "name at most one for each family"),
+        (named(&[GATEWAY]), "gateway"),
+        (named(&[NOWHERE]), "a (10.0.0.0/24), b"),
+        (Request { network: "none", ..named(&[RESERVED]) }, "its subnets are none"),
+        (Request { network: "none", ..request() }, "has no IPv4 subnet"),
+    ] {
+        let error = ipam.allocate(&request, 1).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+    for (names, family, text) in [
+        (vec!["six"], IpFamily::V4, "subnet six is not what a pod of family IPv4"),
+        (vec!["a", "b"], IpFamily::DualStack, "subnet b is not what"),
+        (vec!["z"], IpFamily::V4, "subnet z is not in network n: write one of a (10.0.0.0/24)"),
+    ] {
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        let error =
+            ipam.allocate(&Request { subnets: &names, family, ..request() }, 1).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+}
+
+#[test]
+fn a_named_mac_address_is_one_pods() {
+    let mut ipam = ipam();
+    let mac = Some([2, 0, 0, 0, 0, 1]);
+    let both = Request { mac, family: IpFamily::DualStack, ..request() };
+    assert_eq!(ipam.allocate(&both, 0).unwrap().mac, [2, 0, 0, 0, 0, 1]);
+    let error = ipam.allocate(&Request { mac, ..request() }, 0).unwrap_err().to_string();
+    assert!(error.contains("02:00:00:00:00:01 is in use"), "{error}");
+    let own = [ip("10.0.0.1"), ip("fd00::1")];
+    for address in ["10.0.0.1", "fd00::1"] {
+        let allocation =
+            Allocation { address: ip(address), namespace: "web", mac: [2, 0, 0, 0, 0, 1], seen: Seen::Kept };
+        ipam.adopt(&allocation).unwrap();
+    }
+    let again = Request { addresses: &own, own: &own, ..both };
+    assert!(ipam.allocate(&again, 0).unwrap().addresses.iter().all(|assigned| assigned.rebind));
+    let other = subnet("other", "m", "10.3.0.0/24", "10.3.0.1", "10.3.0.9");
+    ipam.set_subnet(other, None).unwrap();
+    ipam.allocate(&Request { mac, network: "m", ..request() }, 0).unwrap();
+}
+
+#[test]
+fn two_instances_of_one_address_are_told_and_never_merged() {
+    let mut ipam = ipam();
+    adopt(&mut ipam, "10.0.0.1", "web", Seen::Bound).unwrap();
+    let conflict = adopt(&mut ipam, "10.0.0.1", "shop", Seen::Bound).unwrap_err();
+    assert!(conflict.to_string().contains("10-0-0-1 in namespace web and in namespace shop"), "{conflict}");
+    assert_eq!(adopt(&mut ipam, "10.0.0.1", "shop", Seen::Deleting), Err(conflict.clone()));
+    assert_eq!(ipam.conflicts().collect::<Vec<_>>(), [conflict]);
+    assert_eq!(ipam.holder(ip("10.0.0.1")), Some(("web", State::InUse)));
+    ipam.gone(ip("10.0.0.1"), "web");
+    assert_eq!(
+        ipam.holder(ip("10.0.0.1")),
+        Some(("shop", State::Releasing)),
+        "it is not free before both are gone"
+    );
+    assert_eq!(ipam.conflicts().count(), 0);
+    ipam.gone(ip("10.0.0.1"), "shop");
+    assert_eq!(ipam.holder(ip("10.0.0.1")), None);
+}
+
+#[test]
+fn an_instance_waits_for_its_subnet_and_outlives_it() {
+    let mut ipam = ipam();
+    adopt(&mut ipam, "10.5.0.1", "web", Seen::Bound).unwrap();
+    adopt(&mut ipam, "10.5.0.2", "web", Seen::Bound).unwrap();
+    let spec = subnet("late", "n2", "10.5.0.0/24", "10.5.0.1", "10.5.0.3");
+    ipam.set_subnet(spec.clone(), Some(ip("10.5.0.3"))).unwrap();
+    assert_eq!(ipam.usage("late"), Some(Usage { total: 3, used: 2, available: 1 }));
+    assert_eq!(give(&mut ipam, &Request { network: "n2", ..request() }).unwrap(), ["10.5.0.3"]);
+    ipam.remove_subnet("late");
+    ipam.gone(ip("10.5.0.2"), "web");
+    ipam.set_subnet(PoolSpec { reserved: vec![ip("10.5.0.2")], ..spec }, None).unwrap();
+    assert_eq!(ipam.usage("late"), Some(Usage { total: 2, used: 2, available: 0 }));
+    assert_eq!(ipam.holder(ip("10.5.0.3")), Some(("web", State::Given)));
+}
+
+#[test]
+fn a_changed_subnet_keeps_its_holders_and_its_cursor() {
+    let mut ipam = ipam();
+    give(&mut ipam, &request()).unwrap();
+    let spec = subnet("a", "n", "10.0.0.0/24", "10.0.0.1", "10.0.0.9");
+    ipam.set_subnet(spec, Some(ip("10.0.0.8"))).unwrap();
+    assert_eq!(ipam.usage("a"), Some(Usage { total: 9, used: 1, available: 8 }));
+    assert_eq!(give(&mut ipam, &request()).unwrap(), ["10.0.0.2"]);
+    assert_eq!(ipam.last_allocated("a"), Some(ip("10.0.0.2")));
+}
+
+#[test]
+fn a_range_over_another_is_refused() {
+    let mut ipam = ipam();
+    for (start, end) in [("10.0.0.9", "10.0.0.20"), ("10.0.0.3", "10.0.0.4")] {
+        let error = ipam.set_subnet(subnet("over", "n", "10.0.0.0/24", start, end), None).unwrap_err();
+        assert!(error.contains("overlaps 10.0.0.1 to 10.0.0.9 of subnet a"), "{error}");
+    }
+    ipam.set_subnet(subnet("over", "n", "10.0.0.0/24", "10.0.0.10", "10.0.0.20"), None).unwrap();
+    assert_eq!(ipam.usage("over").unwrap().total, 11);
+}
