@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod ipam;
+pub mod leader;
 pub mod queue;
 pub mod reconcile;
 pub mod selection;

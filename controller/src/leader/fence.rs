@@ -1,0 +1,76 @@
+//! The leader's right to write, with its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+
+/// The leader's right to write. It ends when the Lease is lost, and by itself when the Lease is not renewed in time.
+///
+/// To be asked before each write, not once: the process may have stood still since.
+#[derive(Clone, Debug)]
+pub struct Fence {
+    lost: CancellationToken,
+    since: Instant,
+    /// Milliseconds after `since`.
+    until: Arc<AtomicU64>,
+    patience: Duration,
+}
+
+impl Fence {
+    pub(super) fn new(until: Instant, patience: Duration) -> Fence {
+        let fence =
+            Fence { lost: CancellationToken::new(), since: Instant::now(), until: Arc::default(), patience };
+        fence.extend(until);
+        fence
+    }
+
+    pub(super) fn extend(&self, until: Instant) {
+        let milliseconds = until.saturating_duration_since(self.since).as_millis();
+        self.until.store(u64::try_from(milliseconds).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    pub(super) fn end(&self) {
+        self.lost.cancel();
+    }
+
+    /// Whether this process may write now.
+    pub fn holds(&self) -> bool {
+        let until = Duration::from_millis(self.until.load(Ordering::Acquire));
+        !self.lost.is_cancelled() && self.since.elapsed() < until
+    }
+
+    /// How long a write may take that is sent while the fence holds. After it nobody is to wait for its answer.
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Waits until the Lease is lost, or the process is to end.
+    pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
+        self.lost.cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_by_itself_and_for_good() {
+        let second = Duration::from_secs(1);
+        let fence = Fence::new(Instant::now() + 10 * second, 5 * second);
+        tokio::time::advance(9 * second).await;
+        assert!(fence.holds());
+        fence.extend(Instant::now() + 10 * second);
+        tokio::time::advance(9 * second).await;
+        assert!(fence.holds());
+        tokio::time::advance(second).await;
+        assert!(!fence.holds(), "nobody has to tell it");
+        fence.extend(Instant::now() + 10 * second);
+        fence.end();
+        assert!(!fence.holds());
+        fence.cancelled().await;
+    }
+}

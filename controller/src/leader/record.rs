@@ -1,0 +1,145 @@
+//! What stands in the Lease, and when it is free to take: no I/O.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use tokio::time::Instant;
+
+/// The Lease as another holds it, with when it was seen to change.
+#[derive(Debug)]
+pub(super) struct Observed {
+    pub(super) lease: Lease,
+    at: Instant,
+}
+
+impl Observed {
+    /// Takes over what the watch shows. The same version again says nothing new about its holder.
+    pub(super) fn update(observed: &mut Option<Observed>, lease: Lease, now: Instant) {
+        let same = |seen: &Observed| seen.lease.metadata.resource_version == lease.metadata.resource_version;
+        if !observed.as_ref().is_some_and(same) {
+            *observed = Some(Observed { lease, at: now });
+        }
+    }
+
+    /// From when on it may be taken.
+    pub(super) fn free_at(&self) -> Instant {
+        let seconds = self.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
+        match holder(&self.lease) {
+            "" => self.at,
+            _ => self.at + Duration::from_secs(seconds.max(0).unsigned_abs().into()),
+        }
+    }
+}
+
+/// Who holds a Lease; empty if nobody does.
+pub(super) fn holder(lease: &Lease) -> &str {
+    lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
+}
+
+/// What this process writes into the Lease.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// The Lease's name.
+    pub(super) name: String,
+    /// Who this process is.
+    pub(super) holder: String,
+    /// Seconds.
+    pub(super) duration: i32,
+}
+
+impl Claim {
+    pub(super) fn holds(&self, lease: &Lease) -> bool {
+        holder(lease) == self.holder
+    }
+
+    /// The Lease taken over as it was seen, or made.
+    pub(super) fn taking(&self, seen: Option<&Lease>, now: Timestamp) -> Lease {
+        let before = seen.and_then(|lease| lease.spec.as_ref()).and_then(|spec| spec.lease_transitions);
+        let metadata = seen
+            .map(|lease| lease.metadata.clone())
+            .unwrap_or_else(|| ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() });
+        Lease {
+            metadata,
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.holder.clone()),
+                lease_duration_seconds: Some(self.duration),
+                acquire_time: Some(MicroTime(now)),
+                renew_time: Some(MicroTime(now)),
+                lease_transitions: Some(before.map_or(0, |before| before.saturating_add(1))),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    /// The Lease renewed.
+    pub(super) fn renewing(&self, held: &Lease, now: Timestamp) -> Lease {
+        let mut lease = held.clone();
+        if let Some(spec) = &mut lease.spec {
+            spec.renew_time = Some(MicroTime(now));
+            spec.lease_duration_seconds = Some(self.duration);
+        }
+        lease
+    }
+
+    /// The Lease without a holder, as client-go leaves it.
+    pub(super) fn releasing(&self, held: &Lease, now: Timestamp) -> Lease {
+        let mut lease = self.renewing(held, now);
+        if let Some(spec) = &mut lease.spec {
+            spec.holder_identity = None;
+            spec.lease_duration_seconds = Some(1);
+        }
+        lease
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(holder: &str) -> Claim {
+        Claim { name: "l".to_owned(), holder: holder.to_owned(), duration: 15 }
+    }
+
+    fn at_version(mut lease: Lease, version: &str) -> Lease {
+        lease.metadata.resource_version = Some(version.to_owned());
+        lease
+    }
+
+    #[test]
+    fn a_lease_is_free_when_its_duration_has_passed_since_it_was_seen_to_change() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        // The holder's clock is a year behind: only what is seen counts.
+        let year_ago = Timestamp::now() - jiff::SignedDuration::from_hours(24 * 365);
+        let lease = claim("a").taking(None, year_ago);
+        let mut observed = None;
+        Observed::update(&mut observed, at_version(lease.clone(), "1"), now);
+        Observed::update(&mut observed, at_version(lease.clone(), "1"), now + 9 * second);
+        assert_eq!(
+            observed.as_ref().map(Observed::free_at),
+            Some(now + 15 * second),
+            "a relist is no renewal"
+        );
+        Observed::update(&mut observed, at_version(lease.clone(), "2"), now + 9 * second);
+        assert_eq!(observed.as_ref().map(Observed::free_at), Some(now + 24 * second));
+        let released = claim("a").releasing(&lease, year_ago);
+        Observed::update(&mut observed, at_version(released, "3"), now + 10 * second);
+        assert_eq!(observed.as_ref().map(Observed::free_at), Some(now + 10 * second), "at once");
+    }
+
+    #[test]
+    fn what_is_written_keeps_the_version_that_was_seen() {
+        let now = Timestamp::UNIX_EPOCH;
+        let made = at_version(claim("a").taking(None, now), "7");
+        let taken = claim("b").taking(Some(&made), now);
+        assert_eq!(taken.metadata.resource_version.as_deref(), Some("7"));
+        assert!(claim("b").holds(&taken) && !claim("a").holds(&taken));
+        assert_eq!(taken.spec.as_ref().and_then(|spec| spec.lease_transitions), Some(1));
+        let renewed = claim("b").renewing(&taken, now + jiff::SignedDuration::from_secs(2));
+        assert_eq!(renewed.metadata.resource_version.as_deref(), Some("7"));
+        assert_ne!(renewed.spec, taken.spec);
+        assert_eq!(holder(&claim("b").releasing(&renewed, now)), "");
+    }
+}
