@@ -17,6 +17,7 @@ mod bench;
 mod capture;
 mod client;
 mod cni;
+mod crds;
 mod daemons;
 mod demo;
 mod evidence;
@@ -128,6 +129,12 @@ enum Command {
         /// Do not fuzz: take what earlier runs found to reach more over into the committed corpus.
         #[arg(long)]
         minimise: bool,
+    },
+    /// Write deploy/crds, the CustomResourceDefinitions, from the types of api/.
+    Crds {
+        /// Write nothing; the exit status is 1 if a file is not current.
+        #[arg(long)]
+        check: bool,
     },
     /// A Kubernetes API server with etcd, and nothing else of Kubernetes.
     Kube {
@@ -241,6 +248,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Fuzz { target, seconds, minimise } => {
             let good = fuzz::run(&place, &target, seconds, minimise)?;
             return Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Crds { check } => {
+            return Ok(if crds::run(&place, check)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Kube { action: Kube::Up } => kube::up(&place)?,
         Command::List => list(&place)?,

@@ -17,6 +17,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::object::Kind;
+use super::rules::{bounds, rules};
 use crate::names::GROUP;
 use crate::policy::Members;
 use crate::resources::{IPInstanceSpec, LongLivedStale, NetworkSpec, NodeInfoSpec, Secret, SubnetSpec};
@@ -102,8 +103,20 @@ where
         "description": description,
         "properties": {"spec": schema::<S>(), "status": schema::<S::Status>()},
     });
-    if S::missing().is_none() {
+    // hybridnet asks for no spec, but a NodeInfo is all that makes sense without one.
+    if S::KIND != NodeInfoSpec::KIND {
         root["required"] = json!(["spec"]);
+    }
+    for (_, path, keywords) in bounds().into_iter().filter(|(kind, ..)| *kind == S::KIND) {
+        merge(at(&mut root, path), keywords);
+    }
+    for rule in rules().into_iter().filter(|rule| rule.kind == S::KIND) {
+        let list = at(&mut root, rule.path)
+            .as_object_mut()
+            .map(|schema| schema.entry("x-kubernetes-validations").or_insert_with(|| json!([])));
+        if let Some(Value::Array(list)) = list {
+            list.push(json!({"rule": rule.cel, "message": rule.message}));
+        }
     }
     #[expect(
         clippy::expect_used,
@@ -144,6 +157,61 @@ where
             ..CustomResourceDefinitionSpec::default()
         },
         ..CustomResourceDefinition::default()
+    }
+}
+
+/// The schema at a path, `spec.config.bgpPeers[].asn`.
+fn at<'a>(root: &'a mut Value, path: &str) -> &'a mut Value {
+    path.split('.').fold(root, |schema, step| {
+        let (name, is_list) = step.strip_suffix("[]").map_or((step, false), |name| (name, true));
+        let property = &mut schema["properties"][name];
+        if is_list { &mut property["items"] } else { property }
+    })
+}
+
+/// Adds keywords to a schema, and takes the place of those that are there.
+fn merge(schema: &mut Value, keywords: Value) {
+    match (schema, keywords) {
+        (Value::Object(schema), Value::Object(keywords)) => {
+            for (keyword, value) in keywords {
+                merge(schema.entry(keyword).or_insert(Value::Null), value);
+            }
+        }
+        (schema, value) => *schema = value,
+    }
+}
+
+/// The files of `deploy/crds`: name and text of each.
+pub fn manifests() -> Vec<(String, String)> {
+    let file = |crd: CustomResourceDefinition| {
+        let name = format!("{GROUP}_{}.yaml", crd.spec.names.plural);
+        #[expect(clippy::expect_used, reason = "made of types alone: a test compares every one")]
+        let text = serde_json::to_value(crd)
+            .map(|mut crd| {
+                whole(&mut crd);
+                crd
+            })
+            .map(|crd| serde_saphyr::to_string(&crd))
+            .expect("JSON")
+            .expect("YAML");
+        (name, format!("# Made of api/src by `cargo lab crds`: change it there.\n---\n{text}"))
+    };
+    crds().into_iter().map(file).collect()
+}
+
+/// Writes bounds as the whole numbers that they are; in the API server's own type they are floating.
+fn whole(value: &mut Value) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(whole),
+        Value::Object(fields) => fields.values_mut().for_each(whole),
+        Value::Number(number) => {
+            #[expect(clippy::cast_possible_truncation, reason = "bounds of 32-bit numbers")]
+            let whole = number.as_f64().filter(|it| it.fract() == 0.0).map(|it| it as i64);
+            if let Some(whole) = whole {
+                *value = json!(whole);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -277,6 +345,12 @@ mod tests {
             "format",
             "minimum",
             "maximum",
+            "minLength",
+            "maxLength",
+            "maxItems",
+            "pattern",
+            "default",
+            "x-kubernetes-validations",
             "x-kubernetes-preserve-unknown-fields",
         ];
         for crd in crds() {

@@ -22,10 +22,12 @@
 mod crd;
 mod lenient;
 mod object;
+mod rules;
 
-pub use crd::crds;
+pub use crd::{crds, manifests};
 pub use lenient::{Lenient, Unreadable};
 pub use object::{Kind, Object};
+pub use rules::{Rule, rules};
 
 use crate::resources::{IPInstanceSpec, NetworkSpec, NodeInfoSpec, SubnetSpec};
 
