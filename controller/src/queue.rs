@@ -13,6 +13,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::convert::Infallible;
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,6 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 /// Before the first repetition of failed work.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
@@ -145,8 +145,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.lock().entries.values().filter(|entry| entry.backoff.is_some()).count()
     }
 
-    /// Works on keys, `at_once` at a time, until stopped. What is under way then is dropped where it is.
-    pub async fn work<F, Job>(&self, at_once: usize, stop: &CancellationToken, mut job: F)
+    /// Works on keys, `at_once` at a time, for as long as it is polled. What is under way when it is dropped goes with it.
+    pub async fn work<F, Job>(&self, at_once: usize, mut job: F) -> Infallible
     where
         F: FnMut(K) -> Job,
         Job: Future<Output = Outcome>,
@@ -155,7 +155,6 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         loop {
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
                 Some((key, outcome)) = running.next() => self.finish(key, outcome),
                 key = self.next(), if running.len() < at_once => {
                     let work = job(key.clone());
@@ -345,31 +344,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_at_once_than_allowed_and_none_after_the_stop() {
+    async fn no_more_at_once_than_allowed() {
         let queue = Queue::new(Duration::ZERO);
         for key in 0..10 {
             queue.add(key);
         }
         let (now, most, done) = (RefCell::new(0), RefCell::new(0), RefCell::new(0));
-        let stop = CancellationToken::new();
-        queue
-            .work(3, &stop, |_| {
-                *now.borrow_mut() += 1;
-                let running = *now.borrow();
-                let highest = *most.borrow();
-                *most.borrow_mut() = running.max(highest);
-                let (now, done, stop) = (&now, &done, &stop);
-                async move {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    *now.borrow_mut() -= 1;
-                    *done.borrow_mut() += 1;
-                    if *done.borrow() == 10 {
-                        stop.cancel();
-                    }
-                    Outcome::Done
+        let stop = Notify::new();
+        let work = queue.work(3, |_| {
+            *now.borrow_mut() += 1;
+            let running = *now.borrow();
+            let highest = *most.borrow();
+            *most.borrow_mut() = running.max(highest);
+            let (now, done, stop) = (&now, &done, &stop);
+            async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                *now.borrow_mut() -= 1;
+                *done.borrow_mut() += 1;
+                if *done.borrow() == 10 {
+                    stop.notify_one();
                 }
-            })
-            .await;
+                Outcome::Done
+            }
+        });
+        tokio::select! {
+            never = work => match never {},
+            () = stop.notified() => {}
+        }
         assert_eq!((*most.borrow(), *done.borrow()), (3, 10));
     }
 }

@@ -38,6 +38,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// Kinds of which no complete list has come yet.
+    pub fn unlisted(&self) -> Vec<&'static str> {
+        let kinds = [
+            ("Networks", self.networks.is_listed()),
+            ("Subnets", self.subnets.is_listed()),
+            ("Nodes", self.nodes.is_listed()),
+            ("Namespaces", self.namespaces.is_listed()),
+            ("IPInstances", self.instances.is_listed()),
+        ];
+        kinds.into_iter().filter(|(_, listed)| !listed).map(|(kind, _)| kind).collect()
+    }
+
     /// A network.
     pub fn network(&self, name: &str) -> Option<&Arc<Network>> {
         self.networks.get(name)

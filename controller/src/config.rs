@@ -1,0 +1,141 @@
+//! What the controller is told when it starts: flags, and the two environment variables that hybridnet's manager has.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Parser;
+use trunkline_api::pod::{IpFamily, read_network_type};
+use trunkline_api::resources::NetworkType;
+use trunkline_daemon::logging::{Log, LogFormat};
+
+use crate::leader;
+use crate::selection::Policy;
+use crate::webhook;
+
+/// Gives pods their addresses, cluster-wide, keeps the books of networks and nodes, and answers admission webhooks.
+///
+/// Several may run: one is the leader and writes, each answers webhooks. Which cluster: KUBECONFIG, else the service account of the pod
+/// that it runs in.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "trunkline-controller", version)]
+#[group(id = "controller")]
+pub struct Config {
+    /// Addresses that a pod gets which says nothing: IPv4, IPv6 or DualStack
+    #[arg(long, env = "DEFAULT_IP_FAMILY", value_parser = family, default_value = "IPv4")]
+    pub default_ip_family: IpFamily,
+
+    /// Type of the Network of a pod that says nothing: Underlay, Overlay or GlobalBGP
+    #[arg(long, env = "DEFAULT_NETWORK_TYPE", value_parser = network_type, default_value = "Underlay")]
+    pub default_network_type: NetworkType,
+
+    /// Whether pods of stateful workloads keep their addresses when they are made anew; a pod's annotation ip-retain overrides it
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
+    pub default_ip_retain: bool,
+
+    /// Kinds of workloads whose pods have names that come again, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "StatefulSet")]
+    pub stateful_workload_kinds: Vec<String>,
+
+    /// Writes the annotation cni.projectcalico.org/podIPs on each pod that was given addresses, for a policy-only Calico
+    #[arg(long)]
+    pub patch_calico_pod_ips_annotation: bool,
+
+    /// Namespace that the controller runs in: of its Lease, its Service and its Secret
+    #[arg(long, env = "NAMESPACE", default_value = "kube-system")]
+    pub namespace: String,
+
+    /// The election of the leader
+    #[command(flatten)]
+    pub lease: leader::Config,
+
+    /// Admission
+    #[command(flatten)]
+    pub webhook: webhook::Flags,
+
+    /// This replica's name in the Lease and in events
+    #[arg(long, env = "POD_NAME", default_value_t = default_identity())]
+    pub identity: String,
+
+    /// Where /metrics, /healthz and /readyz are served
+    #[arg(long, default_value = "0.0.0.0:9899")]
+    pub http_address: SocketAddr,
+
+    /// Pods worked on at the same time
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub pod_workers: u16,
+
+    /// Between two writes of one Network's or Subnet's status, in milliseconds
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    pub status_interval_milliseconds: u32,
+
+    /// error, warn, info, debug, trace, or a filter such as info,kube=debug
+    #[arg(long, default_value = "info")]
+    pub log_level: String,
+
+    /// How a log line is written
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+impl Config {
+    /// What holds for pods that say nothing.
+    pub fn policy(&self) -> Policy {
+        Policy {
+            family: self.default_ip_family,
+            network_type: self.default_network_type,
+            retain: self.default_ip_retain,
+            stateful_kinds: self.stateful_workload_kinds.clone(),
+        }
+    }
+
+    /// The log.
+    pub fn log(&self) -> Log {
+        Log { level: self.log_level.clone(), format: self.log_format }
+    }
+
+    /// Between two writes of one status.
+    pub fn status_interval(&self) -> Duration {
+        Duration::from_millis(self.status_interval_milliseconds.into())
+    }
+}
+
+fn family(text: &str) -> Result<IpFamily, String> {
+    IpFamily::read(text).ok_or_else(|| "write IPv4, IPv6 or DualStack".to_owned())
+}
+
+fn network_type(text: &str) -> Result<NetworkType, String> {
+    read_network_type(text).ok_or_else(|| "write Underlay, Overlay or GlobalBGP".to_owned())
+}
+
+/// The host's name and the process: two controllers on one machine differ.
+fn default_identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}-{}", host.trim(), std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_are_read_and_wrong_ones_say_what_to_write() {
+        Config::command().debug_assert();
+        let read = |flags: &[&str]| Config::try_parse_from([&["trunkline-controller"], flags].concat());
+        let config =
+            read(&["--default-ip-family", "dualstack", "--stateful-workload-kinds", "StatefulSet,CloneSet"]);
+        let policy = config.unwrap().policy();
+        assert_eq!(policy.family, IpFamily::DualStack);
+        assert!(policy.is_stateful_kind("CloneSet") && policy.retain);
+        assert!(!read(&["--default-ip-retain", "false"]).unwrap().policy().retain);
+        for (flag, value, hint) in [
+            ("--default-ip-family", "v4", "write IPv4, IPv6 or DualStack"),
+            ("--default-network-type", "VLAN", "write Underlay, Overlay or GlobalBGP"),
+            ("--pod-workers", "0", "1..=1024"),
+        ] {
+            let error = read(&[flag, value]).unwrap_err().to_string();
+            assert!(error.contains(hint), "{error}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `trunkline-controller`: what runs, and in which order it starts and stops. The tasks are drawn in [the crate's page](crate).
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use trunkline_api::kube::Lenient;
+use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
+use trunkline_daemon::http::{self, Probe};
+use trunkline_daemon::{logging, panics};
+
+use crate::books::Shared;
+use crate::config::Config;
+use crate::events::Events;
+use crate::leader;
+use crate::metrics::{self, Metrics};
+use crate::term::{Lead, lead};
+use crate::watch::{Relist, Watched, follow};
+use crate::webhook::{self, View as _};
+
+/// Runs until a signal says to stop.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    config.log().check().map_err(|fault| anyhow::anyhow!("--log-level: {fault}"))?;
+    logging::start(&config.log());
+    panics::abort_on_panic();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting the async runtime")?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let client = Client::try_default()
+        .await
+        .context("finding the API server: set KUBECONFIG, or run in a pod with a service account")?;
+    let metrics = Arc::new(Metrics::new().context("making the metrics")?);
+    let shared = Shared::new(Arc::clone(&metrics));
+    let listener = http::bind(config.http_address)
+        .await
+        .with_context(|| format!("--http-address {}: cannot listen there", config.http_address))?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = config.identity, "the controller starts");
+
+    let watches = Watches { client: client.clone(), shared: Arc::clone(&shared) };
+    let others = vec![
+        watches.start::<Lenient<NetworkSpec>>(),
+        watches.start::<Lenient<SubnetSpec>>(),
+        watches.start::<Node>(),
+        watches.start::<Namespace>(),
+    ];
+    let instances = watches.start::<Lenient<IPInstanceSpec>>();
+    tokio::spawn(http::serve(listener, Arc::new(Probes { shared: Arc::clone(&shared) })));
+
+    let events = Events::start(client.clone(), config.identity.clone(), metrics);
+    let leading = Lead {
+        client: client.clone(),
+        shared,
+        policy: Arc::new(config.policy()),
+        events,
+        calico: config.patch_calico_pod_ips_annotation,
+        instances,
+        others,
+        pod_workers: config.pod_workers.into(),
+        status_interval: config.status_interval(),
+    };
+    let shutdown = CancellationToken::new();
+    let admission = admit(&config, client.clone(), &leading, shutdown.clone());
+    let election =
+        leader::run(client, &config.lease, &config.namespace, &config.identity, shutdown.clone(), |fence| {
+            lead(leading.clone(), fence)
+        });
+    let both = async { tokio::try_join!(election, admission).map(drop) };
+    let mut both = std::pin::pin!(both);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        outcome = &mut both => return outcome.context("a part of the controller ended"),
+    }
+    tracing::info!("the controller stops");
+    shutdown.cancel();
+    both.await
+}
+
+/// Answers admission requests once everything is known that they are answered from.
+async fn admit(
+    config: &Config,
+    client: Client,
+    leading: &Lead,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    for relist in leading.others.iter().chain([&leading.instances]) {
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            () = relist.listed() => {}
+        }
+    }
+    let shared = Arc::clone(&leading.shared);
+    let metrics = shared.metrics();
+    webhook::serve(
+        &config.webhook,
+        &config.namespace,
+        client,
+        Arc::clone(&shared),
+        config.policy(),
+        metrics.registry(),
+        shutdown,
+    )
+    .await
+}
+
+struct Watches {
+    client: Client,
+    shared: Arc<Shared>,
+}
+
+impl Watches {
+    fn start<K: Watched>(&self) -> Relist {
+        let relist = Relist::default();
+        let api: Api<K> = Api::all(self.client.clone());
+        tokio::spawn(follow(api, watcher::Config::default(), Arc::clone(&self.shared), relist.clone()));
+        relist
+    }
+}
+
+/// What the probes ask.
+struct Probes {
+    shared: Arc<Shared>,
+}
+
+impl Probe for Probes {
+    async fn metrics(&self) -> String {
+        metrics::text(&self.shared)
+    }
+
+    async fn unhealthy(&self) -> Vec<String> {
+        // A panic ends the process, and an API server that does not answer is no reason to start anew.
+        Vec::new()
+    }
+
+    async fn unready(&self) -> Vec<String> {
+        let missing = self.shared.look(|cluster| cluster.unlisted());
+        missing
+            .into_iter()
+            .map(|kind| format!("{kind} were not listed yet: does the API server answer, and allow it?"))
+            .collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! The status of Networks, and the quota of the nodes that follow it.
+
+use std::sync::Arc;
+
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use trunkline_api::kube::NetworkObject;
+use trunkline_api::names::finalizer;
+use trunkline_api::resources::{Count, NetworkStatus, NetworkType};
+
+use super::{Context, is_gone, quota};
+use crate::books::Books;
+use crate::ipam::{NetworkUsage, Usage};
+use crate::queue::Outcome;
+
+/// Brings a Network's status in line, and its nodes to the queue if its quota is another one.
+pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
+    let patch = {
+        let mut books = context.shared.lock();
+        let Some(network) = books.cluster.network(&name).cloned() else { return Outcome::Done };
+        let Some(term) = &books.term else { return Outcome::Done };
+        let usage = term.ipam.network_usage(&name);
+        let status = status(&books, &name, &usage);
+        if network.network_type() == NetworkType::Underlay {
+            tell_nodes(&mut books, &name, &usage, &status.node_list);
+        }
+        let blocked = network.metadata.deletion_timestamp.is_some()
+            && network.metadata.finalizers.iter().any(|name| name == finalizer::METRICS_REGISTERED);
+        (network.status.as_ref() != Some(&status)).then(|| as_patch(&status)).ok_or(blocked)
+    };
+    let api: Api<NetworkObject> = Api::all(context.client.clone());
+    let parameters = PatchParams::default();
+    let written = match patch {
+        Ok(patch) => context.write(api.patch_status(&name, &parameters, &Patch::Merge(patch))).await,
+        Err(true) => {
+            let patch = json!({"metadata": {"finalizers": null}});
+            context.write(api.patch(&name, &parameters, &Patch::Merge(patch))).await
+        }
+        Err(false) => return Outcome::Done,
+    };
+    match written {
+        Ok(_) => Outcome::Done,
+        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) => {
+            tracing::warn!(network = %name, %error, "the status was not written");
+            Outcome::Failed
+        }
+    }
+}
+
+/// What the status is to be.
+pub fn status(books: &Books, name: &str, usage: &NetworkUsage) -> NetworkStatus {
+    let cluster = &books.cluster;
+    let mut node_list: Vec<String> = Vec::new();
+    if let Some(network) = cluster.network(name) {
+        let members = cluster.nodes().filter(|(_, node)| !node.deleting && cluster.has_node(network, node));
+        node_list.extend(members.map(|(name, _)| name.to_string()));
+    }
+    node_list.sort_unstable();
+    let there = |subnet: &&Arc<str>| {
+        cluster.subnet(subnet).is_some_and(|subnet| subnet.metadata.deletion_timestamp.is_none())
+    };
+    let count = |usage: Usage| Count {
+        total: usage.total.into(),
+        used: usage.used.into(),
+        available: usage.available.into(),
+    };
+    let text = |name: &Option<Arc<str>>| name.as_deref().unwrap_or_default().to_owned();
+    NetworkStatus {
+        last_allocated_subnet: text(&usage.last_v4_subnet),
+        last_allocated_ipv6_subnet: text(&usage.last_v6_subnet),
+        subnet_list: cluster.subnets_of(name).filter(there).map(ToString::to_string).collect(),
+        node_list,
+        statistics: Some(count(usage.v4)),
+        ipv6_statistics: Some(count(usage.v6)),
+        dual_stack_statistics: Some(count(usage.dual_stack)),
+    }
+}
+
+/// A merge patch leaves what it does not name, so what is empty is named.
+fn as_patch(status: &NetworkStatus) -> Value {
+    let mut value = json!({ "status": status });
+    if let Some(fields) = value.get_mut("status").and_then(Value::as_object_mut) {
+        fields.entry("lastAllocatedIPv6Subnet").or_insert(Value::Null);
+    }
+    value
+}
+
+/// Adds the network's nodes to the queue if what their labels say has changed.
+fn tell_nodes(books: &mut Books, name: &Arc<str>, usage: &NetworkUsage, nodes: &[String]) {
+    let now = quota::quota(usage);
+    let Some(term) = &mut books.term else { return };
+    if term.quotas.insert(Arc::clone(name), now) != Some(now) {
+        for node in nodes {
+            term.queues.nodes.add(node.as_str().into());
+        }
+    }
+}

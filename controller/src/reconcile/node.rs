@@ -1,0 +1,130 @@
+//! Nodes: labels that say which networks they are in and what these have left, and the condition of a node that is in none.
+//!
+//! A node that is in no network can give no pod an address. Its condition NetworkUnavailable becomes true, of which Kubernetes
+//! makes the taint `node.kubernetes.io/network-unavailable` that keeps pods away. Once the node is in a network this condition is
+//! taken back, if it is still the one from here; all else about the condition is the agent's, who knows whether the node's network works.
+//!
+//! A NodeInfo belongs to the agent of its node. When the node is gone nobody is left to remove it, so the leader does.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Map, Value, json};
+use trunkline_api::kube::NodeInfoObject;
+use trunkline_api::names::{ATTACHED, label};
+use trunkline_api::resources::NetworkType;
+
+use super::quota::{self, quota};
+use super::{Context, is_gone, reference};
+use crate::books::Books;
+use crate::cluster::NodeRow;
+use crate::events::reason;
+use crate::queue::Outcome;
+
+/// The reason of the condition that is from here.
+const NO_NETWORK: &str = "NoNetwork";
+
+/// What is to be written of a node.
+#[derive(Debug, PartialEq)]
+pub struct Changes {
+    /// Labels with their new values; `null` takes one away.
+    pub labels: Map<String, Value>,
+    /// The condition, where it is to be another one: whether the network is unavailable.
+    pub unavailable: Option<bool>,
+}
+
+/// Brings a node's labels and condition in line.
+pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
+    let found = {
+        let books = context.shared.lock();
+        books.cluster.node(&name).map(|node| (changes(&books, node), Arc::clone(&node.uid)))
+    };
+    let Some((changes, uid)) = found else { return remove_node_info(&context, &name).await };
+    let api: Api<Node> = Api::all(context.client.clone());
+    let parameters = PatchParams::default();
+    if !changes.labels.is_empty() {
+        let patch = json!({"metadata": {"uid": &*uid, "labels": changes.labels}});
+        match context.write(api.patch(&name, &parameters, &Patch::Merge(patch))).await {
+            Ok(_) => {}
+            Err(error) if is_gone(&error) => return Outcome::Done,
+            Err(error) => {
+                tracing::warn!(node = %name, %error, "the labels were not written");
+                return Outcome::Failed;
+            }
+        }
+    }
+    let Some(unavailable) = changes.unavailable else { return Outcome::Done };
+    let text = if unavailable {
+        "no Network selects this node: label it for an Underlay Network, or make an Overlay"
+    } else {
+        "the node is in a Network"
+    };
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let condition = json!({
+        "type": "NetworkUnavailable",
+        "status": if unavailable { "True" } else { "False" },
+        "reason": if unavailable { NO_NETWORK } else { "NetworkAttached" },
+        "message": text, "lastTransitionTime": now, "lastHeartbeatTime": now,
+    });
+    let patch = json!({"metadata": {"uid": &*uid}, "status": {"conditions": [condition]}});
+    match context.write(api.patch_status(&name, &parameters, &Patch::Strategic(patch))).await {
+        Ok(_) => {
+            // Events on nodes have the name as UID, by which kubectl describe finds them.
+            let about = reference("Node", "v1", None, &name, &name);
+            match unavailable {
+                true => context.events.warning(about, reason::NODE_NETWORK, text.to_owned()),
+                false => context.events.normal(about, reason::NODE_NETWORK, text.to_owned()),
+            }
+            Outcome::Done
+        }
+        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) => {
+            tracing::warn!(node = %name, %error, "the condition was not written");
+            Outcome::Failed
+        }
+    }
+}
+
+/// What is to be written of a node.
+pub fn changes(books: &Books, node: &NodeRow) -> Changes {
+    let cluster = &books.cluster;
+    let underlay = cluster.underlay_of(node);
+    let overlay = cluster.network_of_type(NetworkType::Overlay).is_some();
+    let left =
+        underlay.and_then(|network| Some(quota(&books.term.as_ref()?.ipam.network_usage(network.name()))));
+    let attached = |attached: bool| attached.then_some(ATTACHED);
+    let attachments = [
+        (label::UNDERLAY_NETWORK_ATTACHMENT, attached(underlay.is_some())),
+        (label::OVERLAY_NETWORK_ATTACHMENT, attached(overlay)),
+        (label::BGP_NETWORK_ATTACHMENT, attached(cluster.is_bgp_attached(node))),
+    ];
+    let wanted = attachments.into_iter().chain(quota::labels(left));
+    let labels = wanted
+        .filter(|(name, value)| node.labels.get(*name).map(String::as_str) != *value)
+        .map(|(name, value)| (name.to_owned(), value.map_or(Value::Null, Value::from)));
+    let is_in_none = underlay.is_none() && !overlay;
+    let unavailable = match &node.unavailable {
+        Some((true, why)) if &**why == NO_NETWORK => (!is_in_none).then_some(false),
+        Some((true, _)) => None,
+        _ => is_in_none.then_some(true),
+    };
+    Changes { labels: labels.collect(), unavailable }
+}
+
+async fn remove_node_info(context: &Context, name: &str) -> Outcome {
+    let api: Api<NodeInfoObject> = Api::all(context.client.clone());
+    match context.write(api.delete(name, &DeleteParams::default())).await {
+        Ok(_) => {
+            tracing::info!(node = name, "the node is gone, and its NodeInfo with it");
+            Outcome::Done
+        }
+        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) => {
+            tracing::warn!(node = name, %error, "the NodeInfo of a node that is gone was not deleted");
+            Outcome::Failed
+        }
+    }
+}

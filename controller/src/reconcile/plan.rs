@@ -1,0 +1,214 @@
+//! From a decision about a pod to what is written: the step that sets addresses aside, under the books' lock and without I/O.
+//!
+//! A plan names everything that carrying it out needs, since the books go on changing while that waits for the API server. What it
+//! set aside is this pod's until the API server has answered: yes, and the IPInstance is a row; no, and it is taken
+//! back; nothing, and it is remembered ([`Unanswered`]) and asked for again, word for word, since a second create of
+//! the same name cannot give a second address.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use trunkline_api::pod::IpFamily;
+use trunkline_api::resources::Network;
+use trunkline_api::validate::Fault;
+
+use super::decide::{Decision, Give, Want, decide};
+use crate::books::{Books, Unanswered};
+use crate::cluster::{Key, Life, PodRow};
+use crate::ipam::{AllocateError, Granted, Request};
+use crate::selection::{Policy, Selection, place, select};
+
+/// What is to be written for a pod.
+#[derive(Debug)]
+pub enum Plan {
+    /// Nothing.
+    Nothing,
+    /// These IPInstances are deleted.
+    GiveBack(Vec<Existing>),
+    /// These IPInstances are kept for the next pod of the name, and the pod's finalizer goes.
+    Leave {
+        /// IPInstances that are bound to it.
+        keep: Vec<Existing>,
+        /// UID of the pod whose finalizer is taken away.
+        unblock: Option<Arc<str>>,
+    },
+    /// These IPInstances are created or bound.
+    Give(Box<Giving>),
+    /// Whether these were created is to be found out: their pod has no use for them any more.
+    Settle(Unanswered),
+}
+
+/// An IPInstance that is there, and which of that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Existing {
+    /// Its name.
+    pub key: Key,
+    /// Its UID.
+    pub uid: Arc<str>,
+}
+
+/// Addresses for a pod.
+#[derive(Debug)]
+pub struct Giving {
+    /// The pod.
+    pub pod: PodRow,
+    /// IPInstances that are deleted first.
+    pub give_back: Vec<Existing>,
+    /// Their network.
+    pub network: Arc<Network>,
+    /// The addresses.
+    pub granted: Granted,
+    /// What the pod is to have in all.
+    pub family: IpFamily,
+    /// Whether its IPInstances outlive it.
+    pub stateful: bool,
+}
+
+/// Why a pod gets no address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// For the metric: `annotation`, `network`, `exhausted` or `address`.
+    pub reason: &'static str,
+    /// For the pod's event: what is wrong, and what to change.
+    pub text: String,
+}
+
+impl Refused {
+    fn new(reason: &'static str, text: impl ToString) -> Self {
+        Refused { reason, text: text.to_string() }
+    }
+
+    fn faults(faults: &[Fault]) -> Self {
+        Refused::new("annotation", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+    }
+}
+
+impl Books {
+    /// Plans what is to be written for a pod of this name, and sets the addresses aside. Of `random` 24 bits make a MAC address.
+    pub fn plan_pod(&mut self, key: &Key, policy: &Policy, random: u32) -> Result<Plan, Refused> {
+        let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
+        term.waiting.remove(key);
+        let pod = self.cluster.pod(key);
+        if let Some(unanswered) = term.unanswered.remove(key) {
+            let pod = pod.filter(|pod| pod.uid == unanswered.pod_uid && pod.life == Life::Alive);
+            let Some(pod) = pod.cloned() else { return Ok(Plan::Settle(unanswered)) };
+            let Unanswered { network, granted, family, .. } = unanswered;
+            let stateful = policy.is_stateful(pod.owner.as_ref());
+            let give_back = Vec::new();
+            return Ok(Plan::Give(Box::new(Giving { pod, give_back, network, granted, family, stateful })));
+        }
+        let instances = self.cluster.instances_of_pod(key);
+        let decision =
+            decide(key, pod, &instances, policy).map_err(|text| Refused::new("annotation", text))?;
+        let existing = |keys: Vec<Key>| -> Vec<Existing> {
+            let uid = |key: &Key| self.cluster.instance(key).map(|row| Arc::clone(&row.uid));
+            keys.into_iter().filter_map(|key| Some(Existing { uid: uid(&key)?, key })).collect()
+        };
+        Ok(match decision {
+            Decision::Nothing => Plan::Nothing,
+            Decision::GiveBack(keys) => Plan::GiveBack(existing(keys)),
+            Decision::Leave { keep, unblock } => Plan::Leave {
+                keep: existing(keep),
+                unblock: pod.filter(|_| unblock).map(|pod| Arc::clone(&pod.uid)),
+            },
+            Decision::Give(give) => {
+                let Some(pod) = pod.cloned() else { return Ok(Plan::Nothing) };
+                let give_back = existing(give.give_back.clone());
+                let own: Vec<IpAddr> =
+                    instances.iter().filter(|(_, row)| !row.deleting).map(|(_, row)| row.address).collect();
+                self.grant(key, pod, give, give_back, &own, policy, random)?
+            }
+        })
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the second half of plan_pod, which has looked all of these up"
+    )]
+    fn grant(
+        &mut self,
+        key: &Key,
+        pod: PodRow,
+        give: Give,
+        give_back: Vec<Existing>,
+        own: &[IpAddr],
+        policy: &Policy,
+        random: u32,
+    ) -> Result<Plan, Refused> {
+        let selection = match &give.want {
+            Want::Kept { network, family, .. } | Want::Missing { network, family } => {
+                let network_type =
+                    self.cluster.network(network).map_or(policy.network_type, |known| known.network_type());
+                let network = Some(network.to_string());
+                Selection { network, subnets: Vec::new(), network_type, family: *family, retained: true }
+            }
+            Want::Any | Want::Named(_) | Want::Recover(_) => {
+                let said = &pod.said;
+                select(&self.cluster, key, &said.annotations, &said.labels, false, policy)
+                    .map_err(|faults| Refused::faults(&faults))?
+            }
+        };
+        let network =
+            place(&self.cluster, &selection, &give.node).map_err(|text| Refused::new("network", text));
+        let network = match network {
+            Ok(network) => network,
+            Err(refused) => return Err(self.wait(key, refused)),
+        };
+        let (addresses, family, asked) = match &give.want {
+            Want::Any => (&[][..], selection.family, selection.family),
+            Want::Kept { addresses, family, .. } => (&addresses[..], *family, of(addresses)),
+            Want::Named(addresses) | Want::Recover(addresses) => {
+                (&addresses[..], of(addresses), of(addresses))
+            }
+            Want::Missing { family, .. } => (&[][..], IpFamily::DualStack, *family),
+        };
+        let request = Request {
+            namespace: &key.namespace,
+            network: network.name(),
+            family: asked,
+            subnets: &selection.subnets,
+            addresses,
+            own,
+            mac: give.mac,
+        };
+        let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
+        let granted = match term.ipam.allocate(&request, random) {
+            Ok(granted) => granted,
+            // It came from elsewhere (another plugin's, before Trunkline), and no address of ours would reach it.
+            Err(AllocateError::NoSubnetFor { .. }) if matches!(give.want, Want::Recover(_)) => {
+                tracing::debug!(pod = %key, ?addresses, "a running pod's addresses are of no network: it is left alone");
+                return Ok(Plan::Nothing);
+            }
+            Err(error @ AllocateError::Exhausted { .. }) => {
+                let waiting = term.starving.entry(network.name().into()).or_default();
+                if !waiting.contains(key) {
+                    waiting.push_back(key.clone());
+                }
+                return Err(self.wait(key, Refused::new("exhausted", error)));
+            }
+            Err(error) => return Err(self.wait(key, Refused::new("address", error))),
+        };
+        for assigned in &granted.addresses {
+            term.queues.subnets.add(Arc::clone(&assigned.subnet));
+        }
+        term.queues.networks.add(network.name().into());
+        let stateful = give.stateful;
+        Ok(Plan::Give(Box::new(Giving { pod, give_back, network, granted, family, stateful })))
+    }
+
+    fn wait(&mut self, key: &Key, refused: Refused) -> Refused {
+        if let Some(term) = &mut self.term {
+            term.waiting.insert(key.clone());
+        }
+        refused
+    }
+}
+
+/// The families of addresses that are named.
+fn of(addresses: &[IpAddr]) -> IpFamily {
+    match (addresses.iter().any(IpAddr::is_ipv4), addresses.iter().any(IpAddr::is_ipv6)) {
+        (true, true) => IpFamily::DualStack,
+        (false, true) => IpFamily::V6,
+        _ => IpFamily::V4,
+    }
+}

@@ -1,0 +1,429 @@
+//! Pods: their IPInstances are created, bound, kept and deleted.
+//!
+//! Creating the IPInstance is what gives the address: it is never updated into existence. Both of a pair are written at once, each
+//! saying that it is one of two, so that whoever finds one alone knows that another is missing.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use trunkline_api::kube::IPInstanceObject;
+use trunkline_api::names::{annotation, finalizer, label};
+use trunkline_api::pod::ordinal;
+use trunkline_api::resources::{Address, Binding, IPInstanceSpec, IpVersion, ReferredObject, Stateful};
+
+use super::plan::{Existing, Giving, Plan};
+use super::{Context, WriteError, is_gone, random, reference};
+use crate::books::Unanswered;
+use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
+use crate::events::reason;
+use crate::ipam::{Assigned, instance_name};
+use crate::queue::Outcome;
+use crate::watch::pod::Pod;
+
+/// The layout of IPInstances: hybridnet's third, and ours.
+const VERSION: &str = "v1.2";
+
+/// Brings the addresses of a pod in line with what it is.
+pub async fn reconcile(context: Context, key: Key) -> Outcome {
+    let plan = {
+        let mut books = context.shared.lock();
+        let pod = books.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
+        match books.plan_pod(&key, &context.policy, random()) {
+            Ok(plan) => Ok((plan, pod)),
+            Err(refused) => Err((refused, pod)),
+        }
+    };
+    let (plan, pod) = match plan {
+        Ok(planned) => planned,
+        Err((refused, pod)) => {
+            context.shared.metrics().failed(refused.reason);
+            tracing::debug!(pod = %key, reason = refused.reason, text = refused.text, "a pod got no address");
+            context.events.warning(about(&key, pod.as_deref()), reason::ALLOCATION_FAILED, refused.text);
+            return Outcome::Failed;
+        }
+    };
+    match plan {
+        Plan::Nothing => Outcome::Done,
+        Plan::GiveBack(instances) => {
+            let outcome = delete(&context, &instances).await;
+            if outcome == Outcome::Done && !instances.is_empty() {
+                told_release(&context, &key, pod.as_deref(), &instances);
+            }
+            outcome
+        }
+        Plan::Leave { keep, unblock } => leave(&context, &key, keep, unblock, pod.as_deref()).await,
+        Plan::Give(giving) => give(&context, &key, *giving).await,
+        Plan::Settle(unanswered) => settle(&context, &key, unanswered).await,
+    }
+}
+
+fn about(key: &Key, uid: Option<&str>) -> ObjectReference {
+    reference("Pod", "v1", Some(&key.namespace), &key.name, uid.unwrap_or_default())
+}
+
+fn told_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Existing]) {
+    context.shared.metrics().released(instances.len());
+    // Nobody reads events of a pod that is gone.
+    if pod.is_some() {
+        let names = instances.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
+        context.events.normal(about(key, pod), reason::RELEASED, format!("gave back {names}"));
+    }
+}
+
+async fn delete(context: &Context, instances: &[Existing]) -> Outcome {
+    let deleted = join_all(instances.iter().map(|instance| async {
+        let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
+        let preconditions = Preconditions { uid: Some(instance.uid.to_string()), resource_version: None };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        match context.write(api.delete(&instance.key.name, &parameters)).await {
+            Ok(_) => Outcome::Done,
+            Err(error) if is_gone(&error) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(ipinstance = %instance.key, %error, "an IPInstance was not deleted");
+                Outcome::Failed
+            }
+        }
+    }))
+    .await;
+    all(deleted)
+}
+
+fn all(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
+    if outcomes.into_iter().all(|outcome| outcome == Outcome::Done) { Outcome::Done } else { Outcome::Failed }
+}
+
+async fn leave(
+    context: &Context,
+    key: &Key,
+    keep: Vec<Existing>,
+    unblock: Option<Arc<str>>,
+    pod: Option<&str>,
+) -> Outcome {
+    let outcomes = join_all(keep.iter().map(|instance| reserve(context, instance))).await;
+    if all(outcomes) == Outcome::Failed {
+        return Outcome::Failed;
+    }
+    if !keep.is_empty() {
+        context.shared.metrics().reserved(keep.len());
+        let names = keep.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
+        tracing::debug!(pod = %key, addresses = names, "addresses are kept");
+        if pod.is_some() {
+            context.events.normal(
+                about(key, pod),
+                reason::RESERVED,
+                format!("keeps {names} for the next pod of its name"),
+            );
+        }
+    }
+    match unblock {
+        Some(uid) => take_finalizer(context, key, &uid).await,
+        None => Outcome::Done,
+    }
+}
+
+/// The IPInstance belongs to no node and no pod, but to the next pod of the name.
+async fn reserve(context: &Context, instance: &Existing) -> Outcome {
+    let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
+    let patch = json!({
+        "metadata": {"uid": &*instance.uid, "labels": {label::NODE: null, label::POD_UID: null}},
+        "spec": {"binding": {"nodeName": "", "podUID": null}},
+    });
+    let status = json!({
+        "metadata": {"uid": &*instance.uid},
+        "status": {
+            "nodeName": null, "podName": null, "podNamespace": null, "sandboxID": null,
+            "updateTimestamp": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        },
+    });
+    // The status first: it is nobody's business whether that was written if the binding was not.
+    let parameters = PatchParams::default();
+    let cleared =
+        context.write(api.patch_status(&instance.key.name, &parameters, &Patch::Merge(status))).await;
+    let written = match cleared {
+        Ok(_) => context.write(api.patch(&instance.key.name, &parameters, &Patch::Merge(patch))).await,
+        Err(error) => Err(error),
+    };
+    match written {
+        Ok(object) => {
+            learn(context, &instance.key, &object);
+            Outcome::Done
+        }
+        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) => {
+            tracing::warn!(ipinstance = %instance.key, %error, "an IPInstance was not marked as reserved");
+            Outcome::Failed
+        }
+    }
+}
+
+/// Takes hybridnet's finalizer off a pod.
+async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> Outcome {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
+    let patch = json!({"metadata": {
+        "uid": uid,
+        "$deleteFromPrimitiveList/finalizers": [finalizer::IP_ALLOCATED],
+    }});
+    match context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch))).await {
+        Ok(_) => Outcome::Done,
+        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) => {
+            tracing::warn!(pod = %key, %error, "the pod's finalizer was not taken off");
+            Outcome::Failed
+        }
+    }
+}
+
+/// How one address of a pod came out.
+enum Written {
+    Yes,
+    No(String),
+    Unknown(String),
+}
+
+async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
+    let began = Instant::now();
+    let pod = &giving.pod;
+    if delete(context, &giving.give_back).await == Outcome::Done && !giving.give_back.is_empty() {
+        told_release(context, key, Some(&pod.uid), &giving.give_back);
+    }
+    let written =
+        join_all(giving.granted.addresses.iter().map(|assigned| give_one(context, key, &giving, assigned)))
+            .await;
+    let mut faults = Vec::new();
+    let mut unanswered = Vec::new();
+    {
+        let mut books = context.shared.lock();
+        let Some(term) = &mut books.term else { return Outcome::Failed };
+        for (assigned, written) in giving.granted.addresses.iter().zip(written) {
+            match written {
+                Written::Yes => {}
+                Written::No(text) => {
+                    term.ipam.refuse(assigned.address.addr(), &key.namespace);
+                    faults.push(("api", text));
+                }
+                Written::Unknown(text) => {
+                    unanswered.push(assigned.clone());
+                    faults.push(("unanswered", text));
+                }
+            }
+        }
+        if !unanswered.is_empty() {
+            let granted = crate::ipam::Granted { addresses: unanswered, mac: giving.granted.mac };
+            let (network, family) = (Arc::clone(&giving.network), giving.family);
+            let unanswered = Unanswered { pod_uid: Arc::clone(&pod.uid), network, granted, family };
+            term.unanswered.insert(key.clone(), unanswered);
+        }
+    }
+    if !faults.is_empty() {
+        for (reason, text) in faults {
+            context.shared.metrics().failed(reason);
+            tracing::warn!(pod = %key, text, "an address was not given");
+            context.events.warning(about(key, Some(&pod.uid)), reason::ALLOCATION_FAILED, text);
+        }
+        return Outcome::Failed;
+    }
+    let addresses = giving.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
+    let addresses = addresses.collect::<Vec<_>>();
+    context.shared.metrics().allocated(giving.granted.addresses.len(), began.elapsed());
+    tracing::debug!(pod = %key, ?addresses, "addresses are given");
+    let text = format!("{} of Network {}", addresses.join(", "), giving.network.name());
+    context.events.normal(about(key, Some(&pod.uid)), reason::ALLOCATED, text);
+    if context.calico {
+        return annotate(context, key, pod).await;
+    }
+    Outcome::Done
+}
+
+async fn give_one(context: &Context, key: &Key, giving: &Giving, assigned: &Assigned) -> Written {
+    let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
+    let own = context.shared.lock().cluster.subnet(&assigned.subnet).and_then(|subnet| subnet.spec.net_id);
+    let object = ip_instance(key, giving, assigned, own.or(giving.network.spec.net_id));
+    let instance = Key::new(Arc::clone(&key.namespace), instance_name(assigned.address.addr()));
+    let outcome = if assigned.rebind {
+        bind(context, &api, &instance, giving, &object).await
+    } else {
+        context.write(api.create(&PostParams::default(), &object)).await
+    };
+    match outcome {
+        Ok(object) => {
+            learn(context, &instance, &object);
+            Written::Yes
+        }
+        // Of an earlier try that nobody heard the answer of, or somebody else's.
+        Err(WriteError::Refused(status)) if status.is_already_exists() => {
+            match context.write(api.get(&instance.name)).await {
+                Ok(there) => {
+                    learn(context, &instance, &there);
+                    let own = there.spec.binding.pod_uid == *giving.pod.uid
+                        && there.metadata.deletion_timestamp.is_none();
+                    if own {
+                        Written::Yes
+                    } else {
+                        Written::No(format!("IPInstance {instance} is there already and another pod's"))
+                    }
+                }
+                Err(error) => Written::Unknown(error.to_string()),
+            }
+        }
+        Err(WriteError::Refused(status)) => Written::No(format!("IPInstance {instance}: {}", status.message)),
+        Err(error @ WriteError::NotSent) => Written::No(error.to_string()),
+        Err(error @ WriteError::Unknown(_)) => Written::Unknown(format!("IPInstance {instance}: {error}")),
+    }
+}
+
+/// Binds an IPInstance that is there to a pod. It keeps its address; of that only the MAC address can be another one, where the pod names it.
+async fn bind(
+    context: &Context,
+    api: &Api<IPInstanceObject>,
+    instance: &Key,
+    giving: &Giving,
+    object: &IPInstanceObject,
+) -> Result<IPInstanceObject, WriteError> {
+    let uid = context.shared.lock().cluster.instance(instance).map(|row| Arc::clone(&row.uid));
+    let mut patch = json!({
+        "metadata": {
+            "uid": uid.as_deref(),
+            "labels": object.metadata.labels,
+            "annotations": object.metadata.annotations,
+            "ownerReferences": object.metadata.owner_references,
+            "finalizers": object.metadata.finalizers,
+        },
+        "spec": {"binding": object.spec.binding, "address": {"mac": object.spec.address.mac}},
+    });
+    if giving.pod.owner.is_none() {
+        // Its StatefulSet was deleted without it; the IPInstance knows whose it is.
+        remove(&mut patch, "metadata", "ownerReferences");
+        if let Some(spec) = patch.get_mut("spec") {
+            remove(spec, "binding", "referredObject");
+        }
+    }
+    context.write(api.patch(&instance.name, &PatchParams::default(), &Patch::Merge(patch))).await
+}
+
+fn remove(value: &mut Value, at: &str, field: &str) {
+    if let Some(object) = value.get_mut(at).and_then(Value::as_object_mut) {
+        object.remove(field);
+    }
+}
+
+/// What the API server answered is known before the watch says it.
+fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
+    let mut books = context.shared.lock();
+    if let Ok(row) = InstanceRow::of(object, &mut books.cluster.interner) {
+        books.set_instance(key, row);
+    }
+}
+
+/// Finds out whether IPInstances of a pod that has no use for them any more were created. Those that were are rows
+/// from then on, and go as any other of a pod that is gone.
+async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome {
+    let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
+    for assigned in &unanswered.granted.addresses {
+        let address = assigned.address.addr();
+        let instance = Key::new(Arc::clone(&key.namespace), instance_name(address));
+        match context.write(api.get_opt(&instance.name)).await {
+            Ok(Some(object)) => learn(context, &instance, &object),
+            Ok(None) => {
+                if let Some(term) = &mut context.shared.lock().term {
+                    term.ipam.refuse(address, &key.namespace);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(ipinstance = %instance, %error, "whether it was created is not known yet");
+                if let Some(term) = &mut context.shared.lock().term {
+                    term.unanswered.insert(key.clone(), unanswered.clone());
+                }
+                return Outcome::Failed;
+            }
+        }
+    }
+    Outcome::Done
+}
+
+/// Writes what a policy-only Calico goes by, once the pod has all of its addresses.
+async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> Outcome {
+    let addresses = {
+        let books = context.shared.lock();
+        let rows = books.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| row.pod_uid == pod.uid);
+        rows.map(|(_, row)| row.address.to_string()).collect::<Vec<_>>().join(",")
+    };
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
+    let patch =
+        json!({"metadata": {"uid": &*pod.uid, "annotations": {annotation::CALICO_POD_IPS: addresses}}});
+    match context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await {
+        Ok(_) => Outcome::Done,
+        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) => {
+            tracing::warn!(pod = %key, %error, "the annotation {} was not written", annotation::CALICO_POD_IPS);
+            Outcome::Failed
+        }
+    }
+}
+
+/// The IPInstance of one address of a pod.
+fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u32>) -> IPInstanceObject {
+    let pod = &giving.pod;
+    let node = pod.node.as_deref().unwrap_or_default();
+    let itself = || Owner {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        name: Arc::clone(&key.name),
+        uid: Arc::clone(&pod.uid),
+    };
+    let owner = pod.owner.clone().filter(|_| giving.stateful).unwrap_or_else(itself);
+    let labels = [
+        (label::VERSION, VERSION),
+        (label::NETWORK, giving.network.name()),
+        (label::SUBNET, &assigned.subnet),
+        (label::NODE, node),
+        (label::POD, &pod_label(&key.name)),
+        (label::POD_UID, &pod.uid),
+    ];
+    let metadata = ObjectMeta {
+        name: Some(instance_name(assigned.address.addr())),
+        namespace: Some(key.namespace.to_string()),
+        labels: Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+        annotations: Some([(annotation::IP_FAMILY.to_owned(), giving.family.to_string())].into()),
+        finalizers: Some(vec![finalizer::IP_ALLOCATED.to_owned()]),
+        owner_references: Some(vec![OwnerReference {
+            api_version: owner.api_version.to_string(),
+            kind: owner.kind.to_string(),
+            name: owner.name.to_string(),
+            uid: owner.uid.to_string(),
+            controller: Some(true),
+            block_owner_deletion: Some(false),
+        }]),
+        ..ObjectMeta::default()
+    };
+    let spec = IPInstanceSpec {
+        network: giving.network.name().to_owned(),
+        subnet: assigned.subnet.to_string(),
+        address: Address {
+            version: if assigned.address.addr().is_ipv6() { IpVersion::V6 } else { IpVersion::V4 },
+            ip: assigned.address.to_string(),
+            gateway: assigned.gateway.map(|gateway| gateway.to_string()).unwrap_or_default(),
+            net_id,
+            mac: giving.granted.mac.map(|octet| format!("{octet:02x}")).join(":"),
+        },
+        binding: Binding {
+            referred_object: ReferredObject {
+                kind: owner.kind.to_string(),
+                name: owner.name.to_string(),
+                uid: owner.uid.to_string(),
+            },
+            node_name: node.to_owned(),
+            pod_uid: pod.uid.to_string(),
+            pod_name: key.name.to_string(),
+            stateful: giving
+                .stateful
+                .then(|| Stateful { index: ordinal(&key.name).and_then(|index| index.try_into().ok()) }),
+        },
+    };
+    IPInstanceObject { metadata, spec, status: None, ignored: Vec::new() }
+}

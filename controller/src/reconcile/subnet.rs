@@ -1,0 +1,61 @@
+//! The status of Subnets.
+
+use std::sync::Arc;
+
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use trunkline_api::kube::SubnetObject;
+use trunkline_api::names::finalizer;
+use trunkline_api::resources::SubnetStatus;
+
+use super::{Context, is_gone};
+use crate::books::Books;
+use crate::queue::Outcome;
+
+/// Brings a Subnet's status in line.
+pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
+    let (status, blocked) = {
+        let books = context.shared.lock();
+        let Some(subnet) = books.cluster.subnet(&name) else { return Outcome::Done };
+        let going = subnet.metadata.deletion_timestamp.is_some();
+        // hybridnet's, which Trunkline does not set: the metrics of a subnet that is gone are not shown anyway.
+        let blocked =
+            going && subnet.metadata.finalizers.iter().any(|name| name == finalizer::METRICS_REGISTERED);
+        let status = status(&books, &name).filter(|status| subnet.status.as_ref() != Some(status));
+        (status, blocked)
+    };
+    let api: Api<SubnetObject> = Api::all(context.client.clone());
+    let parameters = PatchParams::default();
+    let written = match (status, blocked) {
+        (_, true) => {
+            let patch = json!({"metadata": {"finalizers": null}});
+            context.write(api.patch(&name, &parameters, &Patch::Merge(patch))).await
+        }
+        (Some(status), false) => {
+            let patch = json!({ "status": status });
+            context.write(api.patch_status(&name, &parameters, &Patch::Merge(patch))).await
+        }
+        (None, false) => return Outcome::Done,
+    };
+    match written {
+        Ok(_) => Outcome::Done,
+        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) => {
+            tracing::warn!(subnet = %name, %error, "the status was not written");
+            Outcome::Failed
+        }
+    }
+}
+
+/// What the status is to be; `None` for a subnet that gives no addresses.
+pub fn status(books: &Books, name: &str) -> Option<SubnetStatus> {
+    let ipam = &books.term.as_ref()?.ipam;
+    let usage = ipam.usage(name)?;
+    Some(SubnetStatus {
+        total: usage.total.into(),
+        used: usage.used.into(),
+        available: usage.available.into(),
+        last_allocated_ip: ipam.last_allocated(name).map(|address| address.to_string()).unwrap_or_default(),
+    })
+}

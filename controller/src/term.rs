@@ -1,0 +1,135 @@
+//! A term of leadership: from a complete picture to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use trunkline_api::kube::NodeInfoObject;
+
+use crate::books::{Queues, Shared};
+use crate::events::Events;
+use crate::leader::Fence;
+use crate::reconcile::{Context, ipinstance, network, node, pod, subnet};
+use crate::selection::Policy;
+use crate::watch::pod::Pod;
+use crate::watch::{Relist, follow};
+use crate::webhook::View as _;
+
+/// IPInstances whose finalizers are taken off at the same time.
+const INSTANCE_WORKERS: usize = 32;
+/// Statuses and nodes that are written at the same time, of each kind.
+const OTHER_WORKERS: usize = 4;
+/// NodeInfos to a page.
+const PAGE: u32 = 500;
+
+/// What a term begins with.
+#[derive(Clone)]
+pub struct Lead {
+    /// The API server.
+    pub client: Client,
+    /// The books.
+    pub shared: Arc<Shared>,
+    /// What holds for pods that say nothing.
+    pub policy: Arc<Policy>,
+    /// Where events are told.
+    pub events: Events,
+    /// Whether pods get the annotation for a policy-only Calico.
+    pub calico: bool,
+    /// The watch of IPInstances, to list from anew.
+    pub instances: Relist,
+    /// The other watches, which have to be complete.
+    pub others: Vec<Relist>,
+    /// Pods worked on at the same time.
+    pub pod_workers: usize,
+    /// Between two writes of one status.
+    pub status_interval: Duration,
+}
+
+/// Leads for as long as the fence holds.
+pub async fn lead(lead: Lead, fence: Fence) {
+    tokio::select! {
+        () = fence.cancelled() => {}
+        () = serve(&lead, &fence) => {}
+    }
+    lead.shared.lock().end_term();
+}
+
+async fn serve(lead: &Lead, fence: &Fence) {
+    for relist in &lead.others {
+        relist.listed().await;
+    }
+    lead.instances.list().await;
+    // After the IPInstances: of each pod that one of them is bound to it is known then whether it is still there.
+    let pods = Relist::default();
+    let config = watcher::Config::default().fields("spec.nodeName!=");
+    let api: Api<Pod> = Api::all(lead.client.clone());
+    let following = follow(api, config, Arc::clone(&lead.shared), pods.clone());
+    let working = async {
+        pods.listed().await;
+        work(lead, fence).await;
+    };
+    tokio::select! {
+        () = following => {}
+        () = working => {}
+    }
+}
+
+async fn work(lead: &Lead, fence: &Fence) {
+    let context = &Context {
+        client: lead.client.clone(),
+        shared: Arc::clone(&lead.shared),
+        policy: Arc::clone(&lead.policy),
+        events: lead.events.clone(),
+        calico: lead.calico,
+        fence: fence.clone(),
+    };
+    let queues = Queues::new(lead.status_interval);
+    {
+        let mut books = context.shared.lock();
+        books.begin_term(Arc::clone(&queues));
+        let cluster = &books.cluster;
+        tracing::info!(
+            ipinstances = cluster.instances().count(),
+            networks = cluster.networks().count(),
+            nodes = cluster.nodes().count(),
+            "the addresses are rebuilt, pods are served"
+        );
+    }
+    let job = || context.clone();
+    tokio::join!(
+        queues.pods.work(lead.pod_workers, |key| pod::reconcile(job(), key)),
+        queues.instances.work(INSTANCE_WORKERS, |key| ipinstance::reconcile(job(), key)),
+        queues.networks.work(OTHER_WORKERS, |name| network::reconcile(job(), name)),
+        queues.subnets.work(OTHER_WORKERS, |name| subnet::reconcile(job(), name)),
+        queues.nodes.work(OTHER_WORKERS, |name| node::reconcile(job(), name)),
+        find_orphans(context, &queues),
+    );
+}
+
+/// Queues the names of NodeInfos whose node went while nobody led. Once a term: afterwards the watch of nodes says so.
+async fn find_orphans(context: &Context, queues: &Queues) {
+    let api: Api<PartialObjectMeta<NodeInfoObject>> = Api::all(context.client.clone());
+    let mut parameters = ListParams::default().limit(PAGE);
+    loop {
+        let page = match api.list(&parameters).await {
+            Ok(page) => page,
+            Err(error) => {
+                tracing::warn!(%error, "NodeInfos were not listed: those of nodes that are gone stay until the next term");
+                return;
+            }
+        };
+        for info in &page.items {
+            let Some(name) = info.metadata.name.as_deref() else { continue };
+            if context.shared.look(|cluster| cluster.node(name).is_none()) {
+                queues.nodes.add(name.into());
+            }
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters.continue_token = Some(token),
+            None => return,
+        }
+    }
+}
