@@ -158,7 +158,7 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
         gauges("trunkline_subnet_addresses", "Addresses of a subnet.", &["network", "subnet", "state"])?;
     let devices = gauges(
         "trunkline_subnet_device_up",
-        "1 while the device of a VLAN subnet carries its pods.",
+        "1 while the device of a VLAN or VXLAN subnet carries its pods.",
         &["network", "subnet"],
     )?;
     let refused =
@@ -182,6 +182,15 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
     routes.with_label_values(&["wanted"]).set(signed(agent.kernel.routes_wanted));
     routes.with_label_values(&["installed"]).set(signed(agent.kernel.routes_installed));
     routes.with_label_values(&["stale"]).set(signed(agent.kernel.routes_stale));
+    let forwarding =
+        gauges("trunkline_vxlan_forwarding_entries", "Forwarding entries of the tunnels.", &["state"])?;
+    forwarding.with_label_values(&["wanted"]).set(signed(agent.kernel.forwarding_wanted));
+    forwarding.with_label_values(&["installed"]).set(signed(agent.kernel.forwarding_installed));
+    counter(
+        "trunkline_vxlan_forwarding_repairs_total",
+        "Forwarding entries that somebody else removed or added, and that were put right.",
+        agent.kernel.forwarding_repairs,
+    )?;
     counter(
         "trunkline_kernel_repairs_total",
         "What somebody else removed or changed, and was put back.",

@@ -261,6 +261,15 @@ pub struct KernelStatus {
     pub routes_stale: u64,
     /// Own policy rules.
     pub rules: u64,
+    /// Forwarding entries of the tunnels that should be there, one for each other node.
+    #[serde(default)]
+    pub forwarding_wanted: u64,
+    /// Of these, the ones that are.
+    #[serde(default)]
+    pub forwarding_installed: u64,
+    /// Forwarding entries that somebody else removed and that were put back, or added and that were removed.
+    #[serde(default)]
+    pub forwarding_repairs: u64,
     /// What somebody else removed or changed, and was put back.
     pub repairs: u64,
     /// What the kernel refused.

@@ -93,6 +93,15 @@ pub fn agent(status: &AgentStatus) -> String {
             kernel.errors
         ),
     );
+    if kernel.forwarding_wanted > 0 {
+        line(
+            "tunnels",
+            format!(
+                "{} of {} forwarding entries, {} repairs",
+                kernel.forwarding_installed, kernel.forwarding_wanted, kernel.forwarding_repairs
+            ),
+        );
+    }
     kernel.last_error.iter().for_each(|error| line("", format!("last error: {error}")));
     let mut subnets =
         Columns::new(&["NETWORK", "MODE", "TABLE", "SUBNET", "CIDR", "DEVICE", "USED", "FREE", "TOTAL"]);

@@ -119,10 +119,23 @@ pub struct KernelStatus {
     pub stale_routes: usize,
     /// Own rules.
     pub rules: usize,
+    /// Forwarding entries of VXLAN devices.
+    pub forwarding: Forwarding,
     /// Pods.
     pub pods: usize,
     /// What went wrong last, in words.
     pub last_error: Option<String>,
+}
+
+/// How the forwarding entries of own VXLAN devices stand: as they were seen last, which is after every change of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forwarding {
+    /// In the plan.
+    pub wanted: usize,
+    /// Of these, there.
+    pub installed: usize,
+    /// Put back or removed, because somebody else had removed or added them.
+    pub repairs: u64,
 }
 
 /// What the kernel's side tells on its own.

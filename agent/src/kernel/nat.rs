@@ -23,8 +23,7 @@ const NAME: &str = "trunkline";
 /// Brings the table to the rules. Whether it had to be changed.
 pub(super) fn apply(rules: &NatRules) -> Result<bool, String> {
     let there = list()?;
-    let wanted =
-        (*rules != NatRules { inside: rules.inside.clone(), ..NatRules::default() }).then(|| render(rules));
+    let wanted = (!rules.is_empty()).then(|| render(rules));
     let script = match (&there, &wanted) {
         (None, None) => return Ok(false),
         // Where lines break is nft's matter.

@@ -27,7 +27,8 @@ use super::netlink::{Batch, Connection, NetlinkError, Refusal};
 use super::scan::{self, Neighbours, Routes, Scan};
 use super::topology::{self, Topology};
 use super::{
-    Applied, Command, KernelConfig, KernelError, KernelStatus, OwnDevice, PodFault, Urgent, nat, sysctl,
+    Applied, Command, Forwarding, KernelConfig, KernelError, KernelStatus, OwnDevice, PodFault, Urgent, nat,
+    sysctl,
 };
 use crate::plan::{
     DROP_TABLE, Hop, Host, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget, Rule,
@@ -104,6 +105,7 @@ pub(super) struct Owner {
     requests: Vec<Request>,
     changed: usize,
     repairs: u64,
+    forwarding: Forwarding,
     rescans: u64,
     faults: Vec<String>,
     last_error: Option<String>,
@@ -146,6 +148,7 @@ impl Owner {
             requests: Vec::new(),
             changed: 0,
             repairs: 0,
+            forwarding: Forwarding::default(),
             rescans: 0,
             faults: Vec::new(),
             last_error: None,
@@ -172,7 +175,7 @@ impl Owner {
             };
             let (mut nftables, mut nat_touched) = (None, false);
             loop {
-                if self.plan.nat.sources.is_empty() {
+                if self.plan.nat.is_empty() {
                     nftables = None;
                 } else if let Some(fresh) = self.nftables.take() {
                     nftables = fresh.register().map_err(|error| self.fault(format!("nftables: {error}"))).ok();
@@ -344,7 +347,7 @@ impl Owner {
         }
         // NAT is not looked at again while it stays the same: asking `nft` costs a process.
         if !self.planned || plan.nat != self.plan.nat {
-            if self.plan.nat.sources.is_empty() && !plan.nat.sources.is_empty() {
+            if self.plan.nat.is_empty() && !plan.nat.is_empty() {
                 // Before the table is made, so that nothing falls between.
                 match Events::open_nftables() {
                     Ok(events) => self.nftables = Some(events),
@@ -723,7 +726,9 @@ impl Owner {
         unanswered.iter().for_each(|proxy| self.put_proxy(proxy));
         self.found_neighbours = neighbours;
         self.sweep_neighbours();
-        self.repairs += self.settle_fdb()? as u64;
+        let forwarding = self.settle_fdb()? as u64;
+        self.repairs += forwarding;
+        self.forwarding.repairs += forwarding;
         let pods: Vec<u32> = self.pod_names.keys().copied().collect();
         for index in pods {
             self.mend_device(index);
@@ -753,6 +758,7 @@ impl Owner {
         status.errors = self.errors;
         status.stale_routes = self.found.len();
         status.rules = self.rules.len();
+        status.forwarding = self.forwarding;
         status.pods = self.pods.len();
         status.last_error.clone_from(&self.last_error);
     }

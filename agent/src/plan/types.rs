@@ -326,6 +326,15 @@ pub struct NatRules {
     pub mark_translated: bool,
 }
 
+impl NatRules {
+    /// Whether there is nothing to translate and nothing to mark: what is inside matters only beside the rest.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let NatRules { sources, inside: _, slaves, mark_translated } = self;
+        sources.is_empty() && slaves.is_empty() && !mark_translated
+    }
+}
+
 /// What the speaker should have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BgpPlan {

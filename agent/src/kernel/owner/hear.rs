@@ -122,6 +122,7 @@ impl Owner {
             Ok(changed) => {
                 tracing::info!(entries = changed, "forwarding entries were changed by others: back");
                 self.repairs += changed as u64;
+                self.forwarding.repairs += changed as u64;
             }
             Err(error) => self.fault(error.to_string()),
         }

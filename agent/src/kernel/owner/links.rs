@@ -254,6 +254,9 @@ impl Owner {
             self.requests.push(Request::Neighbour(entry.vtep));
         }
         self.flush()?;
+        // What was put just now is counted when the kernel has told of it, and this is asked again.
+        self.forwarding.wanted = self.plan.fdb.len();
+        self.forwarding.installed = there.intersection(&wanted).count();
         Ok(there.symmetric_difference(&wanted).count())
     }
 
