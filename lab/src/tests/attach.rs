@@ -1,7 +1,6 @@
 //! The plugin's verbs against a running agent, the ordinary and the awkward ones.
 
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -9,6 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::bed::{PATIENCE, lab};
+use super::greeter::{Greeter, greeted};
 use super::{Context, Test, Verdict, passed};
 use crate::pinger::{Flow, unreachable};
 use crate::shell::{Seen, wait_for};
@@ -214,16 +214,6 @@ fn versions(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Greets whoever connects to the pod, once.
-fn greeter(pod: &cni::Sandbox) -> Result<std::thread::JoinHandle<Result<()>>> {
-    let listener = pod.ns.within(|| Ok(TcpListener::bind("0.0.0.0:80")?))?;
-    Ok(std::thread::spawn(move || {
-        let (mut connection, _) = listener.accept()?;
-        connection.write_all(b"hello from the pod")?;
-        Ok(())
-    }))
-}
-
 fn chain(context: &Context) -> Result<Verdict> {
     crate::packages::need(["containernetworking-plugins", "iptables"])?;
     lab(context, "one-rack", |bed| {
@@ -246,18 +236,9 @@ fn chain(context: &Context) -> Result<Verdict> {
         ))?;
         ensure!(set.trim() == "123", "tuning did not set its sysctl: {set}");
         // Through the node's port, from the ToR.
-        let server = greeter(&pod)?;
-        let greeting = bed.host("tor1")?.ns.within(|| {
-            let address = "10.1.0.11:8080".parse()?;
-            let mut connection =
-                TcpStream::connect_timeout(&address, Duration::from_secs(5)).context("the mapped port")?;
-            connection.set_read_timeout(Some(Duration::from_secs(5)))?;
-            let mut text = String::new();
-            connection.read_to_string(&mut text)?;
-            Ok(text)
-        })?;
-        server.join().unwrap_or_else(|p| std::panic::resume_unwind(p))?;
-        ensure!(greeting == "hello from the pod", "{greeting}");
+        let _server = Greeter::listen(&pod.ns, 80)?;
+        let seen = greeted(&bed.host("tor1")?.ns, "10.1.0.11:8080".parse()?).context("the mapped port")?;
+        ensure!(seen == "10.1.0.1".parse::<IpAddr>()?, "the pod was asked by {seen}");
         cni::run_chain(bed.fabric, "DEL", &chain, &pod)?;
 
         // Behind another plugin: what that one gave stays in the result.

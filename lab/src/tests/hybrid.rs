@@ -33,6 +33,11 @@ pub(super) const TESTS: &[Test] = &[
         about: "what leads to other nodes is exact: when one leaves, and when others meddle; restarts lose nothing",
         run: nodes,
     },
+    Test {
+        name: "hybrid/underlay6",
+        about: "tunnels over IPv6 alone: nodes without an IPv4 underlay, pods of both families, full-size packets",
+        run: underlay6,
+    },
 ];
 
 const NODES: [&str; 3] = ["node1", "node2", "node3"];
@@ -217,6 +222,17 @@ fn leads_to(bed: &Bed<'_>, others: &[&str]) -> Result<()> {
     })
 }
 
+/// Waits until node1 says that a subnet's device lacks something, in these words; all that it says.
+fn device_fault(bed: &Bed<'_>, words: &str) -> Result<String> {
+    wait_for(&format!("the status to say {words:?}"), PATIENCE, || {
+        let networks = client::status(bed.node()?)?.networks;
+        let subnets = networks.into_iter().flat_map(|network| network.subnets);
+        let faults: Vec<String> = subnets.filter_map(|subnet| subnet.device_fault).collect();
+        let said = faults.iter().find(|fault| fault.contains(words)).cloned();
+        Ok(said.map_or_else(|| Seen::NotYet(format!("{faults:?}")), Seen::Yes))
+    })
+}
+
 fn nodes(context: &Context) -> Result<Verdict> {
     lab(context, "hybrid", |bed| {
         ready(bed)?;
@@ -283,6 +299,89 @@ fn nodes(context: &Context) -> Result<Verdict> {
             let mtu = bed.node()?.sh(&format!("cat /sys/class/net/{DEVICE}/mtu"))?;
             ensure!(mtu.trim() == "1450", "after `{meddling}` the MTU is {mtu}");
         }
-        passed(format!("0 of {sent} packets lost over three restarts"))
+        let counted = client::status(bed.node()?)?.kernel;
+        ensure!(
+            counted.forwarding_repairs >= 3,
+            "{} repairs of forwarding entries",
+            counted.forwarding_repairs
+        );
+        ensure!((counted.forwarding_wanted, counted.forwarding_installed) == (2, 2), "{counted:?}");
+
+        // The underlay's own changes.
+        let reached = |when: &str| -> Result<()> {
+            let silent =
+                unreachable(far.addresses.iter().map(|address| rack.flow(*address)).collect(), PATIENCE)?;
+            ensure!(silent.is_empty(), "{when}: {silent:?}");
+            Ok(())
+        };
+        for (below, above) in [(1400, 1350), (1500, 1450)] {
+            bed.node()?.sh(&format!("ip link set eth1 mtu {below}"))?;
+            wait_for(&format!("an MTU of {above}"), PATIENCE, || {
+                let mtu = bed.node()?.sh(&format!("cat /sys/class/net/{DEVICE}/mtu"))?;
+                Ok(Seen::when(mtu.trim() == above.to_string(), || mtu))
+            })?;
+            reached("the underlay has another MTU")?;
+        }
+        bed.node()?.sh("ip addr del 10.51.0.11/24 dev eth1")?;
+        let said = device_fault(bed, "10.51.0.11 is on no link of this node")?;
+        bed.node()?.sh("ip addr add 10.51.0.11/24 dev eth1; ip route replace default via 10.51.0.1")?;
+        ready(bed)?;
+        leads_to(bed, &both)?;
+        reached("the VTEP's address is back")?;
+
+        // Somebody else's device has the VNI.
+        client::end_agent(bed.node()?, Signal::TERM)?;
+        let stranger = "ip link add other type vxlan id 70 local 10.51.0.11 dev eth1 dstport 8472";
+        bed.node()?.sh(&format!("ip link del {DEVICE}; {stranger}"))?;
+        client::start_agent(bed.node()?)?;
+        let taken = device_fault(bed, "VNI 70 on UDP port 8472 is taken by other")?;
+        bed.node()?.sh("ip -d link show other && ip link del other")?;
+        ready(bed)?;
+        reached("nobody else has the VNI any more")?;
+        passed(format!(
+            "0 of {sent} packets lost over three restarts; {} forwarding entries put right; {said}; {taken}",
+            counted.forwarding_repairs
+        ))
+    })
+}
+
+fn underlay6(context: &Context) -> Result<Verdict> {
+    lab(context, "hybrid", |bed| {
+        ready(bed)?;
+        let manifest = Manifest::at(bed.fabric.file("hybrid/manifests/nodes.yaml"));
+        let text = manifest.read()?;
+        let (mut two, _) = text.rsplit_once("---\n").context("several nodes")?;
+        let mut ends = String::new();
+        for number in ["11", "12"] {
+            let both = format!("ip: 10.51.0.{number}\n    localIPs:\n      - fd00:51::{number}\n");
+            let (before, after) = two.split_once(&both).with_context(|| format!("no {both:?}"))?;
+            ends.push_str(&format!("{before}ip: \"fd00:51::{number}\"\n"));
+            two = after;
+        }
+        manifest.write(&(ends + two))?;
+        for node in ["node1", "node2"] {
+            wait_for(&format!("{node}'s tunnels over IPv6"), PATIENCE, || {
+                let device = bed.host(node)?.sh(&format!("ip -d -o link show {DEVICE}"))?;
+                Ok(Seen::when(device.contains("local fd00:51::") && device.contains("mtu 1430"), || device))
+            })?;
+        }
+        let pods = [("node1", "a"), ("node1", "b"), ("node2", "a")]
+            .into_iter()
+            .map(|(node, pod)| Party::attach(bed, node, pod, "overlay", None))
+            .collect::<Result<Vec<_>>>()?;
+        for node in ["node1", "node2"] {
+            bed.host(node)?.sh("ip -4 addr flush dev eth1")?;
+        }
+        let tunnelled = Capture::start(&bed.node()?.ns, "eth1", "udp dst port 8472")?;
+        let ways = matrix(&pods)?;
+        let mtus: BTreeSet<u32> = pods.iter().map(Party::mtu).collect::<Result<_>>()?;
+        ensure!(mtus == BTreeSet::from([1430]), "the pods' MTUs are {mtus:?}");
+        let sizes = full_size(&pods)?;
+        for way in [["fd00:51::11.", "> fd00:51::12.8472"], ["fd00:51::12.", "> fd00:51::11.8472"]] {
+            tunnelled.wait(&way, PATIENCE)?;
+        }
+        passed(format!(
+            "{ways} ways v4 and v6, {sizes} sizes, by tunnels between fd00:51::11 and fd00:51::12 alone"
+        ))
     })
 }

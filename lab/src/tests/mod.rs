@@ -13,6 +13,8 @@ mod extras;
 mod fabrics;
 mod faults;
 mod flaps;
+mod greeter;
+mod hairpin;
 mod hybrid;
 mod interop;
 mod kinds;
@@ -74,8 +76,16 @@ pub(crate) struct Test {
 }
 
 /// Tests of what this machine's kernel may have no devices for.
-const IN_USER_MODE_KERNEL: &[&[Test]] =
-    &[l2::TESTS, l2::wire::TESTS, l2::life::TESTS, l2::parent::TESTS, l2::podman::TESTS, kinds::TESTS];
+const IN_USER_MODE_KERNEL: &[&[Test]] = &[
+    l2::TESTS,
+    l2::wire::TESTS,
+    l2::life::TESTS,
+    l2::parent::TESTS,
+    l2::podman::TESTS,
+    kinds::TESTS,
+    hairpin::VLAN_TESTS,
+    l2::services::TESTS,
+];
 
 /// How long one of them may take.
 const BOUND: Duration = Duration::from_secs(600);
@@ -94,6 +104,7 @@ fn all() -> Vec<&'static Test> {
         interop::TESTS,
         flaps::TESTS,
         hybrid::TESTS,
+        hairpin::TESTS,
         podman::TESTS,
         crash::TESTS,
         l2::kernel::TESTS,
