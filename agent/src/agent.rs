@@ -102,8 +102,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     if let Some(fault) = fault {
         tracing::error!(error = %fault, "the store cannot be used");
     }
-    let (kernel, kernel_events) =
+    let (kernel, mut kernel_events) =
         KernelHandle::spawn(KernelConfig { hold: FamilySet::ALL }).context("looking at the kernel")?;
+    let limits_touched = kernel_events.take_limits();
     let devices = DeviceWorkers::spawn(ATTACH_THREADS).context("preparing for attachments")?;
 
     let host = kernel.host().await.context("looking at the host")?;
@@ -175,6 +176,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(http::serve(http_listener, Arc::clone(&observer)));
     let source = FolderSource::new(&config.manifests).context("watching the manifests")?;
     let source = tokio::spawn(follow(source, reconcile.clone(), metrics, labels));
+    if let Some(touched) = limits_touched {
+        tokio::spawn(pods.clone().keep_limits(touched));
+    }
     let requests = TaskTracker::new();
     let server = tokio::spawn(Server { pods, observer }.serve(lock.bind()?, requests.clone()));
 
@@ -218,7 +222,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
         }
     }
     for (name, bandwidth) in &recovery.limits {
-        if let Err(error) = devices.limit(name.clone(), *bandwidth).await {
+        if let Err(error) = devices.mend_limits(name.clone(), *bandwidth).await {
             tracing::warn!(device = name, %error, "a pod's bandwidth limits could not be put in place");
         }
     }

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline_api::attach::{
@@ -255,6 +256,43 @@ impl Pods {
             tracing::info!(attachment = %key, pod = %pod_name(&record), addresses = addresses(&record), "detached");
         }
         Ok(Done {})
+    }
+
+    /// Looks after the bandwidth limits of devices that somebody has changed something of, as long as somebody tells.
+    pub async fn keep_limits(self, mut touched: UnboundedReceiver<String>) {
+        let mut names = Vec::new();
+        while touched.recv_many(&mut names, 64).await > 0 {
+            // One change is often told in several words.
+            names.sort_unstable();
+            names.dedup();
+            for host_ifname in names.drain(..) {
+                if let Err(error) = self.mend_limits(&host_ifname).await {
+                    tracing::warn!(device = host_ifname, %error, "a pod's bandwidth limits could not be put back");
+                }
+            }
+        }
+    }
+
+    /// Waits its turn: an ADD or DEL that is under way is no stranger.
+    async fn mend_limits(&self, host_ifname: &str) -> Result<(), DeviceError> {
+        let Some((container_id, ifname)) = self.devices.owner(host_ifname.to_owned()).await? else {
+            return Ok(());
+        };
+        let key = AttachmentKey { container_id, ifname };
+        let _turn = self.turns.take(&key).await;
+        let limits = self.ipam.get(key).await.map(|record| record.bandwidth).unwrap_or_default();
+        if limits.is_empty() {
+            return Ok(());
+        }
+        let faults = self.devices.mend_limits(host_ifname.to_owned(), limits).await?;
+        if !faults.is_empty() {
+            tracing::info!(
+                device = host_ifname,
+                faults = faults.join("; "),
+                "bandwidth limits were changed by others: back"
+            );
+        }
+        Ok(())
     }
 
     async fn take_back(&self, key: &AttachmentKey) {

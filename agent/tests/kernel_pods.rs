@@ -386,7 +386,8 @@ fn bandwidth_limits_are_put_checked_and_taken_away_with_the_pair() {
             let error = check(runtime, &node, &netns, &spec).unwrap_err();
             assert!(error.contains(fault), "{command}: {error}");
             // As the next start does it.
-            runtime.block_on(node.workers.limit(host.to_owned(), spec.bandwidth)).unwrap();
+            let mended = runtime.block_on(node.workers.mend_limits(host.to_owned(), spec.bandwidth)).unwrap();
+            assert_eq!(mended.len(), 1, "{command}: {mended:?}");
             check(runtime, &node, &netns, &spec).unwrap();
         }
         ip(&format!("link set {ifb} down"));

@@ -7,6 +7,9 @@
 //! Where the request says no burst it is what the rate carries in `BURST_TIME`, and no less than `LEAST_BURST`, below which TCP does not
 //! get a fast link filled. The queue holds what the rate carries in `WAIT` beyond the burst, as with the reference plugin.
 //!
+//! What others take away is put back: the kernel tells of queues and filters, and [`Pods::keep_limits`](crate::pods::Pods::keep_limits)
+//! looks after the pair that is named. It hears of what an ADD does, too, and finds it right.
+//!
 //! The `ifb` device has the pair's name with `tb` in front. It does not go with the pair, so whoever deletes that deletes both.
 
 use std::time::Duration;

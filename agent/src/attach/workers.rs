@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, oneshot};
 use trunkline_api::attach::Bandwidth;
 
-use super::device::{ALIAS_PREFIX, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
+use super::device::{ALIAS_PREFIX, Alias, Device, DeviceError, DeviceSpec, HOST_MAC, Step, host_ifname};
 use super::inside::Inside;
 use super::second::Pair;
 use super::{bandwidth, check, ipvlan, netns, second, veth};
@@ -82,12 +82,33 @@ impl DeviceWorkers {
         self.run(move |host| detach_device(host, &host_ifname, netns)).await
     }
 
-    /// Puts the limits of a device in place again, if it is there.
-    pub async fn limit(&self, host_ifname: String, limits: Bandwidth) -> Result<(), DeviceError> {
+    /// Whose device this is: container and interface, where its alias has them whole.
+    pub async fn owner(&self, host_ifname: String) -> Result<Option<(String, String)>, DeviceError> {
         self.run(move |host| {
-            let Some(link) = veth::find(host, &host_ifname)? else { return Ok(()) };
+            let link = veth::find(host, &host_ifname)?;
+            let alias = link.as_ref().map(veth::alias);
+            let whole =
+                |alias: &Alias<'_>| self::host_ifname(alias.container_id, alias.ifname) == host_ifname;
+            Ok(alias.filter(whole).map(|alias| (alias.container_id.to_owned(), alias.ifname.to_owned())))
+        })
+        .await
+    }
+
+    /// Puts the limits of a device in place again where they are not. What was wrong; nothing is with a device that is gone.
+    pub async fn mend_limits(
+        &self,
+        host_ifname: String,
+        limits: Bandwidth,
+    ) -> Result<Vec<String>, DeviceError> {
+        self.run(move |host| {
+            let mut faults = Vec::new();
+            let Some(link) = veth::find(host, &host_ifname)? else { return Ok(faults) };
             veth::own(&link)?;
-            bandwidth::limit(host, &link, link.alias.as_deref().unwrap_or(ALIAS_PREFIX), &limits)
+            bandwidth::check(host, &link, &limits, &mut faults)?;
+            if !faults.is_empty() {
+                bandwidth::limit(host, &link, link.alias.as_deref().unwrap_or(ALIAS_PREFIX), &limits)?;
+            }
+            Ok(faults)
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! Notifications: what somebody else did to links, addresses, routes and rules, and to nftables.
+//! Notifications: what somebody else did to links, their queues, addresses, routes and rules, and to nftables.
 //!
 //! They are hints. Each names one object, and the owner looks after that one; when the kernel had to drop some (ENOBUFS) the owner scans.
 //! Two filters keep a busy host from waking the agent, both as a socket filter in the kernel, so that what is not wanted does not even fill the
@@ -38,7 +38,7 @@ pub(super) enum Heard {
 /// `NFNLGRP_NFTABLES`: every change of the nftables rule set.
 const NFTABLES: u32 = 7;
 
-const GROUPS: [u32; 8] = [
+const GROUPS: [u32; 9] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
     libc::RTNLGRP_IPV4_IFADDR,
@@ -47,6 +47,7 @@ const GROUPS: [u32; 8] = [
     libc::RTNLGRP_IPV6_ROUTE,
     libc::RTNLGRP_IPV4_RULE,
     libc::RTNLGRP_IPV6_RULE,
+    libc::RTNLGRP_TC,
 ];
 
 impl Events {

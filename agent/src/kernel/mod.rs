@@ -154,9 +154,16 @@ pub enum KernelEvent {
 pub struct KernelEvents {
     host: watch::Receiver<u64>,
     devices: mpsc::UnboundedReceiver<String>,
+    limits: Option<mpsc::UnboundedReceiver<String>>,
 }
 
 impl KernelEvents {
+    /// Host ends of pods' links whose queues, filters or limiting devices somebody has changed, be it an ADD of ours. To be taken once, by
+    /// who looks after them.
+    pub fn take_limits(&mut self) -> Option<mpsc::UnboundedReceiver<String>> {
+        self.limits.take()
+    }
+
     /// The next event; none once the owner thread has ended.
     pub async fn next(&mut self) -> Option<KernelEvent> {
         tokio::select! {
@@ -204,16 +211,17 @@ impl KernelHandle {
         let (urgent, urgent_queue) = mpsc::unbounded_channel();
         let (host_changed, host) = watch::channel(0);
         let (device_gone, devices) = mpsc::unbounded_channel();
+        let (limits_touched, limits) = mpsc::unbounded_channel();
         let status = Arc::new(Mutex::new(KernelStatus::default()));
         let owner = owner::Owner::open(
             config,
-            owner::Outlets { host_changed, device_gone, status: Arc::clone(&status) },
+            owner::Outlets { host_changed, device_gone, limits_touched, status: Arc::clone(&status) },
         )?;
         std::thread::Builder::new()
             .name("kernel".to_owned())
             .spawn(move || owner.run(command_queue, urgent_queue))
             .map_err(KernelError::Thread)?;
-        Ok((KernelHandle { commands, urgent, status }, KernelEvents { host, devices }))
+        Ok((KernelHandle { commands, urgent, status }, KernelEvents { host, devices, limits: Some(limits) }))
     }
 
     /// The host as the planner wants it, without the sessions. From memory.

@@ -45,6 +45,7 @@ const BATCH: usize = 512;
 pub(super) struct Outlets {
     pub(super) host_changed: watch::Sender<u64>,
     pub(super) device_gone: mpsc::UnboundedSender<String>,
+    pub(super) limits_touched: mpsc::UnboundedSender<String>,
     pub(super) status: Arc<Mutex<KernelStatus>>,
 }
 

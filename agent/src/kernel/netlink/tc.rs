@@ -152,6 +152,11 @@ fn raw(octets: &[u8], wanted: &'static [u16]) -> Option<Vec<u8>> {
     attributes(octets, wanted, |nla| Ok(nla.value().to_vec())).next()
 }
 
+/// Reads what is told of a queue or a filter: its link.
+pub fn read_index(body: &[u8]) -> Option<u32> {
+    Some(TcHeader::parse(body).ok()?.index.cast_unsigned())
+}
+
 /// Reads an RTM_NEWQDISC: the token bucket's rate in octets per second, if it is one.
 pub fn read_token_bucket_rate(body: &[u8]) -> Option<u64> {
     let options = raw(of_kind(body, "tbf")?, &[TCA_OPTIONS])?;
@@ -198,6 +203,7 @@ mod tests {
             batch.put_token_bucket(7, &TokenBucket { rate, burst: 131_072, limit: 262_144 });
             let message = messages(&batch.buffer).next().unwrap();
             assert_eq!(read_token_bucket_rate(message.body), Some(rate));
+            assert_eq!(read_index(message.body), Some(7));
             assert_eq!(read_redirect(message.body), None);
             for length in 0..message.body.len() {
                 assert_eq!(read_redirect(&message.body[..length]), None);

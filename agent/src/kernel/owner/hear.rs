@@ -9,9 +9,10 @@ use super::super::events::Events;
 use super::super::nat;
 use super::super::netlink::Batch;
 use super::super::netlink::objects::{self, PROTOCOL};
-use super::super::netlink::vxlan;
+use super::super::netlink::{tc, vxlan};
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Request};
+use crate::attach::bandwidth::pair_name;
 use crate::plan::{RouteKey, RouteTarget};
 
 /// One notification, taken out of the buffer.
@@ -26,6 +27,8 @@ enum Notice {
     NeighbourGone(u32, IpAddr),
     /// A forwarding entry of this link came or went.
     Forwarding(u32),
+    /// A queue or a filter of this link came, went or changed.
+    Queue(u32),
 }
 
 impl Owner {
@@ -45,6 +48,9 @@ impl Owner {
                     objects::read_route(message.body).map(Notice::Route)
                 }
                 libc::RTM_DELRULE => objects::read_rule(message.body).map(Notice::RuleGone),
+                libc::RTM_NEWQDISC | libc::RTM_DELQDISC | libc::RTM_NEWTFILTER | libc::RTM_DELTFILTER => {
+                    tc::read_index(message.body).map(Notice::Queue)
+                }
                 libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => match vxlan::read_fdb(message.body) {
                     Some(entry) => Some(Notice::Forwarding(entry.ifindex)),
                     None if message.kind == libc::RTM_DELNEIGH => {
@@ -66,6 +72,10 @@ impl Owner {
                         .links
                         .get(&index)
                         .is_some_and(|link| self.topology.is_planned(&link.info));
+                    Ok(())
+                }
+                Notice::Queue(index) => {
+                    self.limits_touched(index);
                     Ok(())
                 }
                 Notice::NeighbourGone(index, address) => {
@@ -114,6 +124,13 @@ impl Owner {
             self.repairs += 1;
             self.put_neighbour(&neighbour);
         }
+    }
+
+    /// Tells who looks after the limits of pods, which are no part of the plan.
+    fn limits_touched(&self, index: u32) {
+        let Some(link) = self.topology.links.get(&index).filter(|link| is_pods(&link.info)) else { return };
+        let name = &link.info.name;
+        let _ = self.outlets.limits_touched.send(pair_name(name).unwrap_or_else(|| name.clone()));
     }
 
     fn mend_forwarding(&mut self) {
@@ -215,6 +232,9 @@ impl Owner {
         state.info = info;
         let is_usable = state.is_usable();
         if of_pod {
+            if was_up && !is_up && !self.pod_names.contains_key(&index) {
+                self.limits_touched(index);
+            }
             if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false)
             {
                 tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
@@ -246,6 +266,7 @@ impl Owner {
             self.device_gone(&name);
             return Ok(());
         }
+        self.limits_touched(index);
         let Some(link) = self.topology.links.remove(&index) else { return Ok(()) };
         if is_pods(&link.info) {
             return Ok(());
