@@ -14,7 +14,9 @@
 //! While T leads nowhere, pods of one node reach each other directly.
 //!
 //! **The mark.** nftables sets it on packets of connections whose destination was translated here (NodePort, a Service, also to the pod
-//! that asked), in both directions: the packet's way back must meet the connection's entry, so it may not go out in between.
+//! that asked), in both directions: the packet's way back must meet the connection's entry, so it may not go out in between. Where the
+//! host checks sources strictly (`rp_filter` 1, IPv4), `src_valid_mark` has that check know the mark too: without it the way back would seem
+//! to be the one of 980, and translated packets of pods would be dropped.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +24,7 @@ use trunkline_bgp::types::Family;
 
 use super::{
     DROP_TABLE, HAIRPIN_TABLE, Hop, Mode, NetworkPlan, POD_TABLE, Plan, RouteKey, RouteTarget, Rule,
-    SubnetPlan, TRANSLATED,
+    SubnetPlan, Sysctl, TRANSLATED,
 };
 
 /// Adds what networks with `hairpin` need, once it is known by which links and tables they leave.
@@ -33,6 +35,7 @@ pub(super) fn plan_hairpin(plan: &mut Plan) {
     let entrances: BTreeSet<String> = uplinks.chain(["lo".to_owned()]).collect();
     for network in networks.values().filter(|network| network.hairpin && network.refused.is_none()) {
         kernel.nat.mark_translated = true;
+        kernel.sysctls.insert("net/ipv4/conf/all/src_valid_mark".to_owned(), Sysctl::Exactly("1"));
         for family in network.subnets.values().map(|subnet| Family::of(&subnet.prefix)) {
             let stays = Rule { mark: Some(TRANSLATED), ..Rule::always(family, 960, POD_TABLE) };
             let comes = entrances
