@@ -20,6 +20,10 @@ const ROUTER: &str = "02:00:00:00:00:01";
 /// A host whose uplink `up1` is in a VLAN of both families, and the rack at its other end, with the VLAN's router.
 fn rack() -> (Host, OwnedFd) {
     let rack = namespace();
+    // As many distributions have it: the strictest check of sources, on whatever has none of its own.
+    for scope in ["all", "default"] {
+        fs::write(format!("/proc/sys/net/ipv4/conf/{scope}/rp_filter"), "1").unwrap();
+    }
     let path = format!("/proc/{}/fd/{}", std::process::id(), rack.as_raw_fd());
     ip("link add up1 type veth peer name rack");
     ip(&format!("link set rack netns {path}"));

@@ -2,7 +2,7 @@
 //!
 //! **Cost.** One ADD is four `send`s: create the pair (the other end is directly in the pod's namespace), set up the host's end,
 //! set up the pod's, wait for the host's; and one more for each family, which asks the pod for a default route that somebody else has
-//! ([`second`]). Of the host nothing is listed, so that it costs nearly the same with 1,000 pods there. Limits, a slave and a second
+//! (`second`). Of the host nothing is listed, so that it costs nearly the same with 1,000 pods there. Limits, a slave and a second
 //! interface cost more to whoever has them. One DEL is two `send`s: find the pair and what limits it, delete what is there.
 //!
 //! The order within them is what keeps it so. Each time a link that is up changes its state, the kernel walks through every IPv6 route of the
