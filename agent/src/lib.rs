@@ -5,6 +5,8 @@ pub mod attach;
 mod bpf;
 pub mod cli;
 pub mod config;
+pub mod hybridnet;
+pub mod install;
 pub mod ipam;
 pub mod kernel;
 pub mod metrics;

@@ -4,13 +4,16 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use trunkline_agent::agent;
 use trunkline_agent::cli::{self, Cli, Command};
+use trunkline_agent::{agent, hybridnet, install};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Agent { config, check: true } => agent::check(&config),
-        Command::Agent { config, check: false } => agent::run(&config),
+        Command::Agent { config, check: true, .. } => agent::check(&config),
+        Command::Agent { config, check: false, beside_hybridnet: true } => agent::run(&config),
+        Command::Agent { config, .. } => hybridnet::refuse_beside().and_then(|()| agent::run(&config)),
+        Command::InstallCni(what) => install::install(&what),
+        Command::UninstallCni(place) => install::uninstall(&place),
         question => cli::ask(question),
     };
     match outcome {

@@ -23,6 +23,7 @@ use super::device::{ALIAS_PREFIX, DeviceError, DeviceSpec, Step};
 use super::veth::{first_link, links};
 use crate::kernel::netlink::objects::LinkInfo;
 use crate::kernel::netlink::{Batch, Connection};
+use crate::kernel::sysctl;
 use crate::plan::Ipvlan;
 
 /// Makes the slave, or finds what an earlier attempt left of it; it may still have its [`first_name`]. `pair`: the host's end of the
@@ -109,10 +110,10 @@ pub(super) fn is_own(link: &LinkInfo) -> bool {
 /// The VLAN's routers advertise to every host there; a pod has what its subnet says. The calling thread is in the pod's namespace. Without
 /// IPv6 there is nothing to write.
 pub(super) fn refuse_advertisements(slave: &LinkInfo) -> Result<(), DeviceError> {
-    let path = format!("/proc/sys/net/ipv6/conf/{}/accept_ra", slave.name);
+    let path = sysctl::file(&format!("net/ipv6/conf/{}/accept_ra", slave.name));
     match fs::write(&path, "0") {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(DeviceError::Setting { path, error })
+            Err(DeviceError::Setting { path: path.display().to_string(), error })
         }
         _ => Ok(()),
     }

@@ -25,6 +25,7 @@ use super::second::Pair;
 use super::{bandwidth, check, ipvlan, netns, second, veth};
 use crate::kernel::netlink::objects::Veth;
 use crate::kernel::netlink::{Batch, Connection};
+use crate::kernel::sysctl;
 use crate::plan::Attachment;
 
 /// Makes, checks and deletes devices, each on a thread of its own. Cheap to clone.
@@ -265,7 +266,7 @@ fn forget(pair: u32, netns: BorrowedFd<'_>) -> Result<(), DeviceError> {
 /// where it cannot be written, adding the address says why.
 fn enable_ipv6() {
     for scope in ["default", "all"] {
-        let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
+        let path = sysctl::file(&format!("net/ipv6/conf/{scope}/disable_ipv6"));
         if std::fs::read(&path).is_ok_and(|value| value.starts_with(b"1")) {
             let _ = std::fs::write(&path, "0");
         }

@@ -24,6 +24,8 @@ use trunkline_api::control::{
 };
 use trunkline_bgp::types::PeerKey;
 
+use crate::install::{Install, Place};
+
 /// Pod networking on the real network: the node's agent, and what an operator asks of it.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, max_term_width = 100)]
@@ -44,7 +46,14 @@ pub enum Command {
         /// Read and check the configuration and the manifests, say what is wrong, and end.
         #[arg(long)]
         check: bool,
+        /// Run although something on this node listens on hybridnet's socket.
+        #[arg(long)]
+        beside_hybridnet: bool,
     },
+    /// Put the CNI plugin and its configuration in place on this node.
+    InstallCni(Install),
+    /// Take them away.
+    UninstallCni(Place),
     /// The agent at a glance: is it ready, its networks, subnets and peers.
     Status(Ask),
     /// BGP peers, or everything about one.
@@ -119,7 +128,9 @@ pub enum Output {
 /// Asks and prints. Nothing but the answer goes to standard output.
 pub fn ask(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Agent { .. } => anyhow::bail!("the agent is not a question"),
+        Command::Agent { .. } | Command::InstallCni(_) | Command::UninstallCni(_) => {
+            anyhow::bail!("no question to the agent")
+        }
         Command::Status(ask) => {
             let status: AgentStatus = client::ask(&ask.socket, Query::Agent)?;
             print(ask.output, &status, show::agent)

@@ -32,7 +32,7 @@ mod nat;
 pub mod netlink;
 mod owner;
 mod scan;
-mod sysctl;
+pub(crate) mod sysctl;
 mod topology;
 
 use netlink::{NetlinkError, Refusal};

@@ -122,6 +122,19 @@ pub fn configurations(
     )
 }
 
+/// The chart's template of both: for its Service and its service account, in the namespace that it is installed in.
+pub fn chart_template() -> Result<String, serde_json::Error> {
+    const NAMESPACE: &str = "release-namespace";
+    let address = Address::Service { namespace: NAMESPACE.to_owned(), name: NAME.to_owned() };
+    let (validating, mutating) =
+        configurations(&address, &format!("system:serviceaccount:{NAMESPACE}:trunkline-controller"));
+    // JSON is YAML, and needs no other writer.
+    let both = [serde_json::to_string_pretty(&validating)?, serde_json::to_string_pretty(&mutating)?];
+    let both = both.join("\n---\n").replace(NAMESPACE, "{{ .Release.Namespace }}");
+    let about = "{{- /* Made of controller/src/webhook/configuration.rs: change it there. */}}";
+    Ok(format!("{about}\n{{{{- if .Values.webhook.enabled }}}}\n{both}\n{{{{- end }}}}\n"))
+}
+
 fn unless_ignored() -> LabelSelector {
     LabelSelector {
         match_expressions: Some(vec![LabelSelectorRequirement {
@@ -141,5 +154,24 @@ fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> Ru
         operations: all(operations),
         resources: all(resources),
         scope: Some(scope.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chart_has_it_as_it_is_here() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/trunkline/templates/webhooks.yaml");
+        let template = chart_template().unwrap();
+        if std::env::var_os("WRITE_CHART").is_some() {
+            std::fs::write(file, &template).unwrap();
+        }
+        let there = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(
+            there == template,
+            "deploy/helm/trunkline/templates/webhooks.yaml is not current: run this test with WRITE_CHART=1"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Tests on a real API server (see [`crate::kube`]), one file a topic. Each has a cluster of its own.
 
 mod api_server;
+mod chart;
 pub(crate) mod crds;
 
 use anyhow::Result;
@@ -9,7 +10,7 @@ use super::{Context, Test, Verdict};
 use crate::kube::Cluster;
 use crate::kube::assets::Assets;
 
-pub(super) const TESTS: &[&[Test]] = &[api_server::TESTS, crds::TESTS];
+pub(super) const TESTS: &[&[Test]] = &[api_server::TESTS, chart::TESTS, crds::TESTS];
 
 /// Runs a test on a cluster of this name. Where there can be none, the test is skipped.
 fn cluster(

@@ -1,0 +1,288 @@
+//! `trunkline install-cni` and `uninstall-cni`: the plugin and its configuration list on a node, put there by an init container of the
+//! agent's pod, or by a package's script.
+//!
+//! The container runtime watches the folder of configurations and runs whatever the first of them names, at once. So the plugin comes first
+//! and the configuration after it, each under a name that nobody reads until it is whole and on disk, and is renamed into place; a plugin that is running
+//! keeps its old file. Taking them away goes the other way round. Both may be done any number of times: what is right already is not
+//! touched, so that a restart of the pod makes no runtime read its configuration anew.
+//!
+//! The folder's other files are not ours: another network's configuration is left where it is. The runtime takes the first name in the
+//! order of the alphabet, so where one stands before ours, that is said, as otherwise nothing would show why the plugin is never run.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+
+/// The plugin's file name, which is its `type` in configurations.
+const PLUGIN: &str = "trunkline-cni";
+
+/// The configuration unless another is given.
+const CONFLIST: &str = r#"{
+  "cniVersion": "1.0.0",
+  "name": "trunkline",
+  "plugins": [
+    {
+      "type": "trunkline-cni",
+      "capabilities": { "ips": true, "mac": true, "bandwidth": true, "io.kubernetes.cri.pod-annotations": true }
+    }
+  ]
+}
+"#;
+
+/// Where plugin and configuration are on this node.
+#[derive(Clone, Debug, Args)]
+pub struct Place {
+    /// Folder of the plugins that the container runtime runs.
+    #[arg(long, value_name = "FOLDER", default_value = "/opt/cni/bin")]
+    pub bin_dir: PathBuf,
+    /// Folder of the configurations that it reads, the first in the order of the alphabet.
+    #[arg(long, value_name = "FOLDER", default_value = "/etc/cni/net.d")]
+    pub conf_dir: PathBuf,
+    /// The configuration's file name in there.
+    #[arg(long, value_name = "NAME", default_value = "05-trunkline.conflist")]
+    pub conf_name: String,
+}
+
+/// What is put there.
+#[derive(Clone, Debug, Args)]
+pub struct Install {
+    /// Where to.
+    #[command(flatten)]
+    pub place: Place,
+    /// The plugin's program; the one beside this program unless said.
+    #[arg(long, value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
+    /// A configuration list in the place of the usual one; docs/cni.md has its keys.
+    #[arg(long, value_name = "FILE")]
+    pub conflist: Option<PathBuf>,
+}
+
+impl Place {
+    fn configuration(&self) -> anyhow::Result<PathBuf> {
+        let name = &self.conf_name;
+        let usual = [".conflist", ".conf"].iter().any(|end| name.ends_with(end));
+        if name.contains('/') || name.starts_with('.') || !usual {
+            bail!("--conf-name {name}: write a file name that ends in .conflist, without a folder");
+        }
+        Ok(self.conf_dir.join(name))
+    }
+}
+
+/// Puts both in place and says what was done.
+pub fn install(install: &Install) -> anyhow::Result<()> {
+    let place = &install.place;
+    let configuration = place.configuration()?;
+    let plugin = match &install.plugin {
+        Some(plugin) => plugin.clone(),
+        None => std::env::current_exe().context("finding this program")?.with_file_name(PLUGIN),
+    };
+    let program = fs::read(&plugin)
+        .with_context(|| format!("{}: say where the plugin is with --plugin", plugin.display()))?;
+    ensure!(program.starts_with(b"\x7fELF"), "{} is not a program for Linux", plugin.display());
+    let text = match &install.conflist {
+        Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
+        None => CONFLIST.to_owned(),
+    };
+    check(&text).with_context(|| {
+        install
+            .conflist
+            .as_ref()
+            .map_or_else(|| "the configuration".to_owned(), |file| file.display().to_string())
+    })?;
+
+    for (path, content, mode) in
+        [(place.bin_dir.join(PLUGIN), &program[..], 0o755), (configuration.clone(), text.as_bytes(), 0o644)]
+    {
+        let written = put(&path, content, mode).with_context(|| path.display().to_string())?;
+        println!("{} {}", path.display(), if written { "written" } else { "is there already" });
+    }
+    if let Some(before) = first(&place.conf_dir)?.filter(|first| *first != configuration) {
+        println!(
+            "{} stands before it, and is what the runtime goes by: take it away, or give this one an earlier name (--conf-name)",
+            before.display()
+        );
+    }
+    Ok(())
+}
+
+/// Takes both away, as far as they are there.
+pub fn uninstall(place: &Place) -> anyhow::Result<()> {
+    for path in [place.configuration()?, place.bin_dir.join(PLUGIN)] {
+        match fs::remove_file(&path) {
+            Ok(()) => println!("{} removed", path.display()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                println!("{} was not there", path.display());
+            }
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a text is a configuration list that names this plugin.
+fn check(text: &str) -> anyhow::Result<()> {
+    let list: serde_json::Value = serde_json::from_str(text).context("is not JSON")?;
+    for key in ["cniVersion", "name"] {
+        ensure!(list[key].is_string(), "{key}: missing: write a text");
+    }
+    let plugins = list["plugins"].as_array().context("plugins: missing: write a list of plugins")?;
+    let types: Vec<&str> = plugins.iter().filter_map(|plugin| plugin["type"].as_str()).collect();
+    ensure!(types.contains(&PLUGIN), "plugins: none is of type {PLUGIN}, but {types:?}: write one that is");
+    Ok(())
+}
+
+/// Writes a file that is whole whenever it is there. Returns false if it is right already.
+fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
+    let is_right = |there: File| -> io::Result<bool> {
+        Ok(there.metadata()?.permissions().mode() & 0o777 == mode && fs::read(path)? == content)
+    };
+    if File::open(path).is_ok_and(|there| is_right(there).unwrap_or(false)) {
+        return Ok(false);
+    }
+    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    fs::create_dir_all(folder)?;
+    // A hidden file whose name ends in nothing that a runtime looks for.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = folder.join(format!(".{name}.{}.new", std::process::id()));
+    let written = write_whole(&temporary, content, mode)
+        .and_then(|()| fs::rename(&temporary, path))
+        .and_then(|()| File::open(folder)?.sync_all());
+    if written.is_err() {
+        // Nothing is lost with it, and the first error is the one to tell.
+        let _ = fs::remove_file(&temporary);
+    }
+    written.map(|()| true)
+}
+
+fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+    file.write_all(content)?;
+    // Whatever the umask says.
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.sync_all()
+}
+
+/// The configuration that a container runtime goes by.
+fn first(folder: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if matches!(extension, Some("conf" | "conflist" | "json")) {
+            names.push(path);
+        }
+    }
+    Ok(names.into_iter().min())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    fn node() -> (tempfile::TempDir, Install) {
+        let folder = tempfile::tempdir().unwrap();
+        let plugin = folder.path().join("image-plugin");
+        fs::write(&plugin, b"\x7fELF one").unwrap();
+        let place = Place {
+            bin_dir: folder.path().join("bin"),
+            conf_dir: folder.path().join("net.d"),
+            conf_name: "05-trunkline.conflist".to_owned(),
+        };
+        let it = Install { place, plugin: Some(plugin), conflist: None };
+        (folder, it)
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn both_come_whole_and_go_again() {
+        let (_folder, it) = node();
+        let (bin, conf) = (it.place.bin_dir.clone(), it.place.conf_dir.clone());
+        install(&it).unwrap();
+        assert_eq!((names(&bin), names(&conf)), (vec![PLUGIN.to_owned()], vec![it.place.conf_name.clone()]));
+        assert_eq!(fs::metadata(bin.join(PLUGIN)).unwrap().mode() & 0o777, 0o755);
+        check(&fs::read_to_string(conf.join(&it.place.conf_name)).unwrap()).unwrap();
+
+        // Again: the same files, not even written anew.
+        let of = |path: &Path| fs::metadata(path).unwrap().ino();
+        let before = (of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name)));
+        install(&it).unwrap();
+        assert_eq!((of(&bin.join(PLUGIN)), of(&conf.join(&it.place.conf_name))), before);
+
+        // Another version: a new file, so that a plugin that is running is not disturbed.
+        let running = File::open(bin.join(PLUGIN)).unwrap();
+        fs::write(it.plugin.as_ref().unwrap(), b"\x7fELF two").unwrap();
+        install(&it).unwrap();
+        assert_eq!(io::read_to_string(running).unwrap(), "\x7fELF one");
+        assert_eq!(fs::read(bin.join(PLUGIN)).unwrap(), b"\x7fELF two");
+        assert_eq!(names(&bin), [PLUGIN]);
+
+        fs::write(conf.join("87-podman.conflist"), "{}").unwrap();
+        uninstall(&it.place).unwrap();
+        uninstall(&it.place).unwrap();
+        assert_eq!((names(&bin), names(&conf)), (vec![], vec!["87-podman.conflist".to_owned()]));
+    }
+
+    #[test]
+    fn the_plugin_is_there_before_what_names_it() {
+        let (folder, it) = node();
+        // The plugin's folder cannot be made, so nothing may name it.
+        fs::write(folder.path().join("bin"), "").unwrap();
+        let error = format!("{:#}", install(&it).unwrap_err());
+        assert!(error.contains("bin/trunkline-cni"), "{error}");
+        assert!(!it.place.conf_dir.exists());
+    }
+
+    #[test]
+    fn what_would_not_work_is_refused() {
+        let (folder, it) = node();
+        let file = folder.path().join("list");
+        for (text, words) in [
+            ("[", "is not JSON"),
+            (r#"{"name": "a", "plugins": []}"#, "cniVersion"),
+            (r#"{"cniVersion": "1.0.0", "name": "a"}"#, "plugins"),
+            (
+                r#"{"cniVersion": "1.0.0", "name": "a", "plugins": [{"type": "ptp"}]}"#,
+                "none is of type trunkline-cni",
+            ),
+        ] {
+            fs::write(&file, text).unwrap();
+            let error = install(&Install { conflist: Some(file.clone()), ..it.clone() }).unwrap_err();
+            assert!(format!("{error:#}").contains(words), "{error:#}");
+        }
+        for name in ["a/b.conflist", ".x.conflist", "trunkline"] {
+            let place = Place { conf_name: name.to_owned(), ..it.place.clone() };
+            assert!(
+                install(&Install { place, ..it.clone() }).unwrap_err().to_string().contains("--conf-name")
+            );
+        }
+        fs::write(it.plugin.as_ref().unwrap(), "#!/bin/sh").unwrap();
+        assert!(install(&it).unwrap_err().to_string().contains("not a program"));
+        assert!(!it.place.conf_dir.exists(), "nothing was written");
+    }
+
+    #[test]
+    fn the_runtime_goes_by_the_first_name() {
+        let (_folder, it) = node();
+        install(&it).unwrap();
+        let conf = &it.place.conf_dir;
+        fs::write(conf.join("06-hybridnet.conflist"), "{}").unwrap();
+        assert_eq!(first(conf).unwrap(), Some(conf.join("05-trunkline.conflist")));
+        fs::write(conf.join("00-other.conf"), "{}").unwrap();
+        fs::write(conf.join("00-note.txt"), "").unwrap();
+        assert_eq!(first(conf).unwrap(), Some(conf.join("00-other.conf")));
+    }
+}

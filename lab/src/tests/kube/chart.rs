@@ -1,0 +1,158 @@
+//! The Helm chart on a real API server: it renders, every object is taken, and its service accounts may do what the programs ask of the API server and
+//! no more.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::{Test, Verdict, cluster, crds};
+use crate::fabric::Place;
+use crate::kube::Cluster;
+use crate::shell::{cmd, run, run_with_input};
+use crate::tests::{Context as Lab, passed};
+
+pub(super) const TESTS: &[Test] = &[Test {
+    name: "kube/chart",
+    about: "the Helm chart: rendered, taken by a real API server, its accounts' rights as few as are needed",
+    run: chart,
+}];
+
+const NAMESPACE: &str = "trunkline-system";
+
+/// What an account may do: who, verb, resource, and whether it must be so. Beside what the programs' own tests need, this is what they must not.
+const RIGHTS: &[(&str, &str, &str, bool)] = &[
+    ("agent", "watch", "networks.networking.alibaba.com", true),
+    ("agent", "watch", "ipinstances.networking.alibaba.com", true),
+    ("agent", "patch", "ipinstances.networking.alibaba.com/status", true),
+    ("agent", "patch", "nodeinfoes.networking.alibaba.com", true),
+    ("agent", "patch", "nodeinfoes.networking.alibaba.com/status", true),
+    ("agent", "get", "pods", true),
+    ("agent", "watch", "secrets", true),
+    ("agent", "delete", "ipinstances.networking.alibaba.com", false),
+    ("agent", "patch", "ipinstances.networking.alibaba.com", false),
+    ("agent", "patch", "networks.networking.alibaba.com", false),
+    ("agent", "list", "pods", false),
+    ("agent", "patch", "pods", false),
+    ("agent", "patch", "nodes", false),
+    ("agent", "create", "leases.coordination.k8s.io", false),
+    ("controller", "create", "ipinstances.networking.alibaba.com", true),
+    ("controller", "delete", "ipinstances.networking.alibaba.com", true),
+    ("controller", "patch", "subnets.networking.alibaba.com/status", true),
+    ("controller", "patch", "nodes", true),
+    ("controller", "patch", "pods", true),
+    ("controller", "update", "leases.coordination.k8s.io", true),
+    ("controller", "create", "secrets", true),
+    ("controller", "get", "secrets", false),
+    ("controller", "list", "secrets", false),
+    ("controller", "delete", "pods", false),
+    ("controller", "create", "networks.networking.alibaba.com", false),
+    ("controller", "delete", "networks.networking.alibaba.com", false),
+    ("controller", "delete", "nodes", false),
+    ("controller", "create", "validatingwebhookconfigurations.admissionregistration.k8s.io", false),
+    ("controller", "patch", "validatingwebhookconfigurations.admissionregistration.k8s.io", false),
+];
+
+fn chart(context: &Lab) -> Result<Verdict> {
+    let Some(helm) = find_helm(&context.place) else {
+        return Ok(Verdict::Skipped(
+            "helm is not installed (GOBIN=$PWD/target/kube/bin go install helm.sh/helm/v3/cmd/helm@latest)"
+                .to_owned(),
+        ));
+    };
+    let folder = context.place.repository.join("deploy/helm/trunkline");
+    let folder = folder.to_str().context("the repository's path is not text")?;
+    let render = |values: &[&str]| {
+        let mut command =
+            cmd(&helm.display().to_string(), ["template", "trunkline", folder, "--namespace", NAMESPACE]);
+        run(command.args(["--kube-version", "1.33.0"]).args(values))
+    };
+    run(&mut cmd(&helm.display().to_string(), ["lint", "--strict", folder]))?;
+    refused_values(&render)?;
+
+    let usual = render(&[])?;
+    for (values, words) in [
+        (&["--set", "serviceMonitor.enabled=true"][..], "kind: ServiceMonitor"),
+        (&["--set", "serviceMonitor.enabled=true"], "httpAddress: \"0.0.0.0:9473\""),
+        (&["--set", "agent.config.vlanInterfaces={bond0,eth0}"], "vlanInterfaces:"),
+        (&["--set", "uninstall=true"], "uninstall-cni"),
+        (&["--set-string", "cni.conflist={\"name\": \"x\"}"], "--conflist=/etc/trunkline/conflist"),
+    ] {
+        ensure!(!usual.contains(words), "{words:?} is there without being asked for");
+        ensure!(render(values)?.contains(words), "{values:?} should make {words:?}");
+    }
+    let without = render(&["--set", "webhook.enabled=false"])?;
+    ensure!(!without.contains("WebhookConfiguration"), "webhooks although they are off");
+    for never in
+        ["privileged: true", "hostPID", "allowPrivilegeEscalation: true", "readOnlyRootFilesystem: false"]
+    {
+        ensure!(!usual.contains(never), "{never:?} is in the chart");
+    }
+
+    cluster(context, "chart", |cluster| {
+        crds::install(cluster)?;
+        cluster.kubectl(["create", "namespace", NAMESPACE])?;
+        let apply = |flags: &[&str], text: &str| {
+            let flags = [&["apply", "--server-side", "-f", "-"], flags].concat();
+            run_with_input(&mut cluster.kubectl_command(&flags), text)
+        };
+        // Strict: an unknown field is an error and not a warning.
+        let taken = apply(&["--dry-run=server", "--validate=strict"], &usual)?;
+        let objects = taken.lines().count();
+        apply(&["--validate=strict"], &usual)?;
+        let again = apply(&["--validate=strict"], &usual)?;
+        ensure!(again.lines().count() == objects, "applied again there are others: {again}");
+        for &(account, verb, resource, is_allowed) in RIGHTS {
+            let allowed = can(cluster, account, verb, resource)?;
+            ensure!(
+                allowed == is_allowed,
+                "trunkline-{account} {} {verb} {resource}",
+                if allowed { "may" } else { "may not" }
+            );
+        }
+        passed(format!("{objects} objects, {} rights", RIGHTS.len()))
+    })
+}
+
+/// Whether an account may do something in its own namespace.
+fn can(cluster: &Cluster, account: &str, verb: &str, resource: &str) -> Result<bool> {
+    let user = format!("--as=system:serviceaccount:{NAMESPACE}:trunkline-{account}");
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let subresource = format!("--subresource={subresource}");
+    let mut command =
+        cluster.kubectl_command(&["auth", "can-i", verb, resource, &subresource, "-n", NAMESPACE, &user]);
+    // Its exit status is its answer, too.
+    let output = command.output()?;
+    match String::from_utf8_lossy(&output.stdout).trim() {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        other => {
+            bail!("kubectl auth can-i {verb} {resource}: {other} {}", String::from_utf8_lossy(&output.stderr))
+        }
+    }
+}
+
+/// Values that the schema refuses.
+fn refused_values(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
+    for (value, words) in [
+        ("defaultIPFamily=v4", "defaultIPFamily"),
+        ("controller.replicas=0", "replicas"),
+        ("controler.replicas=2", "controler"),
+        ("agent.config.source=manifests", "config"),
+        ("cni.confName=a/b.conflist", "confName"),
+    ] {
+        let refused = render(&["--set", value]).err().with_context(|| format!("{value} was taken"))?;
+        ensure!(format!("{refused:#}").contains(words), "{value}: {refused:#}");
+    }
+    Ok(())
+}
+
+/// helm on PATH, beside the assets of the API server, or where `go install` was told to put it.
+fn find_helm(place: &Place) -> Option<PathBuf> {
+    let own = place.state.parent()?.join("kube/bin/helm");
+    if own.is_file() {
+        return Some(own);
+    }
+    let is_there = Command::new("helm").arg("version").output().is_ok_and(|output| output.status.success());
+    is_there.then(|| PathBuf::from("helm"))
+}
