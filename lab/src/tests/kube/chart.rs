@@ -76,7 +76,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
         (&["--set", "serviceMonitor.enabled=true"], "httpAddress: \"0.0.0.0:9473\""),
         (&["--set", "agent.config.vlanInterfaces={bond0,eth0}"], "vlanInterfaces:"),
         (&["--set", "uninstall=true"], "uninstall-cni"),
-        (&["--set-string", "cni.conflist={\"name\": \"x\"}"], "--conflist=/etc/trunkline/conflist"),
+        (&["--set-string", "cni.conflist=x"], "--conflist=/etc/trunkline/conflist"),
     ] {
         ensure!(!usual.contains(words), "{words:?} is there without being asked for");
         ensure!(render(values)?.contains(words), "{values:?} should make {words:?}");
