@@ -1,7 +1,7 @@
 //! The CRDs take over from hybridnet's: names, scope, columns, and every field with its type. What the API server itself does with them is
 //! the lab's test `kube/crds`.
 #![cfg(feature = "kube")]
-#![allow(missing_docs, reason = "a test")]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
 
