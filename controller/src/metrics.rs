@@ -179,3 +179,36 @@ fn queues(queues: &Queues) -> [(&'static str, usize, usize); 5] {
         ("nodes", queues.nodes.depth(), queues.nodes.failing()),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn every_metric_is_documented_and_every_documented_one_is_there() {
+        let shared = Shared::new(Arc::new(Metrics::new().unwrap()));
+        let network = serde_json::from_value(serde_json::json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": "n"}, "spec": {},
+        }));
+        shared.lock().set_network(&"n".into(), network.unwrap());
+        shared.lock().begin_term(Queues::new(Duration::ZERO));
+        shared.metrics().failed("api");
+        shared.metrics().reserved(1);
+        shared.metrics().watch_failed("Pod");
+        let text = text(&shared);
+        let exported: BTreeSet<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        let documented: BTreeSet<&str> = include_str!("../../docs/metrics.md")
+            .split('`')
+            .filter(|word| word.starts_with("trunkline_controller_"))
+            .filter_map(|word| word.split('{').next())
+            .collect();
+        assert_eq!(exported, documented);
+    }
+}

@@ -164,8 +164,9 @@ impl Cluster {
 
     /// Puts an IPInstance in, unless what is known of it is newer. The row it replaces comes out with `Ok`.
     pub(crate) fn set_instance(&mut self, key: &Key, row: InstanceRow) -> Result<Option<InstanceRow>, Stale> {
+        let before = self.instances.is_before_list(key);
         self.instances.note(key);
-        if self.instances.get(key).is_some_and(|known| known.version > row.version) {
+        if !before && self.instances.get(key).is_some_and(|known| known.version > row.version) {
             return Err(Stale);
         }
         if let Some(known) = self.instances.get(key) {

@@ -48,6 +48,12 @@ impl<K: Clone + Eq + Hash, V> Table<K, V> {
         self.rows.insert(key, row)
     }
 
+    /// Whether a row that is known is older than a list that is under way: then what the list says counts, even if that is an earlier
+    /// version, as after etcd was put back to a snapshot.
+    pub fn is_before_list(&self, key: &K) -> bool {
+        self.seen.as_ref().is_some_and(|seen| !seen.contains(key))
+    }
+
     /// A list has it, though what is known is newer or cannot be read.
     pub fn note(&mut self, key: &K) {
         if let Some(seen) = &mut self.seen {

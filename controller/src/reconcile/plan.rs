@@ -212,3 +212,7 @@ fn of(addresses: &[IpAddr]) -> IpFamily {
         _ => IpFamily::V4,
     }
 }
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

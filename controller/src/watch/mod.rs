@@ -7,6 +7,10 @@
 //! Networks, subnets, nodes, namespaces and IPInstances are watched on every replica, since the webhook answers from them; pods in a term of
 //! leadership alone, and only those with a node, as the others are not the controller's business yet.
 //!
+//! When etcd is put back to an older snapshot its resourceVersions go back as well, and a watch that goes on from a later one would wait
+//! for it without a word. So after each time that a watch broke off the API server is asked where it is, and what is
+//! behind what was seen already means a list from anew. In a list what is older than what is known counts too.
+//!
 //! A new leader lists IPInstances from anew before it serves: what its predecessor wrote last may not have arrived yet
 //! ([`Relist`]).
 
@@ -17,12 +21,15 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
+use futures_util::future::OptionFuture;
 use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::time::sleep;
 use trunkline_api::kube::{Lenient, Unreadable};
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 
@@ -73,10 +80,14 @@ impl Relist {
 /// Follows a kind for as long as it is polled.
 pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Arc<Shared>, relist: Relist) {
     let mut wanted = relist.wanted.subscribe();
+    // The latest write of the kind that was seen.
+    let mut latest = 0;
     loop {
         let serving = *wanted.borrow_and_update();
         let mut events = pin!(watcher(api.clone(), config.clone()).default_backoff());
-        let mut failing = false;
+        // While it is asked where the API server is: the latest write that had been seen when the watch broke off.
+        let mut before = None;
+        let mut asking = pin!(OptionFuture::from(None));
         loop {
             let event = tokio::select! {
                 biased;
@@ -84,15 +95,28 @@ pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Ar
                     Ok(()) => break,
                     Err(_) => return,
                 },
+                Some(now) = &mut asking, if before.is_some() => {
+                    asking.set(OptionFuture::from(None));
+                    let seen = before.take().unwrap_or(0);
+                    tracing::info!(kind = %K::kind(&()), "the API server answers again");
+                    if now < seen {
+                        tracing::warn!(
+                            kind = %K::kind(&()), now, seen,
+                            "the API server is behind what was seen of it (etcd was restored): everything is listed anew"
+                        );
+                        latest = 0;
+                        break;
+                    }
+                    continue;
+                }
                 event = events.next() => event,
             };
             match event {
                 Some(Ok(event)) => {
-                    if failing {
-                        tracing::info!(kind = %K::kind(&()), "the API server is heard again");
-                        failing = false;
-                    }
                     let done = matches!(event, Event::InitDone);
+                    if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
+                        latest = latest.max(version(object.meta()));
+                    }
                     take(event, &shared);
                     if done {
                         // One more than what was wanted when it began: 0 stands for no list at all.
@@ -100,16 +124,29 @@ pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Ar
                     }
                 }
                 Some(Err(error)) => {
-                    if !failing {
-                        tracing::warn!(kind = %K::kind(&()), %error, "a watch broke off: what is known stays, and it is tried again");
-                        failing = true;
-                    }
                     shared.metrics().watch_failed(&K::kind(&()));
+                    if before.is_none() {
+                        before = Some(latest);
+                        tracing::warn!(kind = %K::kind(&()), %error, "a watch broke off: what is known stays, and it is tried again");
+                        asking.set(OptionFuture::from(Some(position(api.clone()))));
+                    }
                 }
                 None => return,
             }
         }
     }
+}
+
+/// Where the API server is: the version of a list of this moment, as soon as it gives one.
+async fn position<K: Watched>(api: Api<K>) -> u64 {
+    let parameters = ListParams::default().limit(1);
+    for delay in DefaultBackoff::default() {
+        if let Ok(page) = api.list(&parameters).await {
+            return page.metadata.resource_version.and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
+        }
+        sleep(delay).await;
+    }
+    u64::MAX
 }
 
 fn take<K: Watched>(event: Event<K>, shared: &Shared) {

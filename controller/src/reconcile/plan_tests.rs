@@ -1,0 +1,272 @@
+//! Plans over whole books: what a pod is granted, what a refusal says, and what comes of an answer that never came.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use trunkline_api::names::annotation;
+use trunkline_api::pod::IpFamily;
+use trunkline_api::resources::NetworkType;
+
+use super::{Giving, Plan, Refused};
+use crate::books::{Books, Queues, Unanswered};
+use crate::cluster::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said};
+use crate::reconcile::{network, node, subnet};
+use crate::selection::Policy;
+
+fn policy() -> Policy {
+    Policy {
+        family: IpFamily::V4,
+        network_type: NetworkType::Underlay,
+        retain: true,
+        stateful_kinds: vec!["StatefulSet".to_owned()],
+    }
+}
+
+fn manifest<T: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: Value) -> T {
+    serde_json::from_value(json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+    }))
+    .unwrap()
+}
+
+/// Rack r1 with node n1 and three addresses of each family, an overlay, node n2 in the overlay alone.
+fn books() -> Books {
+    let mut books = Books::default();
+    for (name, spec) in [
+        ("rack", json!({"type": "Underlay", "mode": "VLAN", "netID": 7, "nodeSelector": {"rack": "r1"}})),
+        ("over", json!({"type": "Overlay", "netID": 9})),
+    ] {
+        books.set_network(&name.into(), manifest("Network", name, spec));
+    }
+    for (name, network, version, cidr, start, end) in [
+        ("rack-v4", "rack", "4", "10.0.0.0/24", "10.0.0.1", "10.0.0.3"),
+        ("rack-v6", "rack", "6", "fd00::/112", "fd00::1", "fd00::3"),
+        ("over-v4", "over", "4", "10.9.0.0/16", "10.9.0.1", "10.9.255.254"),
+    ] {
+        let range = json!({"version": version, "cidr": cidr, "start": start, "end": end});
+        let spec = json!({"network": network, "range": range});
+        books.set_subnet(&name.into(), manifest("Subnet", name, spec));
+    }
+    for (name, rack) in [("n1", "r1"), ("n2", "other")] {
+        let labels = [("rack".to_owned(), rack.to_owned())].into();
+        books.set_node(&name.into(), NodeRow { labels, ..NodeRow::default() });
+    }
+    books.begin_term(Queues::new(Duration::ZERO));
+    books
+}
+
+fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
+    let annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let owner =
+        Owner { api_version: "apps/v1".into(), kind: kind.into(), name: "web".into(), uid: "set".into() };
+    PodRow {
+        uid: "uid".into(),
+        node: Some(node.into()),
+        host_network: false,
+        owner: Some(owner),
+        said: Said { annotations: annotations.collect(), ..Said::default() },
+        life: Life::Alive,
+        running: false,
+        finalizer: false,
+        addresses: Vec::new(),
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new("default", name)
+}
+
+fn plan(books: &mut Books, name: &str, pod: PodRow) -> Result<Plan, Refused> {
+    books.set_pod(&key(name), pod);
+    books.plan_pod(&key(name), &policy(), 1)
+}
+
+fn giving(plan: Result<Plan, Refused>) -> Giving {
+    match plan {
+        Ok(Plan::Give(giving)) => *giving,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn addresses(giving: &Giving) -> Vec<String> {
+    giving.granted.addresses.iter().map(|assigned| assigned.address.to_string()).collect()
+}
+
+/// As if the API server had answered each write with a yes.
+fn answered(books: &mut Books, name: &str, giving: &Giving) {
+    for assigned in &giving.granted.addresses {
+        let address = assigned.address.addr();
+        let row = InstanceRow {
+            uid: "instance".into(),
+            version: 1,
+            network: giving.network.name().into(),
+            subnet: Arc::clone(&assigned.subnet),
+            address,
+            mac: Some(giving.granted.mac),
+            node: giving.pod.node.clone(),
+            pod: Some(name.into()),
+            pod_uid: Arc::clone(&giving.pod.uid),
+            owner: giving.pod.owner.clone(),
+            family: Some(giving.family),
+            deleting: false,
+            finalizer: true,
+        };
+        books.set_instance(&instance(address), row);
+    }
+}
+
+fn instance(address: IpAddr) -> Key {
+    key(&crate::ipam::instance_name(address))
+}
+
+#[test]
+fn which_network_and_family_a_pod_gets() {
+    for (case, node, annotations, network, given) in [
+        ("defaults", "n1", &[][..], "rack", &["10.0.0.1/24"][..]),
+        ("family", "n1", &[(annotation::IP_FAMILY, "DualStack")], "rack", &["10.0.0.1/24", "fd00::1/112"]),
+        ("type", "n1", &[(annotation::NETWORK_TYPE, "Overlay")], "over", &["10.9.0.1/16"]),
+        ("network", "n2", &[(annotation::SPECIFIED_NETWORK, "over")], "over", &["10.9.0.1/16"]),
+        ("subnet", "n1", &[(annotation::SPECIFIED_SUBNET, "rack-v4")], "rack", &["10.0.0.1/24"]),
+    ] {
+        let mut books = books();
+        let giving = giving(plan(&mut books, "p", pod(node, "ReplicaSet", annotations)));
+        assert_eq!(
+            (giving.network.name(), addresses(&giving).as_slice()),
+            (network, &given.iter().map(ToString::to_string).collect::<Vec<_>>()[..]),
+            "{case}"
+        );
+    }
+    // What the namespace says counts where the pod says nothing, and then as a whole.
+    let mut books = books();
+    let annotations = [(annotation::NETWORK_TYPE.to_owned(), "Overlay".to_owned())].into();
+    books.set_namespace(&"default".into(), Said { annotations, ..Said::default() });
+    assert_eq!(giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[]))).network.name(), "over");
+    let own = giving(plan(&mut books, "q", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "IPv6")])));
+    assert_eq!((own.network.name(), addresses(&own)), ("rack", vec!["fd00::1/112".to_owned()]));
+}
+
+#[test]
+fn a_refusal_says_what_to_change() {
+    for (node, annotations, reason, text) in [
+        ("n2", &[][..], "network", "no Underlay Network selects node n2"),
+        ("n3", &[], "network", "node n3 is not known"),
+        ("n1", &[(annotation::SPECIFIED_NETWORK, "none")], "annotation", "there is no Network none"),
+        ("n2", &[(annotation::SPECIFIED_NETWORK, "rack")], "network", "does not belong to Network rack"),
+        (
+            "n1",
+            &[(annotation::NETWORK_TYPE, "GlobalBGP")],
+            "network",
+            "there is no Network of type GlobalBGP",
+        ),
+        ("n1", &[(annotation::IP_FAMILY, "v5")], "annotation", "write IPv4, IPv6 or DualStack"),
+        (
+            "n1",
+            &[(annotation::SPECIFIED_NETWORK, "rack"), (annotation::SPECIFIED_SUBNET, "over-v4")],
+            "annotation",
+            "belongs to Network over and not to rack",
+        ),
+    ] {
+        let mut books = books();
+        let refused = plan(&mut books, "p", pod(node, "ReplicaSet", annotations)).unwrap_err();
+        assert_eq!(refused.reason, reason, "{}", refused.text);
+        assert!(refused.text.contains(text), "{}", refused.text);
+    }
+}
+
+#[test]
+fn who_found_no_address_is_next_when_one_is_free() {
+    let mut books = books();
+    for name in ["a", "b", "c"] {
+        let given = giving(plan(&mut books, name, pod("n1", "ReplicaSet", &[])));
+        answered(&mut books, name, &given);
+    }
+    // The pair is one decision: nothing is set aside of the family that has some.
+    let both = plan(&mut books, "both", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "DualStack")]));
+    assert_eq!(both.unwrap_err().reason, "exhausted");
+    let usage = books.term.as_ref().unwrap().ipam.network_usage("rack");
+    assert_eq!((usage.v4.available, usage.v6.available), (0, 3));
+    let status = network::status(&books, "rack", &usage);
+    assert_eq!(status.statistics.unwrap().used, 3);
+    assert_eq!(
+        (status.node_list, status.subnet_list),
+        (vec!["n1".to_owned()], vec!["rack-v4".to_owned(), "rack-v6".to_owned()])
+    );
+    assert_eq!(subnet::status(&books, "rack-v4").unwrap().last_allocated_ip, "10.0.0.3");
+    let labels = node::changes(&books, books.cluster.node("n1").unwrap()).labels;
+    assert_eq!(labels["networking.alibaba.com/ipv4-address-quota"], "empty");
+    assert_eq!(labels["networking.alibaba.com/ipv6-address-quota"], "nonempty");
+    assert_eq!(labels["networking.alibaba.com/underlay-network-attachment"], "true");
+
+    let queues = Arc::clone(&books.term.as_ref().unwrap().queues);
+    assert!(books.term.as_ref().unwrap().waiting.contains(&key("both")));
+    let before = queues.pods.depth();
+    books.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
+    assert!(queues.pods.depth() >= before);
+    assert!(!books.term.as_ref().unwrap().waiting.contains(&key("both")), "it is queued and waits no more");
+    let given = giving(books.plan_pod(&key("both"), &policy(), 1));
+    assert_eq!(addresses(&given), ["10.0.0.2/24", "fd00::1/112"]);
+}
+
+#[test]
+fn a_stateful_pod_gets_its_address_and_mac_back() {
+    let mut books = books();
+    let first = giving(plan(&mut books, "web-0", pod("n1", "StatefulSet", &[])));
+    answered(&mut books, "web-0", &first);
+    books.remove_pod(&key("web-0"));
+    match books.plan_pod(&key("web-0"), &policy(), 2) {
+        Ok(Plan::Leave { keep, unblock: None }) => assert_eq!(keep.len(), 1),
+        other => panic!("{other:?}"),
+    }
+    let again = PodRow { uid: "second".into(), ..pod("n1", "StatefulSet", &[]) };
+    let second = giving(plan(&mut books, "web-0", again));
+    assert_eq!(second.granted.mac, first.granted.mac);
+    assert_eq!(addresses(&second), addresses(&first));
+    assert!(second.granted.addresses[0].rebind, "its IPInstance is bound, no other one is made");
+}
+
+#[test]
+fn an_answer_that_never_came_is_asked_for_again_or_settled() {
+    let unanswered = |books: &mut Books, given: &Giving| {
+        let unanswered = Unanswered {
+            pod_uid: Arc::clone(&given.pod.uid),
+            network: Arc::clone(&given.network),
+            granted: given.granted.clone(),
+            family: given.family,
+        };
+        books.term.as_mut().unwrap().unanswered.insert(key("p"), unanswered);
+    };
+    let mut books = books();
+    let first = giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[])));
+    unanswered(&mut books, &first);
+    let second = giving(books.plan_pod(&key("p"), &policy(), 2));
+    assert_eq!(
+        second.granted, first.granted,
+        "the same again: a create of the same name gives no second address"
+    );
+    unanswered(&mut books, &first);
+    books.remove_pod(&key("p"));
+    assert!(matches!(books.plan_pod(&key("p"), &policy(), 3), Ok(Plan::Settle(_))));
+}
+
+#[test]
+fn after_etcd_was_put_back_a_running_pod_keeps_what_it_has() {
+    let mut books = books();
+    let running =
+        |address: &str| PodRow { addresses: vec![address.parse().unwrap()], ..pod("n1", "ReplicaSet", &[]) };
+    let given = giving(plan(&mut books, "p", running("10.0.0.2")));
+    assert_eq!(addresses(&given), ["10.0.0.2/24"]);
+    assert!(!given.granted.addresses[0].rebind);
+    // Another plugin's pod from before Trunkline is left alone.
+    assert!(matches!(plan(&mut books, "q", running("192.0.2.1")), Ok(Plan::Nothing)));
+    // In a list from anew an earlier version counts; outside of one it is an event that came late.
+    answered(&mut books, "p", &given);
+    let at = instance("10.0.0.2".parse().unwrap());
+    let row = books.cluster.instance(&at).unwrap().clone();
+    books.set_instance(&at, InstanceRow { version: 0, node: None, ..row.clone() });
+    assert_eq!(books.cluster.instance(&at), Some(&row));
+    books.cluster.instances.begin();
+    books.set_instance(&at, InstanceRow { version: 0, node: None, ..row });
+    assert_eq!(books.cluster.instance(&at).unwrap().node, None);
+}
