@@ -1,0 +1,129 @@
+//! Addresses in memory: what giving one costs in a /12 of which 90 % is given, and what it all takes in memory. `cargo lab bench ipam`
+//! runs this and reads the lines that begin with `ipam`.
+//!
+//! The given tenth is spread by chance over the range, and addresses that come back leave at other places than those that are
+//! given, as after years of service. What is timed is [`Ipam::allocate`] alone: network, subnet, next address, MAC address, holder.
+#![allow(missing_docs, reason = "criterion's macros")]
+#![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
+
+#[path = "../../bgp/tests/counting/mod.rs"]
+mod counting;
+
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput};
+use trunkline_api::pool::PoolSpec;
+use trunkline_controller::ipam::{Allocation, Ipam, Request, Seen};
+
+/// Addresses of the /12, without its first and last.
+const SPAN: u32 = (1 << 20) - 2;
+const BATCH: u64 = 10_000;
+
+fn subnet(name: &str, cidr: &str, first: Ipv4Addr, last: Ipv4Addr) -> PoolSpec {
+    PoolSpec {
+        subnet: name.to_owned(),
+        network: "network".to_owned(),
+        cidr: cidr.parse().unwrap(),
+        start: Some(first.into()),
+        end: Some(last.into()),
+        gateway: None,
+        reserved: Vec::new(),
+        excluded: Vec::new(),
+        private: false,
+    }
+}
+
+/// Each number below a bound once, in an order that looks like chance. (The factor is a prime that divides no bound here.)
+fn scattered(bound: u32) -> impl Iterator<Item = u32> {
+    (0..u64::from(bound)).map(move |n| (n * 2_654_435_761 % u64::from(bound)) as u32)
+}
+
+fn address(base: Ipv4Addr, index: u32) -> IpAddr {
+    Ipv4Addr::from(u32::from(base) + index).into()
+}
+
+fn adopt(ipam: &mut Ipam, number: u32, address: IpAddr, namespaces: &[String]) {
+    let [_, a, b, c] = number.to_be_bytes();
+    let namespace = &namespaces[number as usize % namespaces.len()];
+    ipam.adopt(&Allocation { address, namespace, mac: [2, 0x12, 0x34, a, b, c], seen: Seen::Bound }).unwrap();
+}
+
+/// 10,000 nodes' 300,000 pods in sixteen /16 subnets: octets for each.
+fn cluster(namespaces: &[String]) -> usize {
+    let mut ipam = Ipam::default();
+    counting::held(|| {
+        for number in 0..16u8 {
+            let (first, last) = (Ipv4Addr::new(10, number, 0, 1), Ipv4Addr::new(10, number, 255, 254));
+            ipam.set_subnet(subnet(&format!("s{number}"), &format!("10.{number}.0.0/16"), first, last), None)
+                .unwrap();
+        }
+        // Round robin fills them one after the other.
+        for number in 0..300_000 {
+            let place = address(Ipv4Addr::new(10, (number / 65_534) as u8, 0, 1), number % 65_534);
+            adopt(&mut ipam, number, place, namespaces);
+        }
+    })
+    .unsigned_abs()
+}
+
+fn main() {
+    let namespaces: Vec<String> = (0..1000).map(|number| format!("namespace-{number}")).collect();
+    let total = cluster(&namespaces);
+    println!("ipam bytes_per_pod {:.1} of 300000", total as f64 / 300_000.0);
+
+    let mut ipam = Ipam::default();
+    let (first, last) = (Ipv4Addr::new(10, 16, 0, 1), Ipv4Addr::new(10, 31, 255, 254));
+    let empty = counting::held(|| ipam.set_subnet(subnet("s", "10.16.0.0/12", first, last), None).unwrap());
+    println!("ipam bytes_per_address_free {:.2}", empty as f64 / f64::from(SPAN));
+    let given = SPAN / 10 * 9;
+    let full = counting::held(|| {
+        for (number, index) in scattered(SPAN).take(given as usize).enumerate() {
+            adopt(&mut ipam, number as u32, address(first, index), &namespaces);
+        }
+    });
+    println!("ipam bytes_per_address_given {:.1}", full as f64 / f64::from(given));
+
+    let mut leaving = scattered(SPAN).cycle();
+    let mut spent = Duration::ZERO;
+    let mut count = 0;
+    let mut criterion = Criterion::default().configure_from_args();
+    let mut group = criterion.benchmark_group("ipam-12-bits-90-percent");
+    group.throughput(Throughput::Elements(BATCH));
+    group.bench_function("allocate", |bencher| {
+        bencher.iter_custom(|rounds| {
+            let mut elapsed = Duration::ZERO;
+            for round in 0..rounds {
+                let start = Instant::now();
+                for number in 0..BATCH {
+                    let namespace = &namespaces[number as usize % namespaces.len()];
+                    let request = Request { namespace, network: "network", ..Request::default() };
+                    let random = (round * BATCH + number) as u32;
+                    let _granted = black_box(ipam.allocate(black_box(&request), random)).unwrap();
+                }
+                elapsed += start.elapsed();
+                // As many leave, wherever they are.
+                let before: Vec<(IpAddr, String)> =
+                    ipam.unconfirmed().map(|(given, namespace)| (given, namespace.to_owned())).collect();
+                for (number, (given, namespace)) in before.iter().enumerate() {
+                    let mac = [2, 0x12, 0x35, 0, (number >> 8) as u8, number as u8];
+                    ipam.adopt(&Allocation { address: *given, namespace, mac, seen: Seen::Bound }).unwrap();
+                }
+                let mut left = 0;
+                while left < BATCH {
+                    let out = address(first, leaving.next().unwrap());
+                    if let Some(namespace) = ipam.holder(out).map(|(namespace, _)| namespace.to_owned()) {
+                        ipam.gone(out, &namespace);
+                        left += 1;
+                    }
+                }
+            }
+            spent += elapsed;
+            count += rounds * BATCH;
+            elapsed
+        });
+    });
+    group.finish();
+    println!("ipam allocations_per_second {:.0}", count as f64 / spent.as_secs_f64());
+}
