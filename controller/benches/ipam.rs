@@ -35,9 +35,10 @@ fn subnet(name: &str, cidr: &str, first: Ipv4Addr, last: Ipv4Addr) -> PoolSpec {
     }
 }
 
-/// Each number below a bound once, in an order that looks like chance. (The factor is a prime that divides no bound here.)
+/// Each number below a bound once, in an order that looks like chance, again and again. (The factor is a prime that divides no bound here.)
 fn scattered(bound: u32) -> impl Iterator<Item = u32> {
-    (0..u64::from(bound)).map(move |n| (n * 2_654_435_761 % u64::from(bound)) as u32)
+    let bound = u64::from(bound);
+    (0..).map(move |n: u64| (n % bound * 2_654_435_761 % bound) as u32)
 }
 
 fn address(base: Ipv4Addr, index: u32) -> IpAddr {
@@ -85,7 +86,7 @@ fn main() {
     });
     println!("ipam bytes_per_address_given {:.1}", full as f64 / f64::from(given));
 
-    let mut leaving = scattered(SPAN).cycle();
+    let mut leaving = scattered(SPAN);
     let mut spent = Duration::ZERO;
     let mut count = 0;
     let mut criterion = Criterion::default().configure_from_args();
@@ -106,8 +107,10 @@ fn main() {
                 // As many leave, wherever they are.
                 let before: Vec<(IpAddr, String)> =
                     ipam.unconfirmed().map(|(given, namespace)| (given, namespace.to_owned())).collect();
-                for (number, (given, namespace)) in before.iter().enumerate() {
-                    let mac = [2, 0x12, 0x35, 0, (number >> 8) as u8, number as u8];
+                for (given, namespace) in &before {
+                    let IpAddr::V4(octets) = given else { continue };
+                    let [a, b, c, d] = octets.octets();
+                    let mac = [2, 0x12, a, b, c, d];
                     ipam.adopt(&Allocation { address: *given, namespace, mac, seen: Seen::Bound }).unwrap();
                 }
                 let mut left = 0;

@@ -74,6 +74,8 @@ pub struct Queues {
     pub pods: Queue<Key>,
     /// IPInstances that are being deleted.
     pub instances: Queue<Key>,
+    /// Addresses that more than one IPInstance has.
+    pub conflicts: Queue<IpAddr>,
     /// Networks, for their status.
     pub networks: Queue<Arc<str>>,
     /// Subnets, for their status.
@@ -88,6 +90,7 @@ impl Queues {
         Arc::new(Queues {
             pods: Queue::new(Duration::ZERO),
             instances: Queue::new(Duration::ZERO),
+            conflicts: Queue::new(Duration::ZERO),
             networks: Queue::new(status_interval),
             subnets: Queue::new(status_interval),
             nodes: Queue::new(status_interval),
@@ -169,6 +172,7 @@ impl Term {
         let allocation = Allocation { address, namespace: &key.namespace, mac, seen };
         if let Err(conflict) = self.ipam.adopt(&allocation) {
             tracing::error!(%conflict, "an address is given twice");
+            self.queues.conflicts.add(address);
         }
     }
 

@@ -38,6 +38,8 @@ pub mod reason {
     pub const RELEASED: &str = "IPReleaseSucceed";
     /// A pod's addresses are kept for the next pod of its name.
     pub const RESERVED: &str = "IPReserveSucceed";
+    /// Two pods have one address.
+    pub const CONFLICT: &str = "IPConflict";
     /// A node is in no network, or in one again.
     pub const NODE_NETWORK: &str = "NodeNetwork";
 }

@@ -170,10 +170,11 @@ fn standing(books: &Books) -> prometheus::Result<Registry> {
     Ok(registry)
 }
 
-fn queues(queues: &Queues) -> [(&'static str, usize, usize); 5] {
+fn queues(queues: &Queues) -> [(&'static str, usize, usize); 6] {
     [
         ("pods", queues.pods.depth(), queues.pods.failing()),
         ("ipinstances", queues.instances.depth(), queues.instances.failing()),
+        ("conflicts", queues.conflicts.depth(), queues.conflicts.failing()),
         ("networks", queues.networks.depth(), queues.networks.failing()),
         ("subnets", queues.subnets.depth(), queues.subnets.failing()),
         ("nodes", queues.nodes.depth(), queues.nodes.failing()),

@@ -12,7 +12,7 @@ use trunkline_api::kube::NodeInfoObject;
 use crate::books::{Queues, Shared};
 use crate::events::Events;
 use crate::leader::Fence;
-use crate::reconcile::{Context, ipinstance, network, node, pod, subnet};
+use crate::reconcile::{Context, conflict, ipinstance, network, node, pod, subnet};
 use crate::selection::Policy;
 use crate::watch::pod::Pod;
 use crate::watch::{Relist, follow};
@@ -102,6 +102,7 @@ async fn work(lead: &Lead, fence: &Fence) {
     tokio::join!(
         queues.pods.work(lead.pod_workers, |key| pod::reconcile(job(), key)),
         queues.instances.work(INSTANCE_WORKERS, |key| ipinstance::reconcile(job(), key)),
+        queues.conflicts.work(1, |address| conflict::reconcile(job(), address)),
         queues.networks.work(OTHER_WORKERS, |name| network::reconcile(job(), name)),
         queues.subnets.work(OTHER_WORKERS, |name| subnet::reconcile(job(), name)),
         queues.nodes.work(OTHER_WORKERS, |name| node::reconcile(job(), name)),

@@ -4,12 +4,14 @@
 //! |---|---|---|
 //! | [`pod`] | it, or an IPInstance of its name, changed | IPInstances: created, bound, kept, deleted |
 //! | [`ipinstance`] | it was deleted, or its pod is gone | its finalizer |
+//! | [`conflict`] | two IPInstances have one address | one of them is unbound and deleted |
 //! | [`network`], [`subnet`] | addresses, nodes, subnets changed; once in an interval | their status |
 //! | [`node`] with [`quota`] | its labels, or a network or its quota, changed | its labels and condition; NodeInfo |
 //!
 //! Each looks at the books anew and brings what it finds in line: an event is a hint, never the reason. What is to be done about a pod is a
 //! pure function ([`decide`]), what it takes a plan ([`plan`]); the rest is carrying it out.
 
+pub mod conflict;
 pub mod decide;
 pub mod ipinstance;
 pub mod network;

@@ -63,7 +63,7 @@ pub async fn reconcile(context: Context, key: Key) -> Outcome {
     }
 }
 
-fn about(key: &Key, uid: Option<&str>) -> ObjectReference {
+pub(super) fn about(key: &Key, uid: Option<&str>) -> ObjectReference {
     reference("Pod", "v1", Some(&key.namespace), &key.name, uid.unwrap_or_default())
 }
 
@@ -76,7 +76,8 @@ fn told_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Ex
     }
 }
 
-async fn delete(context: &Context, instances: &[Existing]) -> Outcome {
+/// Deletes IPInstances.
+pub(super) async fn delete(context: &Context, instances: &[Existing]) -> Outcome {
     let deleted = join_all(instances.iter().map(|instance| async {
         let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
         let preconditions = Preconditions { uid: Some(instance.uid.to_string()), resource_version: None };
@@ -128,7 +129,7 @@ async fn leave(
 }
 
 /// The IPInstance belongs to no node and no pod, but to the next pod of the name.
-async fn reserve(context: &Context, instance: &Existing) -> Outcome {
+pub(super) async fn reserve(context: &Context, instance: &Existing) -> Outcome {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
     let patch = json!({
         "metadata": {"uid": &*instance.uid, "labels": {label::NODE: null, label::POD_UID: null}},

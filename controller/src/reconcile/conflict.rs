@@ -1,0 +1,166 @@
+//! Two IPInstances with one address: one of them has to go.
+//!
+//! It takes an API server that was restored from an old snapshot, a writer that is not this controller, or what
+//! [the design](../../../../docs/design.md) has left of two leaders. The address stays with a pod that uses it: its agent wrote the
+//! sandbox into the IPInstance's status, or the kubelet reports the address. Of two that nobody uses yet the older one stays.
+//! The other one is unbound and deleted, and its pod, which has not started, gets another address like any pod that has none.
+//!
+//! Where two running pods use one address nothing that could be written helps: to delete a pod is its owner's decision. Both are told by an event, and
+//! `trunkline_controller_address_conflicts` counts it until one of them is gone.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use trunkline_api::kube::IPInstanceObject;
+
+use super::Context;
+use super::plan::Existing;
+use super::pod::{about, delete, reserve};
+use crate::cluster::Key;
+use crate::events::reason;
+use crate::ipam::instance_name;
+use crate::queue::Outcome;
+
+/// One of the IPInstances of an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Side {
+    instance: Existing,
+    /// Its pod, and the pod's UID.
+    pod: Option<(Key, String)>,
+    created: Option<Time>,
+    in_use: bool,
+}
+
+/// Settles who keeps an address that more than one IPInstance has.
+pub async fn reconcile(context: Context, address: IpAddr) -> Outcome {
+    let sides = match look_up(&context, address).await {
+        Ok(sides) => sides,
+        Err(outcome) => return outcome,
+    };
+    let (keeps, refused) = judge(sides);
+    let Some(keeps) = keeps else { return Outcome::Done };
+    let mut outcome = Outcome::Done;
+    for side in refused {
+        let other = &keeps.instance.key;
+        if side.in_use {
+            tracing::error!(%address, one = %other, two = %side.instance.key, "two running pods have one address");
+            for (of, other) in [(&keeps, &side), (&side, &keeps)] {
+                if let Some((pod, uid)) = &of.pod {
+                    let text = format!(
+                        "address {address} is used by this pod and by that of IPInstance {}: delete one of the two pods",
+                        other.instance.key
+                    );
+                    context.events.warning(about(pod, Some(uid)), reason::CONFLICT, text);
+                }
+            }
+            continue;
+        }
+        tracing::warn!(%address, keeps = %other, refused = %side.instance.key, "an address was given twice");
+        if let Some((pod, uid)) = &side.pod {
+            let text = format!("address {address} belongs to IPInstance {other}: this pod gets another one");
+            context.events.warning(about(pod, Some(uid)), reason::CONFLICT, text);
+        }
+        // Unbound first: what is bound to a living pod is not let go when it is deleted.
+        if reserve(&context, &side.instance).await != Outcome::Done
+            || delete(&context, std::slice::from_ref(&side.instance)).await != Outcome::Done
+        {
+            outcome = Outcome::Failed;
+        }
+    }
+    outcome
+}
+
+/// The IPInstances of an address as the API server has them now; those that are being deleted are on their way already.
+async fn look_up(context: &Context, address: IpAddr) -> Result<Vec<Side>, Outcome> {
+    let namespaces: BTreeSet<Arc<str>> = {
+        let books = context.shared.lock();
+        let conflicts = books.term.iter().flat_map(|term| term.ipam.conflicts());
+        conflicts
+            .filter(|conflict| conflict.address == address)
+            .flat_map(|conflict| [conflict.holder, conflict.contender])
+            .collect()
+    };
+    let name: Arc<str> = instance_name(address).into();
+    let mut sides = Vec::new();
+    for namespace in namespaces {
+        let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &namespace);
+        match context.write(api.get_opt(&name)).await {
+            Ok(Some(object)) if object.metadata.deletion_timestamp.is_none() => {
+                sides.push(side(context, Key { namespace, name: Arc::clone(&name) }, address, &object));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(ipinstance = %format!("{namespace}/{name}"), %error, "an IPInstance was not read");
+                return Err(Outcome::Failed);
+            }
+        }
+    }
+    Ok(sides)
+}
+
+fn side(context: &Context, key: Key, address: IpAddr, object: &IPInstanceObject) -> Side {
+    let binding = &object.spec.binding;
+    let bound = !binding.pod_uid.is_empty() && !binding.pod_name.is_empty();
+    let pod = bound.then(|| {
+        let pod = Key { namespace: Arc::clone(&key.namespace), name: binding.pod_name.as_str().into() };
+        (pod, binding.pod_uid.clone())
+    });
+    let reported = pod.as_ref().is_some_and(|(pod, uid)| {
+        let books = context.shared.lock();
+        books.cluster.pod(pod).is_some_and(|row| *row.uid == **uid && row.addresses.contains(&address))
+    });
+    let attached = object.status.as_ref().is_some_and(|status| !status.sandbox_id.is_empty());
+    let uid = object.metadata.uid.as_deref().unwrap_or_default().into();
+    Side {
+        instance: Existing { key, uid },
+        in_use: pod.is_some() && (reported || attached),
+        pod,
+        created: object.metadata.creation_timestamp.clone(),
+    }
+}
+
+/// Who keeps the address, and who does not.
+fn judge(mut sides: Vec<Side>) -> (Option<Side>, Vec<Side>) {
+    sides.sort_by(|a, b| {
+        (!a.in_use, &a.created, &a.instance.key).cmp(&(!b.in_use, &b.created, &b.instance.key))
+    });
+    let mut sides = sides.into_iter();
+    (sides.next(), sides.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(namespace: &str, created: i64, in_use: bool) -> Side {
+        let key = Key { namespace: namespace.into(), name: "10-0-0-1".into() };
+        let created = jiff::Timestamp::from_second(created).map(Time).ok();
+        Side { instance: Existing { key, uid: namespace.into() }, pod: None, created, in_use }
+    }
+
+    #[test]
+    fn who_uses_it_keeps_it_then_who_was_first() {
+        for (sides, keeps, refused) in [
+            (vec![side("a", 2, false), side("b", 1, false)], "b", vec!["a"]),
+            (vec![side("a", 2, true), side("b", 1, false)], "a", vec!["b"]),
+            (vec![side("a", 2, true), side("b", 1, true)], "b", vec!["a"]),
+            (vec![side("b", 1, false), side("a", 1, false)], "a", vec!["b"]),
+            (vec![side("a", 1, false), side("b", 3, false), side("c", 2, true)], "c", vec!["a", "b"]),
+            (vec![side("a", 1, false)], "a", vec![]),
+        ] {
+            let (kept, others) = judge(sides.clone());
+            assert_eq!(
+                kept.map(|side| side.instance.key.namespace.to_string()).as_deref(),
+                Some(keeps),
+                "{sides:?}"
+            );
+            let others: Vec<String> =
+                others.iter().map(|side| side.instance.key.namespace.to_string()).collect();
+            assert_eq!(others, refused, "{sides:?}");
+        }
+        assert_eq!(judge(Vec::new()), (None, Vec::new()));
+    }
+}
