@@ -14,7 +14,7 @@ use namespace::{eventually, ip, ip_json, isolated};
 use tokio::runtime::Runtime;
 use trunkline_agent::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
 use trunkline_agent::plan::{
-    Hop, Host, KernelPlan, Link, LinkKind, LinkPlan, Neighbour, PodPlan, Proxy, RouteKey, RouteTarget,
+    Hop, Host, KernelPlan, Link, LinkKind, LinkPlan, Neighbour, PodPlan, Proxy, RouteKey, RouteTarget, Sysctl,
 };
 use trunkline_bgp::types::FamilySet;
 
@@ -209,5 +209,47 @@ fn the_link_of_the_default_route_is_remembered_until_another_has_it() {
         ip("route add default dev eth1");
         assert_eq!(runtime.block_on(events.next()), Some(KernelEvent::HostChanged));
         assert_ne!(host(runtime, &kernel).default_link, Some(eth0));
+    });
+}
+
+/// As the device of an overlay is: what comes by it may be answered by another way.
+#[test]
+fn a_device_without_an_address_checks_no_sources() {
+    isolated("a_device_without_an_address_checks_no_sources", |runtime| {
+        for command in [
+            "link add in0 type veth peer name in1",
+            "link add out0 type veth peer name out1",
+            "link set in0 up",
+            "link set in1 up",
+            "link set out0 up",
+            "link set out1 up",
+            "addr add 192.0.2.1/24 dev out0",
+            "route add default via 192.0.2.2",
+        ] {
+            ip(command);
+        }
+        let conf = |link: &str, value: &str| {
+            std::fs::write(format!("/proc/sys/net/ipv4/conf/{link}/rp_filter"), value).unwrap();
+        };
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        conf("all", "0");
+        // By the main table the answer leaves by out0.
+        let passes = || {
+            let words = "route get 198.51.100.1 from 10.9.0.1 iif in0".split(' ');
+            Command::new("ip").args(words).output().unwrap().status.success()
+        };
+        let (kernel, _events) = spawn();
+        let mut plan = wanting(&[]);
+        plan.sysctls.insert("net/ipv4/conf/in0/rp_filter".to_owned(), Sysctl::NoReversePath);
+        for value in ["1", "2"] {
+            conf("in0", value);
+            assert!(!passes(), "with {value} the kernel lets nothing through");
+            assert_eq!(runtime.block_on(kernel.set_plan(plan.clone())).unwrap().faults, [""; 0]);
+            assert!(passes(), "{value} was left");
+        }
+        conf("all", "1");
+        let faults = runtime.block_on(kernel.set_plan(plan)).unwrap().faults;
+        assert!(faults[0].contains("net.ipv4.conf.all.rp_filter is 1, which counts for"), "{faults:?}");
+        assert!(!passes());
     });
 }

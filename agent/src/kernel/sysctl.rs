@@ -47,6 +47,21 @@ pub(super) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
             }
             &"2"
         }
+        Sysctl::NoReversePath => {
+            let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
+            if all.trim() != "0" {
+                return Err(format!(
+                    "net.ipv4.conf.all.rp_filter is {}, which counts for {path} too: packets of pods that come there and are answered by another \
+                     way are dropped. Write 0 to it, and {} to net.ipv4.conf.default.rp_filter and to the links that it is meant for",
+                    all.trim(),
+                    all.trim()
+                ));
+            }
+            if found.trim() == "0" {
+                return Ok(false);
+            }
+            &"0"
+        }
         _ => return Ok(false),
     };
     if path == FORWARDING_V6 {

@@ -193,6 +193,8 @@ pub enum Sysctl {
     IfThere(&'static str),
     /// For an interface's `rp_filter`: where the check is strict, by its own setting or by `all`'s, it becomes loose. Off stays off.
     LooseReversePath,
+    /// For `rp_filter` of an interface without an address: off. There the kernel lets nothing pass a loose check that a strict one stops.
+    NoReversePath,
 }
 
 /// A policy rule that leads to a table. Its family is that of `from`; without `from` it is `family`.

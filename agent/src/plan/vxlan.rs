@@ -110,7 +110,7 @@ pub(super) fn plan(
         plan.kernel.rules.insert(Rule::from_prefix(1020, area.prefix, NODE_TABLE));
     }
     // An underlay pod of another node may come by the tunnel and be answered by the fabric.
-    plan.kernel.sysctls.insert(format!("net/ipv4/conf/{device}/rp_filter"), Sysctl::LooseReversePath);
+    plan.kernel.sysctls.insert(format!("net/ipv4/conf/{device}/rp_filter"), Sysctl::NoReversePath);
 }
 
 impl NetworkPlan {

@@ -178,7 +178,7 @@ fn rules_stand_in_hybridnets_order() {
             "1100 from 10.200.0.0/16 10001",
         ]
     );
-    assert_eq!(plan.kernel.sysctls["net/ipv4/conf/mgmt.vxlan100/rp_filter"], Sysctl::LooseReversePath);
+    assert_eq!(plan.kernel.sysctls["net/ipv4/conf/mgmt.vxlan100/rp_filter"], Sysctl::NoReversePath);
 }
 
 #[test]
