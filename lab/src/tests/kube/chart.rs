@@ -35,6 +35,7 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("agent", "list", "pods", false),
     ("agent", "patch", "pods", false),
     ("agent", "patch", "nodes", false),
+    ("agent", "patch", "nodes/status", false),
     ("agent", "create", "leases.coordination.k8s.io", false),
     ("controller", "create", "ipinstances.networking.alibaba.com", true),
     ("controller", "delete", "ipinstances.networking.alibaba.com", true),
