@@ -1,7 +1,7 @@
 //! `trunkline agent`: what runs, what it is given, and in which order it starts and stops.
 //!
 //! ```text
-//!            manifests (inotify)                 peers (TCP 179)
+//!      manifests (inotify) or API server         peers (TCP 179)
 //!                  │                                   │
 //!             source task                        speaker tasks ──RouteChange──► pump ─┐
 //!                  │ Snapshot                       ▲  │ Event                        │
@@ -15,7 +15,8 @@
 //! ```
 //!
 //! **Start**: the lock of the socket, the store, a scan of the kernel; what the last run left is compared
-//! ([`recover`]) and cleaned; the first manifests make the first plan, which takes over links, rules and
+//! ([`recover`]) and cleaned; the first manifests (with an API
+//! server: what the last run knew of it, and then what it says) make the first plan, which takes over links, rules and
 //! routes as they are; the speaker starts with the restart bits set if there was a last run. The socket is
 //! bound before the first plan, so that a client is told what is missing rather than that nobody is there.
 //!
@@ -35,6 +36,7 @@ use trunkline_bgp::net::ShellConfig;
 use trunkline_bgp::types::{Asn, FamilySet};
 use trunkline_daemon::{http, logging, panics};
 
+use crate::addresses::Addresses;
 use crate::attach::device::host_ifname;
 use crate::attach::workers::DeviceWorkers;
 use crate::config::Config;
@@ -42,24 +44,30 @@ use crate::ipam::Ipam;
 use crate::kernel::{KernelConfig, KernelHandle};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::plan::NodeIdentity;
 use crate::pods::{Pods, Turns};
 use crate::reconcile::{self, Reconcile};
 use crate::recover::{Recovery, recover};
 use crate::server::Server;
 use crate::socket;
+use crate::source;
 use crate::source::folder::{self, Context as FolderContext};
+use crate::source::kube::SourceKind;
 use crate::source::watch::FolderSource;
 use crate::wire::Wire;
 
 /// Attachments at once. The kernel does most of it one by one.
 const ATTACH_THREADS: usize = 8;
+/// What `--check` asks the API server takes no longer.
+const CHECK: Duration = Duration::from_secs(15);
 /// Requests under way have this long to end after a signal.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Reads configuration and manifests and says whether the agent would take them.
 pub fn check(config_path: &Path) -> anyhow::Result<()> {
     let config = Config::read(config_path)?;
+    if config.source == SourceKind::Kube {
+        return check_cluster(config_path, &config);
+    }
     let context = FolderContext { labels: config.node_labels(), running: None };
     match folder::read(&config.manifests, &context) {
         Ok(snapshot) => {
@@ -75,6 +83,24 @@ pub fn check(config_path: &Path) -> anyhow::Result<()> {
         }
         Err(refused) => anyhow::bail!("{}", refused.faults.join("\n")),
     }
+}
+
+/// Says whether the API server answers, and lets this node read what it needs.
+fn check_cluster(config_path: &Path, config: &Config) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let connection = config.kube.connect().await?;
+        let answer = timeout(CHECK, source::kube::check(&connection, &config.node_name())).await;
+        let answer = answer.unwrap_or_else(|_| anyhow::bail!("no answer within {} s", CHECK.as_secs()));
+        let said = answer
+            .with_context(|| format!("{}: the API server {}", config_path.display(), connection.server))?;
+        println!(
+            "{} is good, and the API server {} answers: {said}",
+            config_path.display(),
+            connection.server
+        );
+        Ok(())
+    })
 }
 
 /// Runs until a signal says to stop.
@@ -113,15 +139,18 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let recovery = recover(&records, &kernel.devices().await.context("looking at the links")?);
     clean(&recovery, &ipam, &devices).await;
 
-    let node = NodeIdentity { name: config.node_name(), labels: config.node_labels() };
+    let node = config.node_name();
+    let cluster = match config.source {
+        SourceKind::Manifests => None,
+        SourceKind::Kube => Some(source::kube::parts(&node, config.kube.connect().await?)),
+    };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        node = node.name,
+        node,
         restarting,
         pods = recovery.pods.len(),
         "the agent starts"
     );
-    let labels = node.labels.clone();
     let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
         node: node.clone(),
         router_id: config.router_id,
@@ -143,6 +172,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         kernel: kernel.clone(),
         kernel_events,
         ipam: ipam.clone(),
+        own_pools: config.source == SourceKind::Manifests,
         pods: recovery.pods,
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
@@ -150,8 +180,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
 
     let metrics = Metrics::new().context("making the metrics")?;
     let observer = Arc::new(Observer {
-        node: node.name,
-        manifests: config.manifests.display().to_string(),
+        node: node.clone(),
+        manifests: match &cluster {
+            Some(parts) => parts.cluster.server().to_owned(),
+            None => config.manifests.display().to_string(),
+        },
+        cluster: cluster.as_ref().map(|parts| parts.cluster.clone()),
         store: config.store.display().to_string(),
         began,
         reconcile: reconcile.clone(),
@@ -161,7 +195,11 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         metrics: metrics.clone(),
     });
     let pods = Pods {
-        ipam,
+        addresses: match &cluster {
+            Some(parts) => Addresses::Cluster(parts.cluster.clone()),
+            None => Addresses::Local,
+        },
+        ipam: ipam.clone(),
         devices,
         reconcile: reconcile.clone(),
         wire: Wire::new(config.wire_times()),
@@ -174,8 +212,23 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         format!("httpAddress {}: cannot listen there: choose another address or port", config.http_address)
     })?;
     tokio::spawn(http::serve(http_listener, Arc::clone(&observer)));
-    let source = FolderSource::new(&config.manifests).context("watching the manifests")?;
-    let source = tokio::spawn(follow(source, reconcile.clone(), metrics, labels));
+    let source = match cluster {
+        None => {
+            let source = FolderSource::new(&config.manifests).context("watching the manifests")?;
+            tokio::spawn(follow(source, reconcile.clone(), metrics, config.node_labels()))
+        }
+        Some(parts) => {
+            let beside = source::kube::Beside {
+                node,
+                cache: config.kube.cache.clone(),
+                reconcile: reconcile.clone(),
+                ipam,
+                metrics,
+                observer: Arc::clone(&observer),
+            };
+            tokio::spawn(parts.follow(beside))
+        }
+    };
     if let Some(touched) = limits_touched {
         tokio::spawn(pods.clone().keep_limits(touched));
     }
@@ -186,7 +239,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let fault = tokio::select! {
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
-        _ = source => Some("the manifests are not followed any more"),
+        _ = source => Some("manifests or API server are not followed any more"),
         _ = reconciling => Some("kernel and speaker are not kept in step any more"),
     };
     tracing::info!("the agent stops; pods, routes and rules stay");

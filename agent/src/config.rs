@@ -16,20 +16,24 @@ use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
 
-use crate::wire::Times;
-
 use crate::plan::Tunnels;
+use crate::source::kube::{KubeConfig, SourceKind};
+use crate::wire::Times;
 
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Config {
-    /// The name of this node; the host's name unless said.
+    /// The name of this node; unless said `NODE_NAME` from the environment, else the host's name.
     pub node_name: Option<String>,
     /// Labels of this node, matched by the `nodeSelector` of a Network. `kubernetes.io/hostname` is the node's name
     /// unless said.
     pub node_labels: BTreeMap<String, String>,
-    /// Folder of Network and Subnet manifests, watched.
+    /// Where networks, subnets and pods' addresses come from.
+    pub source: SourceKind,
+    /// How the API server is reached, with `source: kube`.
+    pub kube: KubeConfig,
+    /// Folder of Network and Subnet manifests, watched; with `source: manifests`.
     pub manifests: PathBuf,
     /// Unix socket of the plugin and of the operator's commands.
     pub socket: PathBuf,
@@ -107,6 +111,8 @@ impl Default for Config {
         Config {
             node_name: None,
             node_labels: BTreeMap::new(),
+            source: SourceKind::default(),
+            kube: KubeConfig::default(),
             manifests: PathBuf::from("/etc/trunkline/manifests"),
             socket: PathBuf::from("/run/trunkline/agent.sock"),
             store: PathBuf::from("/var/lib/trunkline/store.redb"),
@@ -276,6 +282,12 @@ impl Config {
                 return Err(("vlanInterfaces", format!("{name} stands there twice: leave one out")));
             }
         }
+        if self.source == SourceKind::Kube && !self.node_labels.is_empty() {
+            return Err((
+                "nodeLabels",
+                "with `source: kube` the labels are the Node's: leave the field out, and use kubectl label node".to_owned(),
+            ));
+        }
         if self.node_name.as_deref() == Some("") {
             return Err((
                 "nodeName",
@@ -290,8 +302,14 @@ impl Config {
                 return Err(("listen", format!("{address} stands there twice: leave one out")));
             }
         }
-        for (field, path) in
-            [("manifests", &self.manifests), ("socket", &self.socket), ("store", &self.store)]
+        for (field, path) in [
+            ("manifests", &self.manifests),
+            ("socket", &self.socket),
+            ("store", &self.store),
+            ("kube.cache", &self.kube.cache),
+        ]
+        .into_iter()
+        .chain(self.kube.kubeconfig.as_ref().map(|path| ("kube.kubeconfig", path)))
         {
             if !path.is_absolute() {
                 return Err((field, format!("{} is relative: write the whole path, from /", path.display())));
@@ -301,10 +319,11 @@ impl Config {
         Ok(())
     }
 
-    /// The node's name: as configured, else the host's.
+    /// The node's name: as configured, else as the environment says, else the host's.
     pub fn node_name(&self) -> String {
-        match &self.node_name {
-            Some(name) => name.clone(),
+        let environment = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+        match self.node_name.clone().or_else(environment) {
+            Some(name) => name,
             None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
         }
     }
@@ -378,6 +397,11 @@ mod tests {
         for field in [
             "nodeName",
             "nodeLabels",
+            "source",
+            "kube",
+            "kubeconfig",
+            "namespace",
+            "cache",
             "manifests",
             "socket",
             "store",
@@ -436,6 +460,10 @@ mod tests {
             ("listen: ['10.0.0.1:179', '10.0.0.1:179']", "listen", "twice"),
             ("store: store.redb", "store", "from /"),
             ("nodeName: ''", "nodeName", "leave the field out"),
+            ("source: folder", "source", "manifests"),
+            ("source: kube\nnodeLabels: {a: b}", "nodeLabels", "leave the field out"),
+            ("kube: {kubeconfig: admin.conf}", "kube.kubeconfig", "from /"),
+            ("kube: {cache: cluster.json}", "kube.cache", "from /"),
             ("log: {level: 'trunkline=loud'}", "log.level", "write error"),
             ("log: {format: xml}", "xml", "agent.yaml"),
         ] {

@@ -1,5 +1,6 @@
 //! Trunkline's node agent: what `trunkline agent` runs and what the operator's commands ask it.
 
+pub mod addresses;
 pub mod agent;
 pub mod attach;
 mod bpf;

@@ -14,7 +14,7 @@ use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
-use trunkline_api::control::{AgentStatus, Messages, Peer};
+use trunkline_api::control::{AgentStatus, ClusterStatus, Messages, Peer};
 
 /// Upper bounds of the durations' buckets, in seconds: an attach takes milliseconds, unless it waits for a peer.
 const BUCKETS: [f64; 14] =
@@ -154,6 +154,7 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
         signed(agent.unrecorded as u64),
     )?;
 
+    stand_cluster(&registry, agent.cluster.as_ref())?;
     let addresses =
         gauges("trunkline_subnet_addresses", "Addresses of a subnet.", &["network", "subnet", "state"])?;
     let devices = gauges(
@@ -308,6 +309,64 @@ fn stand(Standing { agent, peers, refused_connections }: &Standing) -> prometheu
     Ok(registry)
 }
 
+/// What an API server as the source has to show; without one these have no series.
+fn stand_cluster(registry: &Registry, cluster: Option<&ClusterStatus>) -> prometheus::Result<()> {
+    let gauges = |name: &str, help: &str, labels: &[&str]| {
+        let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
+        registry.register(Box::new(gauges.clone()))?;
+        Ok::<_, prometheus::Error>(gauges)
+    };
+    let counters = |name: &str, help: &str| {
+        let counters = IntCounterVec::new(Opts::new(name, help), &["watch"])?;
+        registry.register(Box::new(counters.clone()))?;
+        Ok::<_, prometheus::Error>(counters)
+    };
+    let connected = gauges("trunkline_cluster_connected", "1 while no watch of the API server fails.", &[])?;
+    let outage = gauges(
+        "trunkline_cluster_outage_seconds",
+        "For how long a watch of the API server has been failing; 0: none does.",
+        &[],
+    )?;
+    let faults = gauges(
+        "trunkline_cluster_faults",
+        "Objects of the API server that are not served as they are.",
+        &[],
+    )?;
+    let unwritten = gauges(
+        "trunkline_cluster_unwritten",
+        "Statuses that are still to be written to the API server.",
+        &[],
+    )?;
+    let live = gauges(
+        "trunkline_cluster_watch_live",
+        "1 while a watch has had its list and does not fail.",
+        &["watch"],
+    )?;
+    let age = gauges(
+        "trunkline_cluster_watch_last_event_seconds",
+        "Since the last change or bookmark of a watch; bookmarks come about once a minute.",
+        &["watch"],
+    )?;
+    let events = counters("trunkline_cluster_watch_events_total", "Changes and bookmarks of a watch.")?;
+    let errors = counters("trunkline_cluster_watch_errors_total", "Failures of a watch.")?;
+    let Some(cluster) = cluster else { return Ok(()) };
+    let none: &[&str] = &[];
+    connected.with_label_values(none).set(i64::from(cluster.connected));
+    outage.with_label_values(none).set(signed(cluster.outage_seconds.unwrap_or_default()));
+    faults.with_label_values(none).set(signed(cluster.faults.len() as u64));
+    unwritten.with_label_values(none).set(signed(cluster.unwritten));
+    for watch in &cluster.watches {
+        let name = [watch.name.as_str()];
+        live.with_label_values(&name).set(i64::from(watch.live));
+        events.with_label_values(&name).inc_by(watch.events);
+        errors.with_label_values(&name).inc_by(watch.errors);
+        if let Some(seconds) = watch.last_event_seconds {
+            age.with_label_values(&name).set(signed(seconds));
+        }
+    }
+    Ok(())
+}
+
 fn kinds(messages: &Messages) -> [(&'static str, u64); 5] {
     [
         ("open", messages.open),
@@ -351,6 +410,21 @@ mod tests {
                     applied: true,
                     refused: vec!["a fault".to_owned()],
                 },
+                cluster: Some(ClusterStatus {
+                    server: "https://10.0.0.1:6443/".to_owned(),
+                    connected: false,
+                    outage_seconds: Some(7),
+                    last_error: Some("refused".to_owned()),
+                    faults: vec!["Subnet a: a fault".to_owned()],
+                    unwritten: 2,
+                    watches: vec![WatchStatus {
+                        name: "networks".to_owned(),
+                        live: false,
+                        events: 9,
+                        errors: 3,
+                        last_event_seconds: Some(61),
+                    }],
+                }),
                 store: StoreStatus { path: "/s".to_owned(), fault: None },
                 bgp: Some(BgpStatus {
                     local_as: 65001,
@@ -499,7 +573,9 @@ mod tests {
             .filter_map(|line| line.split(' ').next())
             .map(str::to_owned)
             .collect();
-        let documented: BTreeSet<String> = include_str!("../../docs/metrics.md")
+        // The controller's own stand behind the agent's.
+        let page = include_str!("../../docs/metrics.md").split("\n## The controller").next().unwrap();
+        let documented: BTreeSet<String> = page
             .split('`')
             .filter(|word| word.starts_with("trunkline_"))
             // The controller has its own test.

@@ -15,10 +15,11 @@ use ipnet::IpNet;
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, BfdSession, BgpStatus, BmpStation, Dated, DatedNotification, DumpDone, ExplainedPath,
-    ExplainedPeer, Explanation, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer, PeerFamily,
-    PeerRange, PeerSession, PodStatus, Route, Ruling, StoreStatus, SubnetStatus, Walk,
+    AgentStatus, BfdSession, BgpStatus, BmpStation, ClusterStatus, Dated, DatedNotification, DumpDone,
+    ExplainedPath, ExplainedPeer, Explanation, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer,
+    PeerFamily, PeerRange, PeerSession, PodStatus, Route, Ruling, StoreStatus, SubnetStatus, Walk,
 };
+use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, Monitor};
 use trunkline_bgp::rib;
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
@@ -27,12 +28,14 @@ use trunkline_daemon::http::Probe;
 
 use crate::attach::device::{default_mac, host_ifname};
 use crate::attach::workers::DeviceWorkers;
-use crate::ipam::{Ipam, Phase, Summary};
+use crate::ipam::{Counts, Ipam, Phase, Summary};
 use crate::kernel::KernelHandle;
 use crate::metrics::{Metrics, Standing};
 use crate::plan::Mode;
 use crate::pods::show_mac;
 use crate::reconcile::{BgpView, Reconcile, View, Waiting};
+use crate::source::kube::Cluster;
+use crate::source::kube::writer::at as written_at;
 use crate::walk::{Question, walk};
 
 /// An owner that does not answer for so long hangs.
@@ -42,8 +45,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Observer {
     /// The node's name.
     pub node: String,
-    /// The folder of manifests.
+    /// The folder of manifests, or the API server's address.
     pub manifests: String,
+    /// The cluster, where an API server is the source.
+    pub cluster: Option<Cluster>,
     /// The store's file.
     pub store: String,
     /// When the agent started.
@@ -76,7 +81,7 @@ impl Observer {
     /// What is missing before pods can be attached.
     pub async fn missing(&self) -> Vec<String> {
         match (self.view().await, self.summary().await) {
-            (Ok(view), Ok(summary)) => missing(&view, &summary).await,
+            (Ok(view), Ok(summary)) => missing(&view, &summary, self.cluster.as_ref()).await,
             _ => vec!["the agent is stopping".to_owned()],
         }
     }
@@ -84,7 +89,7 @@ impl Observer {
     /// The agent at a glance.
     pub async fn agent(&self) -> Result<AgentStatus, Failure> {
         let (view, summary) = (self.view().await?, self.summary().await?);
-        let not_ready = missing(&view, &summary).await;
+        let not_ready = missing(&view, &summary, self.cluster.as_ref()).await;
         let peers = statuses(&view).await;
         let ranges = match &view.bgp {
             Some(bgp) => bgp.speaker.ranges().await.unwrap_or_default(),
@@ -102,6 +107,7 @@ impl Observer {
                 applied: view.applied,
                 refused: view.refused.clone(),
             },
+            cluster: self.cluster.as_ref().map(Cluster::status),
             store: StoreStatus {
                 path: self.store.clone(),
                 fault: summary.fault.as_ref().map(ToString::to_string),
@@ -116,7 +122,13 @@ impl Observer {
                 ranges: ranges.iter().map(range).collect(),
                 stations: bgp.monitors.iter().map(station).collect(),
             }),
-            networks: networks(&view, &summary),
+            networks: networks(&view, |subnet| match &self.cluster {
+                Some(cluster) => cluster.counts(subnet),
+                None => {
+                    let pool = summary.subnets.iter().find(|pool| pool.spec.subnet == subnet);
+                    pool.map(|pool| pool.counts).unwrap_or_default()
+                }
+            }),
             attachments: summary.records.len(),
             unrecorded: view.unrecorded.len(),
             kernel: KernelStatus {
@@ -165,6 +177,30 @@ impl Observer {
                 Ok(peers)
             }
         }
+    }
+
+    /// The peers in the words of a NodeInfo's status.
+    pub async fn node_peers(&self) -> Vec<NodePeer> {
+        let Ok(view) = self.view().await else { return Vec::new() };
+        let peers = self.peers(None).await.unwrap_or_default();
+        let mut bgp = view.networks.iter().filter(|(_, network)| network.mode == Mode::Bgp);
+        let network = bgp.next().map(|(name, _)| name.clone()).unwrap_or_default();
+        let mut peers: Vec<NodePeer> = peers
+            .iter()
+            .map(|peer| NodePeer {
+                name: peer.name(),
+                network: network.clone(),
+                asn: peer.remote_as,
+                state: peer.state.clone(),
+                since: Some(written_at(Duration::from_secs(peer.state_seconds))),
+                prefixes_received: peer.families.iter().map(|family| family.received as u64).sum(),
+                prefixes_advertised: peer.families.iter().map(|family| family.advertised as u64).sum(),
+                last_error: peer.last_error.as_ref().map(|error| error.text.clone()),
+            })
+            .collect();
+        peers.sort_by(|one, other| one.name.cmp(&other.name));
+        peers.dedup_by(|one, other| one.name == other.name);
+        peers
     }
 
     /// Every path of every prefix.
@@ -444,11 +480,18 @@ fn failed(peer: PeerKey, error: &CommandError) -> Failure {
 }
 
 /// What is missing before pods can be attached, each with what to look at.
-async fn missing(view: &View, summary: &Summary) -> Vec<String> {
+async fn missing(view: &View, summary: &Summary, cluster: Option<&Cluster>) -> Vec<String> {
     let mut missing = Vec::new();
     if !view.applied {
+        let unheard = cluster.map(|cluster| match cluster.status() {
+            ClusterStatus { faults, .. } if !faults.is_empty() => faults.join("; "),
+            ClusterStatus { last_error: Some(error), .. } => {
+                format!("the API server does not answer: {error}")
+            }
+            _ => "the API server was not heard yet".to_owned(),
+        });
         missing.push(match view.refused.as_slice() {
-            [] => "the manifests were not read yet".to_owned(),
+            [] => unheard.unwrap_or_else(|| "the manifests were not read yet".to_owned()),
             faults => format!("the manifests are refused: {}", faults.join("; ")),
         });
     } else if !view.networks.values().any(|network| network.refused.is_none()) {
@@ -458,6 +501,9 @@ async fn missing(view: &View, summary: &Summary) -> Vec<String> {
             .filter_map(|(name, network)| Some(format!("network {name}: {}", network.refused.as_ref()?)))
             .collect();
         missing.push(match reasons.as_slice() {
+            [] if cluster.is_some() => {
+                "no Network selects this node: compare its nodeSelector with the Node's labels".to_owned()
+            }
             [] => "no Network selects this node: compare its nodeSelector with nodeLabels".to_owned(),
             reasons => reasons.join("; "),
         });
@@ -501,26 +547,25 @@ async fn statuses(view: &View) -> Vec<PeerStatus> {
     }
 }
 
-fn networks(view: &View, summary: &Summary) -> Vec<NetworkStatus> {
+fn networks(view: &View, counts: impl Fn(&str) -> Counts) -> Vec<NetworkStatus> {
     view.networks
         .iter()
         .map(|(name, network)| {
-            let mut subnets: Vec<SubnetStatus> = summary
+            let mut subnets: Vec<SubnetStatus> = network
                 .subnets
                 .iter()
-                .filter(|subnet| subnet.spec.network == *name)
-                .map(|subnet| {
-                    let planned = network.subnets.get(&subnet.spec.subnet);
-                    let device = planned.and_then(|planned| planned.device.as_ref());
+                .map(|(subnet, planned)| {
+                    let device = planned.device.as_ref();
+                    let counts = counts(subnet);
                     SubnetStatus {
-                        name: subnet.spec.subnet.clone(),
-                        cidr: Some(subnet.spec.cidr),
-                        total: subnet.counts.total,
-                        used: subnet.counts.used,
-                        free: subnet.counts.free,
+                        name: subnet.clone(),
+                        cidr: Some(planned.prefix),
+                        total: counts.total,
+                        used: counts.used,
+                        free: counts.free,
                         refused: None,
-                        table: planned.and_then(|planned| planned.table),
-                        vlan: planned.and_then(|planned| planned.vlan),
+                        table: planned.table,
+                        vlan: planned.vlan,
                         device: device.map(|device| device.name.clone()),
                         parent: device.map(|device| device.parent.clone()),
                         device_fault: device.and_then(|device| device.fault.clone()),

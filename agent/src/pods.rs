@@ -1,6 +1,6 @@
 //! The attach flow: from the runtime's request to a pod that the fabric knows, and back.
 //!
-//! **ADD**: addresses are taken and on disk → in a VLAN: its router answers, and nobody else has them ([`crate::wire`]) → device in the pod's
+//! **ADD**: addresses are taken (from this node's pools, or from the pod's IPInstances once they are there: [`Addresses`]) and on disk → in a VLAN: its router answers, and nobody else has them ([`crate::wire`]) → device in the pod's
 //! namespace → neighbours and host route → in a VLAN: announced → prefixes originated → told to an established peer → answer. **DEL** goes the other way: withdrawn, routes, device, and the
 //! addresses come free last. So whatever moment the process is killed at, the store knows at least what the kernel
 //! has, and every step can be done again:
@@ -22,6 +22,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,11 +36,10 @@ use trunkline_api::attach::{
 use trunkline_api::resources::{self, AttachmentKind};
 use trunkline_bgp::net::SpeakerHandle;
 
-use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6, default_mac};
+use crate::addresses::Addresses;
+use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
 use crate::attach::workers::DeviceWorkers;
-use crate::ipam::{
-    AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation, Wish,
-};
+use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
 use crate::metrics::Metrics;
 use crate::plan::{self, Joined, OnLink, Place, Pod};
 use crate::reconcile::{Gate, PodError, Reconcile};
@@ -51,7 +51,9 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// Everything that the flow works with. Cheap to clone.
 #[derive(Clone)]
 pub struct Pods {
-    /// Addresses and records.
+    /// Who says which addresses a pod has.
+    pub addresses: Addresses,
+    /// Records, and this node's own pools.
     pub ipam: Ipam,
     /// Links.
     pub devices: DeviceWorkers,
@@ -75,11 +77,9 @@ impl Pods {
         netns: Option<OwnedFd>,
         abandoned: impl Future<Output = ()>,
     ) -> Result<Attachment, Failure> {
-        let deadline = Instant::now()
-            + self
-                .readiness_timeout
-                .min(Duration::from_millis(request.deadline_ms).saturating_sub(MARGIN))
-                .max(MARGIN);
+        // The client's own; waiting for the fabric ends earlier.
+        let patience = Duration::from_millis(request.deadline_ms).saturating_sub(MARGIN).max(MARGIN);
+        let client = Instant::now() + patience;
         let netns = netns.ok_or_else(|| {
             Failure::new(
                 Code::InvalidEnvironment,
@@ -87,40 +87,27 @@ impl Pods {
             )
         })?;
         let key = key_of(&request.interface);
-        let mac = match &request.wanted.mac {
-            Some(text) => parse_mac(text)?,
-            None => default_mac(&key.container_id, &key.ifname),
-        };
+        let mut abandoned = pin!(abandoned);
         let named_mac = request.wanted.mac.is_some();
         let _turn = self.turns.take(&key).await;
         // Before a plan is in force there are no pools, and "no network" would be the wrong answer.
         self.reconcile.started().map_err(pod_failure)?;
-        let pod = request.pod.unwrap_or(trunkline_api::attach::Pod {
-            namespace: String::new(),
-            name: String::new(),
-            uid: String::new(),
-        });
-        let reservation = Reservation {
-            key: key.clone(),
-            conf_name: request.conf_name,
-            wish: Wish {
-                network: request.wanted.network,
-                subnets: request.wanted.subnets,
-                addresses: request.wanted.addresses,
-            },
-            mac,
-            bandwidth: request.wanted.bandwidth,
-            netns: request.netns,
-            pod: PodName { namespace: pod.namespace, name: pod.name, uid: pod.uid },
+        let (record, new) = match self.ipam.get(key.clone()).await {
+            Some(record) => (record, false),
+            None => self.reserve(request, &key, client, abandoned.as_mut()).await?,
         };
-        let (record, new) = self.ipam.reserve(reservation).await.map_err(ipam_failure)?;
+        let deadline = (Instant::now() + self.readiness_timeout.max(MARGIN)).min(client);
         let outcome = match unsuited(&record, named_mac) {
             Some(failure) => Err(failure),
             None => self.complete(&record, netns, deadline, abandoned).await,
         };
         match outcome {
-            Ok(attachment) => Ok(attachment),
+            Ok(attachment) => {
+                self.addresses.attached(&record);
+                Ok(attachment)
+            }
             Err(failure) => {
+                self.addresses.failed(&record, &failure);
                 // What was there before this request stays; what this one began goes.
                 if new {
                     self.take_back(&key).await;
@@ -128,6 +115,56 @@ impl Pods {
                 Err(failure)
             }
         }
+    }
+
+    /// Makes the record: whose addresses they are is on disk from here on.
+    async fn reserve(
+        &self,
+        request: Attach,
+        key: &AttachmentKey,
+        deadline: Instant,
+        abandoned: impl Future<Output = ()>,
+    ) -> Result<(Record, bool), Failure> {
+        let pod = request.pod.as_ref().map(|pod| PodName {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        });
+        let pod = pod.unwrap_or_default();
+        let (wanted, mac) = self.addresses.wanted(&request, key, &pod, deadline, abandoned).await?;
+        let reservation = Reservation {
+            key: key.clone(),
+            conf_name: request.conf_name,
+            wanted,
+            mac,
+            bandwidth: request.wanted.bandwidth,
+            netns: request.netns,
+            pod,
+        };
+        match self.ipam.reserve(reservation.clone()).await {
+            Err(IpamError::Held { holder, .. }) if self.is_over(&holder, &reservation).await => {
+                tracing::info!(attachment = %holder.key, by = %key, "a sandbox whose DEL has not come gives way to the pod's next one");
+                {
+                    let _turn = self.turns.take(&holder.key).await;
+                    self.remove(&holder.key, None).await?;
+                }
+                self.ipam.reserve(reservation).await.map_err(ipam_failure)
+            }
+            outcome => outcome.map_err(ipam_failure),
+        }
+    }
+
+    /// Whether an attachment that has the addresses of a new one need not be waited for: it is the same pod's former sandbox, or its link is gone
+    /// (after the node was started anew). Its DEL may come later, and finds nothing.
+    async fn is_over(&self, holder: &Record, next: &Reservation) -> bool {
+        if holder.key.container_id == next.key.container_id {
+            return false;
+        }
+        let same = holder.pod.namespace == next.pod.namespace && holder.pod.name == next.pod.name;
+        let is_broken = |view: crate::reconcile::View| {
+            view.broken.contains(&device::host_ifname(&holder.key.container_id, &holder.key.ifname))
+        };
+        same || self.reconcile.view().await.is_some_and(is_broken)
     }
 
     /// Everything of an ADD that comes after the addresses.
@@ -138,7 +175,7 @@ impl Pods {
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
     ) -> Result<Attachment, Failure> {
-        let mut abandoned = std::pin::pin!(abandoned);
+        let mut abandoned = pin!(abandoned);
         let mut joined = self.reconcile.join(place(record)).await.map_err(pod_failure)?;
         let free = self.free(std::mem::take(&mut joined.wire), deadline, abandoned.as_mut()).await?;
         let spec = spec(record, joined);
@@ -253,6 +290,7 @@ impl Pods {
         self.reconcile.remove_pod(host_ifname.clone()).await;
         self.devices.detach(host_ifname, netns).await.map_err(device_failure)?;
         if let Some(record) = self.ipam.release(key.clone()).await.map_err(ipam_failure)? {
+            self.addresses.detached(&record);
             tracing::info!(attachment = %key, pod = %pod_name(&record), addresses = addresses(&record), "detached");
         }
         Ok(Done {})
@@ -494,7 +532,7 @@ pub fn show_mac(mac: &[u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
-fn parse_mac(text: &str) -> Result<[u8; 6], Failure> {
+pub(crate) fn parse_mac(text: &str) -> Result<[u8; 6], Failure> {
     resources::parse_mac(text)
         .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("mac {error}")))
 }
@@ -509,7 +547,9 @@ fn ipam_failure(error: IpamError) -> Failure {
             Code::InvalidConfiguration
         }
         IpamError::Allocate(_) => Code::NoSuchNetwork,
-        IpamError::Store(_) | IpamError::Stopped => Code::TryAgainLater,
+        IpamError::Held { .. } | IpamError::Unrecorded(_) | IpamError::Store(_) | IpamError::Stopped => {
+            Code::TryAgainLater
+        }
     };
     Failure::new(code, error.to_string())
 }

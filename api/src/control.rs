@@ -102,8 +102,11 @@ pub struct AgentStatus {
     pub ready: bool,
     /// What is missing before they can; empty if ready.
     pub not_ready: Vec<String>,
-    /// The manifests.
+    /// What is wanted, and where it comes from.
     pub manifests: ManifestStatus,
+    /// The API server, where that is the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterStatus>,
     /// The store.
     pub store: StoreStatus,
     /// The speaker; none where no BGP network is on this node.
@@ -119,16 +122,52 @@ pub struct AgentStatus {
     pub kernel: KernelStatus,
 }
 
-/// The folder of manifests.
+/// The folder of manifests, or the API server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManifestStatus {
-    /// The folder.
+    /// The folder, or the API server's address.
     pub folder: String,
     /// Whether any of its states was taken over since the agent started.
     pub applied: bool,
     /// Why its state of now is refused, and the one before runs; empty if it is in force.
     pub refused: Vec<String>,
+}
+
+/// How the API server is doing, as this node sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStatus {
+    /// Its address.
+    pub server: String,
+    /// Every watch has had its list, and none fails.
+    pub connected: bool,
+    /// For how long a watch has been failing.
+    pub outage_seconds: Option<u64>,
+    /// Why.
+    pub last_error: Option<String>,
+    /// Objects that are not served as they are, each with field and fix.
+    pub faults: Vec<String>,
+    /// Objects that this node is still to write.
+    pub unwritten: u64,
+    /// The watches.
+    pub watches: Vec<WatchStatus>,
+}
+
+/// One watch of the API server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchStatus {
+    /// What is watched.
+    pub name: String,
+    /// It has had its list and does not fail.
+    pub live: bool,
+    /// Changes and bookmarks since the agent started.
+    pub events: u64,
+    /// Failures since the agent started.
+    pub errors: u64,
+    /// Since the last change or bookmark; bookmarks come about once a minute.
+    pub last_event_seconds: Option<u64>,
 }
 
 /// The store of addresses.

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use trunkline_api::attach::Bandwidth;
 use trunkline_api::control::{
-    AgentStatus, Dated, DumpDone, Explanation, Peer, PeerFamily, PodStatus, Route, SubnetStatus,
+    AgentStatus, ClusterStatus, Dated, DumpDone, Explanation, Peer, PeerFamily, PodStatus, Route,
+    SubnetStatus,
 };
 
 use super::table::{Columns, duration};
@@ -33,6 +34,10 @@ pub fn agent(status: &AgentStatus) -> String {
     };
     line("manifests", format!("{} {state}", manifests.folder));
     manifests.refused.iter().for_each(|fault| line("", fault.clone()));
+    if let Some(cluster) = &status.cluster {
+        line("api server", api_server(cluster));
+        cluster.faults.iter().for_each(|fault| line("", format!("NOT SERVED: {fault}")));
+    }
     line("store", status.store.path.clone());
     status.store.fault.iter().for_each(|fault| line("", format!("UNUSABLE: {fault}")));
     match &status.bgp {
@@ -132,6 +137,23 @@ pub fn agent(status: &AgentStatus) -> String {
 }
 
 /// `eth0.10@eth0`, `eth0 (untagged)`, or `-` where pods leave by the peers.
+/// `https://10.0.0.1:6443 connected`, or since when not.
+fn api_server(cluster: &ClusterStatus) -> String {
+    let state = match (cluster.connected, cluster.outage_seconds) {
+        (true, _) => "connected".to_owned(),
+        (false, Some(seconds)) => {
+            format!("NOT ANSWERING for {}: what is known of it stays in force", duration(seconds))
+        }
+        (false, None) => "not heard yet".to_owned(),
+    };
+    let error = cluster.last_error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+    let unwritten = match cluster.unwritten {
+        0 => String::new(),
+        count => format!(", {count} statuses still to write"),
+    };
+    format!("{} {state}{error}{unwritten}", cluster.server)
+}
+
 fn device(subnet: &SubnetStatus) -> String {
     let parent = subnet.parent.as_deref().unwrap_or_default();
     match (&subnet.device, subnet.vlan, &subnet.device_fault) {

@@ -188,6 +188,20 @@ impl Allocator {
         Ok((network, given))
     }
 
+    /// Whether pods can be attached to a network, wherever their addresses come from.
+    pub fn admit(&self, name: &str) -> Result<(), AllocateError> {
+        match self.networks.get(name) {
+            None => Err(AllocateError::UnknownNetwork {
+                name: name.to_owned(),
+                known: list(self.networks.keys()),
+            }),
+            Some(NetworkSpec { refused: Some(reason), .. }) => {
+                Err(AllocateError::RefusedNetwork { name: name.to_owned(), reason: reason.clone() })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// How pods of a network are joined.
     pub fn attachment(&self, network: &str) -> AttachmentKind {
         self.networks.get(network).map(|network| network.attachment).unwrap_or_default()
@@ -230,13 +244,8 @@ impl Allocator {
             }
             (None, _) => self.default_network(wish)?,
         };
-        match self.networks.get(&name) {
-            None => Err(AllocateError::UnknownNetwork { name, known: list(self.networks.keys()) }),
-            Some(NetworkSpec { refused: Some(reason), .. }) => {
-                Err(AllocateError::RefusedNetwork { name, reason: reason.clone() })
-            }
-            Some(_) => Ok(name),
-        }
+        self.admit(&name)?;
+        Ok(name)
     }
 
     fn default_network(&self, wish: &Wish) -> Result<String, AllocateError> {

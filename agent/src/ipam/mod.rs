@@ -1,4 +1,5 @@
-//! Addresses of this node's pods when there is no Kubernetes: pools, records, and the store that keeps them.
+//! Addresses of this node's pods: records, the store that keeps them, and the pools that they are taken from where there is no Kubernetes. (Where
+//! there is, the controller gives them out, and a record is made of what its IPInstances say.)
 //!
 //! ```text
 //!  attach flow ──┐   requests    ┌────────────────────────────┐  one transaction
@@ -21,7 +22,7 @@ pub mod record;
 pub mod store;
 
 pub use allocator::{AllocateError, NetworkSpec, Wish};
-pub use owner::{Ipam, IpamError, Reservation, SubnetUse, Summary};
+pub use owner::{Ipam, IpamError, Reservation, SubnetUse, Summary, Wanted};
 pub use record::{Assigned, AttachmentKey, Phase, PodName, Record};
 pub use store::StoreError;
 pub use trunkline_api::pool::{Counts, Pool, PoolSpec};

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use trunkline_api::attach::Bandwidth;
 
 use super::allocator::{AllocateError, Allocator, NetworkSpec, Wish};
-use super::record::{AttachmentKey, Phase, PodName, Record};
+use super::record::{Assigned, AttachmentKey, Phase, PodName, Record};
 use super::store::{Batch, Contents, Store, StoreError};
 use trunkline_api::pool::{Counts, Pool, PoolSpec};
 
@@ -22,12 +22,42 @@ pub enum IpamError {
     /// No address.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
+    /// An address that is given from outside is still on another attachment's record.
+    #[error(
+        "{address} is still attached to container {} (pod {}/{}), whose DEL has not come",
+        holder.key, holder.pod.namespace, holder.pod.name
+    )]
+    Held {
+        /// The address.
+        address: IpAddr,
+        /// Who has it.
+        holder: Box<Record>,
+    },
+    /// An address that is given from outside is in the kernel, for a pod that no record knows.
+    #[error(
+        "{0} is on the link of a pod that no record knows (`trunkline pods` shows it as unrecorded): delete that pod"
+    )]
+    Unrecorded(IpAddr),
     /// No store.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The thread has ended; the process is about to.
     #[error("the agent is stopping")]
     Stopped,
+}
+
+/// Which addresses an attachment gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Some of this node's pools.
+    Some(Wish),
+    /// These, which somebody else has given out for this pod.
+    Given {
+        /// The network's name.
+        network: String,
+        /// At most one of each family, IPv4 first.
+        addresses: Vec<Assigned>,
+    },
 }
 
 /// What an attach asks for.
@@ -38,7 +68,7 @@ pub struct Reservation {
     /// `name` of the CNI configuration.
     pub conf_name: String,
     /// Which addresses.
-    pub wish: Wish,
+    pub wanted: Wanted,
     /// MAC address of the interface in the container.
     pub mac: [u8; 6],
     /// Its bandwidth limits.
@@ -274,7 +304,20 @@ impl Owner {
         if let Some(record) = self.records.get(&reservation.key) {
             return Ok(Ok(record.clone()));
         }
-        let (network, addresses) = self.allocator.allocate(&reservation.wish)?;
+        let (network, addresses) = match &reservation.wanted {
+            Wanted::Some(wish) => self.allocator.allocate(wish)?,
+            Wanted::Given { network, addresses } => {
+                self.allocator.admit(network)?;
+                if let Some((address, holder)) = self.holder(addresses) {
+                    return Err(IpamError::Held { address, holder: Box::new(holder) });
+                }
+                let here = |assigned: &&Assigned| self.unrecorded.contains(&assigned.address);
+                if let Some(Assigned { address, .. }) = addresses.iter().find(here) {
+                    return Err(IpamError::Unrecorded(*address));
+                }
+                (network.clone(), addresses.clone())
+            }
+        };
         let attachment = self.allocator.attachment(&network);
         for assigned in &addresses {
             if let Some(cursor) = self.allocator.cursor(&assigned.subnet) {
@@ -282,7 +325,7 @@ impl Owner {
                 cursors.push((assigned.subnet.clone(), before));
             }
         }
-        let Reservation { key, conf_name, wish: _, mac, bandwidth, netns, pod } = reservation;
+        let Reservation { key, conf_name, wanted: _, mac, bandwidth, netns, pod } = reservation;
         let record = Record {
             key: key.clone(),
             phase: Phase::Attaching,
@@ -298,6 +341,15 @@ impl Owner {
         };
         self.records.insert(key.clone(), record.clone());
         Ok(Err(Change { key, before: None, after: Some(record) }))
+    }
+
+    /// The record that has one of these addresses already.
+    fn holder(&self, addresses: &[Assigned]) -> Option<(IpAddr, Record)> {
+        addresses.iter().find_map(|wanted| {
+            let has =
+                |record: &&Record| record.addresses.iter().any(|assigned| assigned.address == wanted.address);
+            self.records.values().find(has).map(|record| (wanted.address, record.clone()))
+        })
     }
 
     fn set(&mut self, key: &AttachmentKey, with: impl FnOnce(Record) -> Record) -> Option<Change> {

@@ -31,7 +31,7 @@ fn reservation(container_id: &str) -> Reservation {
     Reservation {
         key: key(container_id),
         conf_name: "pods".to_owned(),
-        wish: Wish::default(),
+        wanted: Wanted::Some(Wish::default()),
         mac: [2, 0, 0, 0, 0, 1],
         bandwidth: Bandwidth::default(),
         netns: String::new(),
@@ -196,4 +196,43 @@ async fn the_thread_answers_and_many_at_once_get_different_addresses() {
     }
     assert_eq!(given.len(), 100);
     assert_eq!(ipam.summary().await.unwrap().records.len(), 100);
+}
+
+/// Addresses of an IPInstance: nothing is chosen, but nothing is given twice either.
+#[test]
+fn what_is_given_from_outside_is_recorded_once() {
+    let disk = Disk::default();
+    let (store, contents) = disk.open();
+    let mut owner = Owner::new(store, contents);
+    owner.handle(std::iter::once(Request::Configure(vec![network()], Vec::new())));
+    let given = |container_id: &str, network: &str, address: &str| Reservation {
+        wanted: Wanted::Given {
+            network: network.to_owned(),
+            addresses: vec![Assigned {
+                subnet: "s".to_owned(),
+                address: address.parse().unwrap(),
+                gateway: None,
+            }],
+        },
+        ..reservation(container_id)
+    };
+    let reserve = |owner: &mut Owner, reservation: Reservation| {
+        ask(owner, |answer| Request::Reserve(Box::new(reservation), answer))
+    };
+    let (record, new) = reserve(&mut owner, given("a", "n", "10.9.0.7")).unwrap();
+    assert_eq!((record.network.as_str(), record.addresses[0].subnet.as_str(), new), ("n", "s", true));
+    let (record, new) = reserve(&mut owner, given("a", "n", "10.9.0.8")).unwrap();
+    assert_eq!((record.addresses[0].address.to_string(), new), ("10.9.0.7".to_owned(), false), "as it began");
+    match reserve(&mut owner, given("b", "n", "10.9.0.7")).unwrap_err() {
+        IpamError::Held { holder, .. } => assert_eq!(holder.key, key("a")),
+        other => panic!("{other}"),
+    }
+    let error = reserve(&mut owner, given("b", "other", "10.9.0.9")).unwrap_err();
+    assert!(error.to_string().contains("network other is not on this node"), "{error}");
+    owner.handle(std::iter::once(Request::Unrecorded(["10.9.0.10".parse().unwrap()].into())));
+    let error = reserve(&mut owner, given("b", "n", "10.9.0.10")).unwrap_err();
+    assert!(error.to_string().contains("no record knows"), "{error}");
+    assert!(release(&mut owner, "a").unwrap());
+    reserve(&mut owner, given("b", "n", "10.9.0.7")).unwrap();
+    assert_eq!(disk.open().1.unwrap().records.len(), 1);
 }

@@ -20,6 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, NodeInfo, Subnet};
@@ -42,6 +43,8 @@ mod vxlan;
 pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
 pub use types::*;
 
+use crate::source::Placed;
+
 /// What is wanted: an immutable snapshot of the source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Intent {
@@ -53,6 +56,8 @@ pub struct Intent {
     pub subnets: Vec<Subnet>,
     /// The nodes of the overlay, this one among them.
     pub nodes: Vec<NodeInfo>,
+    /// Where the overlay's pods on other nodes are; `None`: in the blocks that the NodeInfos have.
+    pub placed: Option<Arc<Placed>>,
     /// What the node's configuration says of tunnels.
     pub tunnels: Tunnels,
     /// The BGP identifier, if it is configured.
@@ -188,8 +193,9 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         mtu: None,
         refused,
     };
-    let blocks: Vec<IpNet> =
-        intent.own_info().into_iter().flat_map(|node| node.pod_cidrs()).flatten().collect();
+    // Who gives addresses out for the whole cluster divides nothing.
+    let own = intent.own_info().filter(|_| intent.placed.is_none());
+    let blocks: Vec<IpNet> = own.into_iter().flat_map(|node| node.pod_cidrs()).flatten().collect();
     for subnet in intent.subnets.iter().filter(|subnet| subnet.spec.network == network.name()) {
         let name = subnet.name().to_owned();
         match plan_subnet(subnet, &blocks) {

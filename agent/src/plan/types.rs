@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use trunkline_api::resources::AttachmentKind;
-use trunkline_api::resources::ParsedRange;
+use trunkline_api::resources::{AttachmentKind, ParsedRange, Vtep};
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
@@ -143,6 +142,8 @@ pub struct Plan {
     pub bgp: Option<BgpPlan>,
     /// By name, the networks that are on this node, and those that are refused.
     pub networks: BTreeMap<String, NetworkPlan>,
+    /// This node's end of the overlay's tunnels, where it has one: what the other nodes must know.
+    pub vtep: Option<Vtep>,
 }
 
 impl Plan {

@@ -2,7 +2,8 @@
 //!
 //! Which node has which pods is known from the NodeInfos alone (`config.podCIDRs`): for a block of another node there is a route to
 //! that node's VTEP, for the VTEP one neighbour and one forwarding entry. So what a node has in its kernel grows with the nodes and not with
-//! the pods, nothing is ever asked of the wire, and nothing needs to be flooded.
+//! the pods, nothing is ever asked of the wire, and nothing needs to be flooded. With the API server as the source addresses are given
+//! out for all nodes in one place, and each overlay pod elsewhere is a block of one address (`Intent::placed`).
 //!
 //! | table | asked by | has |
 //! |---|---|---|
@@ -17,7 +18,7 @@
 //!
 //! hybridnet tells a node's packets and their answers by marks on connections; here it is the addresses in the NodeInfos that say it,
 //! which needs no connection tracking and gives the same ways. It has a neighbour entry for each remote pod, looked up when the kernel
-//! misses one; with the API server as the source a pod on another node is a block of one address.
+//! misses one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -63,12 +64,15 @@ pub(super) fn plan(
         return;
     };
     planned.subnets.values_mut().for_each(|subnet| subnet.table = Some(table));
-    refuse_undivided(planned, &intent.node.name);
+    if intent.placed.is_none() {
+        refuse_undivided(planned, &intent.node.name);
+    }
 
     let is_tunnel = |link: &&Link| link.own && matches!(link.kind, Some(LinkKind::Vxlan { .. }));
     let existing = host.links.iter().find(is_tunnel);
     let end = end(intent, host);
     let end_link = end.as_ref().ok().map(|(_, carrier)| carrier.name.clone());
+    let vtep = end.as_ref().ok().map(|(vtep, _)| vtep.clone());
     let (found, missing) = match end {
         Ok((vtep, carrier)) => (Some(device(network, intent, &vtep, carrier, existing)), None),
         // What is there stays until the address is back: pods have it.
@@ -93,7 +97,9 @@ pub(super) fn plan(
     plan.kernel.links.insert(device.clone(), link);
 
     let own = intent.own_info().and_then(|node| node.vtep().ok().flatten());
+    let own = own.or(vtep);
     let own = own.unwrap_or_else(|| Vtep { ip: local, mac: Vtep::default_mac(local), local: vec![local] });
+    plan.vtep = Some(own.clone());
     let remotes = remotes(intent, local);
     carve(plan, &areas, remotes.iter().map(|remote| &remote.vtep).chain([&own]));
     let Some(index) = index else { return };
@@ -180,7 +186,13 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), String> 
             link.name, intent.node.name
         )
     })?;
-    Ok((Vtep { ip, mac: Vtep::default_mac(ip), local: vec![ip] }, link))
+    // Where every node writes its own NodeInfo, what it leaves unsaid nobody else can say: its address of the other family.
+    let others = link.addresses.iter().map(IpNet::addr).filter(|address| may(address) && *address != ip);
+    let local = match intent.placed {
+        Some(_) => std::iter::once(ip).chain(others).collect(),
+        None => vec![ip],
+    };
+    Ok((Vtep { ip, mac: Vtep::default_mac(ip), local }, link))
 }
 
 fn preferred_link<'a>(intent: &Intent, host: &'a Host) -> Option<&'a Link> {
@@ -224,7 +236,13 @@ fn remotes(intent: &Intent, local: IpAddr) -> Vec<Remote> {
     others
         .filter_map(|node| {
             let vtep = node.vtep().ok().flatten().filter(|vtep| vtep.ip.is_ipv4() == local.is_ipv4())?;
-            Some(Remote { vtep, blocks: node.pod_cidrs().unwrap_or_default() })
+            let blocks = match &intent.placed {
+                None => node.pod_cidrs().unwrap_or_default(),
+                Some(placed) => {
+                    placed.get(node.name()).into_iter().flatten().map(|pod| IpNet::from(*pod)).collect()
+                }
+            };
+            Some(Remote { vtep, blocks })
         })
         .collect()
 }
@@ -247,7 +265,7 @@ fn areas(network: &Network, intent: &Intent) -> Vec<Area> {
         .into_iter()
         .map(|(area, ranges)| {
             // Without blocks each node says by `start` and `end` what it gives out itself: what lies outside is other nodes' pods.
-            let divided = blocks.iter().any(|block| area.prefix.contains(block));
+            let divided = intent.placed.is_some() || blocks.iter().any(|block| area.prefix.contains(block));
             let mut excluded: Vec<IpNet> = ranges
                 .iter()
                 .flat_map(|range| range.excluded.iter().chain(&range.gateway))

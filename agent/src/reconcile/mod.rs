@@ -160,6 +160,7 @@ enum Request {
 pub struct Reconcile {
     requests: mpsc::Sender<Request>,
     in_force: watch::Receiver<Option<Arc<Plan>>>,
+    sessions: watch::Receiver<u64>,
 }
 
 impl Reconcile {
@@ -186,6 +187,16 @@ impl Reconcile {
     /// Whether a plan is in force.
     pub fn started(&self) -> Result<(), PodError> {
         self.in_force.borrow().as_ref().map(drop).ok_or(PodError::NotStarted)
+    }
+
+    /// The plan that is in force, now and whenever there is another.
+    pub fn plan(&self) -> watch::Receiver<Option<Arc<Plan>>> {
+        self.in_force.clone()
+    }
+
+    /// A number that changes whenever a BGP session comes up or goes down, or could not come up.
+    pub fn sessions(&self) -> watch::Receiver<u64> {
+        self.sessions.clone()
     }
 
     /// What the links of a pod need to know. The plan in force mostly has it, and nobody needs to be asked.

@@ -30,8 +30,8 @@ mod speaker;
 
 /// What the task starts with.
 pub struct Start {
-    /// This node.
-    pub node: NodeIdentity,
+    /// Name of this node; its labels come with the snapshot.
+    pub node: String,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
     /// Prefixes of Services.
@@ -54,6 +54,8 @@ pub struct Start {
     pub kernel_events: KernelEvents,
     /// The addresses.
     pub ipam: Ipam,
+    /// Addresses are taken from this node's own pools.
+    pub own_pools: bool,
     /// Pods of the last run whose devices are there.
     pub pods: Vec<Pod>,
     /// Pods that no record knows.
@@ -86,7 +88,7 @@ struct Running {
 }
 
 struct Task {
-    node: NodeIdentity,
+    node: String,
     router_id: Option<Ipv4Addr>,
     service_cidrs: BTreeSet<IpNet>,
     vlan_interfaces: Vec<String>,
@@ -97,6 +99,7 @@ struct Task {
     station: StationConfig,
     kernel: KernelHandle,
     ipam: Ipam,
+    own_pools: bool,
     snapshot: Option<Arc<Snapshot>>,
     plan: Option<Arc<Plan>>,
     pods: BTreeMap<String, Pod>,
@@ -115,6 +118,7 @@ struct Task {
     kernel_faults: Vec<String>,
     /// The plan, for whoever only reads it.
     in_force: watch::Sender<Option<Arc<Plan>>>,
+    changed_sessions: watch::Sender<u64>,
     /// Links or sessions have changed since the plan was made.
     stale: bool,
 }
@@ -123,6 +127,7 @@ struct Task {
 pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
     let (requests, inbox) = mpsc::channel(256);
     let (in_force, reader) = watch::channel(None);
+    let (changed_sessions, sessions) = watch::channel(0);
     let Start {
         node,
         router_id,
@@ -136,6 +141,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         kernel,
         kernel_events,
         ipam,
+        own_pools,
         pods,
         unrecorded,
         broken,
@@ -153,6 +159,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         station,
         kernel,
         ipam,
+        own_pools,
         snapshot: None,
         plan: None,
         pods: pods.into_iter().map(by_ifname).collect(),
@@ -169,10 +176,11 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         speaker_fault: None,
         kernel_faults: Vec::new(),
         in_force,
+        changed_sessions,
         stale: false,
     };
     let handle = tokio::spawn(task.run(inbox, kernel_events));
-    (Reconcile { requests, in_force: reader }, handle)
+    (Reconcile { requests, in_force: reader, sessions }, handle)
 }
 
 /// The next thing that the speaker tells; never, if there is none.
@@ -334,10 +342,11 @@ impl Task {
             .collect();
         host.neighbours = self.search.found();
         let intent = Intent {
-            node: self.node.clone(),
+            node: NodeIdentity { name: self.node.clone(), labels: snapshot.labels.clone() },
             networks: snapshot.networks.clone(),
             subnets: snapshot.subnets.clone(),
             nodes: snapshot.nodes.clone(),
+            placed: snapshot.placed.clone(),
             tunnels: self.tunnels.clone(),
             // What was derived once stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
@@ -433,7 +442,7 @@ impl Task {
             refused: network.refused.clone(),
         });
         let mut pools = Vec::new();
-        for subnet in &snapshot.subnets {
+        for subnet in snapshot.subnets.iter().filter(|_| self.own_pools) {
             let network = plan.networks.get(&subnet.spec.network);
             let Some(planned) = network.and_then(|network| network.subnets.get(subnet.name())) else {
                 continue;

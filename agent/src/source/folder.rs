@@ -30,7 +30,7 @@ pub struct Context {
 /// Reads and validates the folder.
 pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
     let mut faults = Vec::new();
-    let mut snapshot = Snapshot::default();
+    let mut snapshot = Snapshot { labels: context.labels.clone(), ..Snapshot::default() };
     // Kind and name of each resource, and the file that has it.
     let mut origin: BTreeMap<(&'static str, String), PathBuf> = BTreeMap::new();
     let files = match manifests(folder) {

@@ -217,6 +217,11 @@ impl Manifest {
         std::fs::rename(&next, &self.path).with_context(|| self.path.display().to_string())
     }
 
+    /// Writes into the file itself, for one that is mounted by itself and cannot be renamed over.
+    pub(super) fn overwrite(&self, text: &str) -> Result<()> {
+        std::fs::write(&self.path, text).with_context(|| self.path.display().to_string())
+    }
+
     /// Replaces a piece of the text that must be there.
     pub(super) fn edit(&self, from: &str, to: &str) -> Result<()> {
         let text = self.read()?;

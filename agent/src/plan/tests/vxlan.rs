@@ -270,3 +270,29 @@ fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
     long.networks[1].spec.net_id = Some(16_777_215);
     assert_eq!(end(&long, &routed), "vxlan16777215 10.255.0.9");
 }
+
+/// With the API server as the source nobody has blocks, and the pods of other nodes are known one by one.
+#[test]
+fn where_addresses_are_given_out_for_all_nodes_a_pod_is_a_block_of_one() {
+    let mut intent = hybrid();
+    // Each node writes its own NodeInfo from what it is.
+    intent.nodes.remove(0);
+    let pods = ["10.200.9.9", "2001:db8:200::99"].map(|address| address.parse().unwrap());
+    intent.placed = Some(Arc::new([("node2".to_owned(), pods.into())].into()));
+    let mut host = Host { default_link: Some(4), ..host(Vec::new()) };
+    let mgmt = host.links.iter_mut().find(|link| link.index == 4).unwrap();
+    mgmt.addresses.push("2001:db8:9::9/64".parse().unwrap());
+    let host = with_device(&intent, host);
+    let plan = plan(&intent, &host).unwrap();
+    let overlay = &plan.networks["overlay"];
+    assert!(overlay.refused_subnets.is_empty(), "{:?}", overlay.refused_subnets);
+    assert!(overlay.subnets["o4"].holds("10.200.9.1".parse().unwrap()), "the whole subnet");
+    assert_eq!(hops(&plan, 40_000, "10.200.9.9/32"), [("10.255.0.10".to_owned(), Some(9), true)]);
+    assert_eq!(
+        hops(&plan, 40_000, "2001:db8:200::99/128"),
+        [("fe80::12:aff:feff:a".to_owned(), Some(9), false)]
+    );
+    assert_eq!(hops(&plan, 40_000, "10.200.2.0/24"), [], "blocks count for nothing");
+    let local: Vec<String> = plan.vtep.unwrap().local.iter().map(ToString::to_string).collect();
+    assert_eq!(local, ["10.255.0.9", "2001:db8:9::9"], "what it writes into its NodeInfo");
+}

@@ -78,6 +78,12 @@ impl Task {
     }
 
     pub(super) async fn hear(&mut self, event: Event) {
+        if matches!(
+            event,
+            Event::PeerUp { .. } | Event::PeerDown { .. } | Event::PeerError { .. } | Event::PeerGone { .. }
+        ) {
+            self.changed_sessions.send_modify(|number| *number += 1);
+        }
         match event {
             Event::PeerUp { address, remote_as, local, families, .. } => {
                 let names: Vec<String> = families.iter().map(|family| family.to_string()).collect();

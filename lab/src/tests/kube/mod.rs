@@ -1,5 +1,6 @@
 //! Tests on a real API server (see [`crate::kube`]), one file a topic. Each has a cluster of its own.
 
+mod agent;
 mod api_server;
 mod chart;
 pub(crate) mod crds;
@@ -10,7 +11,7 @@ use super::{Context, Test, Verdict};
 use crate::kube::Cluster;
 use crate::kube::assets::Assets;
 
-pub(super) const TESTS: &[&[Test]] = &[api_server::TESTS, chart::TESTS, crds::TESTS];
+pub(super) const TESTS: &[&[Test]] = &[agent::TESTS, api_server::TESTS, chart::TESTS, crds::TESTS];
 
 /// Runs a test on a cluster of this name. Where there can be none, the test is skipped.
 fn cluster(

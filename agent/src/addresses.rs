@@ -1,0 +1,101 @@
+//! Who says which addresses a pod has: this node's own pools, or the cluster's controller.
+//!
+//! The attach flow asks here and is told what to record; everything after the record is the same.
+
+use tokio::time::Instant;
+use trunkline_api::attach::{Attach, Code, Failure};
+
+use crate::attach::device::default_mac;
+use crate::ipam::{AttachmentKey, PodName, Record, Wanted, Wish};
+use crate::pods::parse_mac;
+use crate::source::kube::Cluster;
+use crate::source::kube::instances::Given;
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub enum Addresses {
+    /// This node's own pools.
+    Local,
+    /// The controller, by IPInstances.
+    Cluster(Cluster),
+}
+
+impl Addresses {
+    /// What a new attachment gets, and its MAC. A cluster may have to be waited for, until the deadline at most.
+    pub async fn wanted(
+        &self,
+        request: &Attach,
+        key: &AttachmentKey,
+        pod: &PodName,
+        deadline: Instant,
+        abandoned: impl Future<Output = ()>,
+    ) -> Result<(Wanted, [u8; 6]), Failure> {
+        let named_mac = request.wanted.mac.as_deref().map(parse_mac).transpose()?;
+        match self {
+            Addresses::Local => {
+                let wish = Wish {
+                    network: request.wanted.network.clone(),
+                    subnets: request.wanted.subnets.clone(),
+                    addresses: request.wanted.addresses.clone(),
+                };
+                let mac = named_mac.unwrap_or_else(|| default_mac(&key.container_id, &key.ifname));
+                Ok((Wanted::Some(wish), mac))
+            }
+            Addresses::Cluster(cluster) => {
+                let given = cluster.addresses_of(pod, deadline, abandoned).await?;
+                agree(request, named_mac, &given)?;
+                Ok((Wanted::Given { network: given.network, addresses: given.addresses }, given.mac))
+            }
+        }
+    }
+
+    /// A pod is attached, and has been told to be.
+    pub fn attached(&self, record: &Record) {
+        if let Addresses::Cluster(cluster) = self {
+            cluster.attached(record);
+        }
+    }
+
+    /// A pod is gone.
+    pub fn detached(&self, record: &Record) {
+        if let Addresses::Cluster(cluster) = self {
+            cluster.detached(record);
+        }
+    }
+
+    /// A pod could not be attached. What concerns more than that pod is told to whoever looks at the node.
+    pub fn failed(&self, record: &Record, failure: &Failure) {
+        if let Addresses::Cluster(cluster) = self
+            && failure.code == Code::AddressNotAvailable
+        {
+            let PodName { namespace, name, .. } = &record.pod;
+            cluster.warn("AddressConflict", format!("pod {namespace}/{name}: {failure}"));
+        }
+    }
+}
+
+/// What the CNI configuration names must be what the controller gave: it has no say of its own.
+fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &Given) -> Result<(), Failure> {
+    let wanted = &request.wanted;
+    let has =
+        |address: &std::net::IpAddr| given.addresses.iter().any(|assigned| assigned.address == *address);
+    let from = |subnet: &String| given.addresses.iter().any(|assigned| assigned.subnet == *subnet);
+    let what = if wanted.network.as_ref().is_some_and(|network| *network != given.network) {
+        "network"
+    } else if !wanted.subnets.iter().all(from) {
+        "subnets"
+    } else if !wanted.addresses.iter().all(has) {
+        "addresses"
+    } else if mac.is_some_and(|mac| mac != given.mac) {
+        "a MAC"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(
+        Code::InvalidConfiguration,
+        format!(
+            "the request names {what} other than the pod's IPInstances have: with `source: kube` the controller decides. Take it out of the CNI \
+             configuration, and annotate the pod"
+        ),
+    ))
+}

@@ -1,0 +1,369 @@
+//! From the API server's objects to a [`Snapshot`]: what is right is served, what is wrong is told. No I/O.
+//!
+//! The folder source refuses a folder as a whole, since whoever edits it sees the answer. Here many people write, and an
+//! admission webhook stands before them: what is wrong all the same (an older writer, a webhook that was away) must not hold up the rest. So
+//! each object is judged for itself:
+//!
+//! - A changed object with a fault: the version that is in force stays in force.
+//! - A new object with a fault is left out, and with it what needs it (a network's subnets).
+//! - Where two objects contradict each other, the one that came later is at fault.
+//! - A Network or Subnet that is deleted while pods of this node have its addresses stays until they are gone.
+//!
+//! The rules are those of manifests ([`trunkline_api::validate`]), and a fault is told in the same words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use trunkline_api::resources::{BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef, Subnet};
+use trunkline_api::validate::{self, Fault};
+
+use crate::source::{Placed, Snapshot};
+
+/// Kind and name.
+type Which = (&'static str, String);
+
+/// What is known of a Secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing yet: its watch has not answered.
+    Unknown,
+    /// It is not there, or may not be read; in words.
+    Missing(String),
+    /// Its values.
+    Values(BTreeMap<String, Vec<u8>>),
+}
+
+/// The objects as the API server has them.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    /// This node's labels.
+    pub labels: BTreeMap<String, String>,
+    /// By name.
+    pub networks: BTreeMap<String, Network>,
+    /// By name.
+    pub subnets: BTreeMap<String, Subnet>,
+    /// By name; this node's is not among them.
+    pub nodes: BTreeMap<String, NodeInfo>,
+    /// Objects that could not be read at all.
+    pub unreadable: BTreeMap<Which, String>,
+    /// Pods of the overlay on other nodes; `None` without an overlay.
+    pub placed: Option<Arc<Placed>>,
+    /// By namespace and name.
+    pub secrets: BTreeMap<(String, String), Known>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Assembled {
+    /// What is served.
+    pub snapshot: Snapshot,
+    /// What is not, each with kind, name, field and fix. Sorted.
+    pub faults: Vec<String>,
+}
+
+/// A set of objects by name.
+struct Candidate {
+    networks: BTreeMap<String, Network>,
+    subnets: BTreeMap<String, Subnet>,
+    nodes: BTreeMap<String, NodeInfo>,
+}
+
+/// Judges the objects. `running` is in force; `in_use` says whether pods of this node have addresses of a Network or Subnet.
+pub fn assemble(
+    objects: &Objects,
+    running: Option<&Snapshot>,
+    namespace: &str,
+    in_use: &dyn Fn(&str, &str) -> bool,
+) -> Assembled {
+    let before = Candidate::of(running);
+    let mut faults: BTreeSet<String> =
+        objects.unreadable.iter().map(|((kind, name), words)| format!("{kind} {name}: {words}")).collect();
+    let mut wanted = Candidate {
+        networks: objects
+            .networks
+            .iter()
+            .map(|(name, network)| (name.clone(), bare_network(network)))
+            .collect(),
+        subnets: objects.subnets.iter().map(|(name, subnet)| (name.clone(), bare_subnet(subnet))).collect(),
+        nodes: objects.nodes.iter().map(|(name, node)| (name.clone(), bare_node(node))).collect(),
+    };
+    for which in objects.unreadable.keys() {
+        wanted.revert(which, &before);
+    }
+    for name in before.networks.keys().filter(|name| !objects.networks.contains_key(*name)) {
+        if in_use("Network", name) {
+            faults.insert(deleted("Network", name));
+            wanted.revert(&("Network", name.clone()), &before);
+        }
+    }
+    for name in before.subnets.keys().filter(|name| !objects.subnets.contains_key(*name)) {
+        if in_use("Subnet", name) {
+            faults.insert(deleted("Subnet", name));
+            wanted.revert(&("Subnet", name.clone()), &before);
+        }
+    }
+    resolve(&mut wanted, objects, &before, namespace, &mut faults);
+
+    let created = |which: &Which| created(objects, which);
+    // Each round gives up something that was changed, so it ends.
+    loop {
+        let found = wanted.faults(&before, &objects.labels, &created);
+        if found.is_empty() {
+            break;
+        }
+        let blamed: BTreeSet<Which> = found.iter().map(|fault| (fault.kind, fault.name.clone())).collect();
+        let changed: Vec<&Which> = blamed.iter().filter(|which| wanted.differs(which, &before)).collect();
+        if changed.is_empty() {
+            // What is in force is blamed for what came beside it: the newcomers are tried one by one.
+            wanted.one_by_one(&before, &objects.labels, &created, &mut faults);
+            break;
+        }
+        faults.extend(
+            found
+                .iter()
+                .filter(|fault| changed.contains(&&(fault.kind, fault.name.clone())))
+                .map(ToString::to_string),
+        );
+        for which in changed {
+            wanted.revert(which, &before);
+        }
+    }
+    Assembled {
+        snapshot: Snapshot {
+            labels: objects.labels.clone(),
+            networks: wanted.networks.into_values().collect(),
+            subnets: wanted.subnets.into_values().collect(),
+            nodes: wanted.nodes.into_values().collect(),
+            placed: objects.placed.clone(),
+            files: Vec::new(),
+        },
+        faults: faults.into_iter().collect(),
+    }
+}
+
+/// The Secrets that the networks' peers name, with the namespace that they are in.
+pub fn secrets<'a>(
+    networks: impl Iterator<Item = &'a Network>,
+    namespace: &str,
+) -> BTreeSet<(String, String)> {
+    let peers =
+        networks.filter_map(|network| network.spec.config.as_ref()).flat_map(|config| &config.bgp_peers);
+    peers.filter_map(|peer| peer.password_secret_ref.as_ref()).map(|named| place(named, namespace)).collect()
+}
+
+fn place(named: &SecretKeyRef, namespace: &str) -> (String, String) {
+    (named.namespace.clone().unwrap_or_else(|| namespace.to_owned()), named.name.clone())
+}
+
+fn deleted(kind: &str, name: &str) -> String {
+    format!(
+        "{kind} {name}: was deleted while pods of this node have its addresses: it is served until they are gone"
+    )
+}
+
+impl Candidate {
+    fn of(snapshot: Option<&Snapshot>) -> Candidate {
+        let by_name = |snapshot: &Snapshot| Candidate {
+            networks: snapshot.networks.iter().map(|one| (one.name().to_owned(), one.clone())).collect(),
+            subnets: snapshot.subnets.iter().map(|one| (one.name().to_owned(), one.clone())).collect(),
+            nodes: snapshot.nodes.iter().map(|one| (one.name().to_owned(), one.clone())).collect(),
+        };
+        snapshot.map(by_name).unwrap_or(Candidate {
+            networks: BTreeMap::new(),
+            subnets: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+        })
+    }
+
+    /// Puts an object back to what was, which may be that there was none.
+    fn revert(&mut self, (kind, name): &Which, before: &Candidate) {
+        fn put<T: Clone>(of: &mut BTreeMap<String, T>, name: &str, before: &BTreeMap<String, T>) {
+            match before.get(name) {
+                Some(old) => drop(of.insert(name.to_owned(), old.clone())),
+                None => drop(of.remove(name)),
+            }
+        }
+        match *kind {
+            "Network" => put(&mut self.networks, name, &before.networks),
+            "Subnet" => put(&mut self.subnets, name, &before.subnets),
+            _ => put(&mut self.nodes, name, &before.nodes),
+        }
+    }
+
+    fn differs(&self, (kind, name): &Which, before: &Candidate) -> bool {
+        match *kind {
+            "Network" => self.networks.get(name) != before.networks.get(name),
+            "Subnet" => self.subnets.get(name) != before.subnets.get(name),
+            _ => self.nodes.get(name) != before.nodes.get(name),
+        }
+    }
+
+    /// Everything that is wrong. Of two that contradict each other the younger is blamed, since rules blame what stands behind.
+    fn faults(
+        &self,
+        before: &Candidate,
+        labels: &BTreeMap<String, String>,
+        created: &dyn Fn(&Which) -> String,
+    ) -> Vec<Fault> {
+        let mut networks = by_age(self.networks.values(), |one| created(&("Network", one.name().to_owned())));
+        for peer in networks
+            .iter_mut()
+            .filter_map(|one| one.spec.config.as_mut())
+            .flat_map(|config| &mut config.bgp_peers)
+        {
+            // Where the key was put from its Secret; what rules know is what was written.
+            if peer.password_secret_ref.is_some() {
+                peer.password = None;
+            }
+        }
+        let subnets = by_age(self.subnets.values(), |one| created(&("Subnet", one.name().to_owned())));
+        let nodes = by_age(self.nodes.values(), |one| created(&("NodeInfo", one.name().to_owned())));
+        let mut found = validate::validate_for_node(&networks, &subnets, labels).err().unwrap_or_default();
+        found.extend(validate::validate_nodes(&nodes, &networks, &subnets).err().unwrap_or_default());
+        let old_networks: Vec<Network> = before.networks.values().cloned().collect();
+        let old_subnets: Vec<Subnet> = before.subnets.values().cloned().collect();
+        let change = validate::validate_change((&old_networks, &old_subnets), (&networks, &subnets));
+        found.extend(change.err().unwrap_or_default());
+        found
+    }
+
+    /// Starts from what is in force and takes over one change after another, the oldest first, each unless it makes a fault.
+    fn one_by_one(
+        &mut self,
+        before: &Candidate,
+        labels: &BTreeMap<String, String>,
+        created: &dyn Fn(&Which) -> String,
+        faults: &mut BTreeSet<String>,
+    ) {
+        let wanted = std::mem::replace(self, Candidate::of(None));
+        let names = |kind: &'static str, keys: Vec<&String>| -> Vec<Which> {
+            keys.into_iter().map(|name| (kind, name.clone())).collect()
+        };
+        let mut all = names("Network", wanted.networks.keys().collect());
+        all.extend(names("Subnet", wanted.subnets.keys().collect()));
+        all.extend(names("NodeInfo", wanted.nodes.keys().collect()));
+        // What is gone is gone: only what is wanted is looked at, as it was.
+        for which in &all {
+            self.revert(which, before);
+        }
+        let mut changes: Vec<Which> = all.into_iter().filter(|which| wanted.differs(which, before)).collect();
+        let rank = |kind: &str| ["Network", "Subnet", "NodeInfo"].iter().position(|known| *known == kind);
+        changes.sort_by_key(|which| (rank(which.0), created(which), which.1.clone()));
+        let known: BTreeSet<String> = messages(&self.faults(before, labels, created));
+        for which in changes {
+            self.revert(&which, &wanted);
+            let found = messages(&self.faults(before, labels, created));
+            let new: Vec<&String> = found.difference(&known).collect();
+            if !new.is_empty() {
+                // In words that name what was refused, also where the rule names the other one.
+                let start = format!("{} {}: ", which.0, which.1);
+                faults.extend(new.iter().map(|words| {
+                    if words.starts_with(&start) {
+                        (*words).clone()
+                    } else {
+                        format!("{start}with it, {words}")
+                    }
+                }));
+                self.revert(&which, before);
+            }
+        }
+    }
+}
+
+fn messages(faults: &[Fault]) -> BTreeSet<String> {
+    faults.iter().map(ToString::to_string).collect()
+}
+
+fn created(objects: &Objects, (kind, name): &Which) -> String {
+    let meta: Option<&ObjectMeta> = match *kind {
+        "Network" => objects.networks.get(name).map(|network| &network.metadata),
+        "Subnet" => objects.subnets.get(name).map(|subnet| &subnet.metadata),
+        _ => objects.nodes.get(name).map(|node| &node.metadata),
+    };
+    meta.and_then(|meta| meta.creation_timestamp.clone()).unwrap_or_default()
+}
+
+fn by_age<'a, T: Clone + 'a>(all: impl Iterator<Item = &'a T>, age: impl Fn(&T) -> String) -> Vec<T> {
+    let mut all: Vec<T> = all.cloned().collect();
+    all.sort_by_cached_key(age);
+    all
+}
+
+/// Puts the Secrets' keys into `password`. A Network whose key cannot be had stays as it was.
+fn resolve(
+    wanted: &mut Candidate,
+    objects: &Objects,
+    before: &Candidate,
+    namespace: &str,
+    faults: &mut BTreeSet<String>,
+) {
+    let mut failed: Vec<Which> = Vec::new();
+    for (name, network) in &mut wanted.networks {
+        // What is kept from before has its keys.
+        if !objects.networks.contains_key(name) {
+            continue;
+        }
+        let peers = network.spec.config.iter_mut().flat_map(|config| &mut config.bgp_peers);
+        for (index, peer) in peers.enumerate() {
+            let Some(named) = &peer.password_secret_ref else { continue };
+            match key(named, objects, namespace) {
+                Ok(secret) => peer.password = Some(secret),
+                Err(words) => {
+                    let field = format!("spec.config.bgpPeers[{index}].passwordSecretRef");
+                    faults.insert(format!("Network {name}: {field}: {words}"));
+                    failed.push(("Network", name.clone()));
+                }
+            }
+        }
+    }
+    for which in failed {
+        wanted.revert(&which, before);
+    }
+}
+
+fn key(named: &SecretKeyRef, objects: &Objects, namespace: &str) -> Result<Secret, String> {
+    let place = place(named, namespace);
+    let title = format!("Secret {}/{}", place.0, place.1);
+    let values = match objects.secrets.get(&place) {
+        None | Some(Known::Unknown) => return Err(format!("{title} is not known yet")),
+        Some(Known::Missing(words)) => return Err(format!("{title} {words}")),
+        Some(Known::Values(values)) => values,
+    };
+    let value = values.get(&named.key).ok_or_else(|| {
+        let known: Vec<&str> = values.keys().map(String::as_str).collect();
+        format!("{title} has no key `{}`, it has {}: write one of them", named.key, known.join(", "))
+    })?;
+    let text = std::str::from_utf8(value).map_err(|_| format!("{title}: `{}` is no text", named.key))?;
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    match text.len() {
+        0 => Err(format!("{title}: `{}` is empty: write the key into it, or leave the field out", named.key)),
+        length if length > BgpPeer::MAX_PASSWORD => Err(format!(
+            "{title}: `{}` holds {length} octets, TCP-MD5 takes at most {}",
+            named.key,
+            BgpPeer::MAX_PASSWORD
+        )),
+        _ => Ok(Secret::new(text)),
+    }
+}
+
+/// What of an object counts: a new status or another writer's label is no news.
+fn bare(meta: &ObjectMeta) -> ObjectMeta {
+    ObjectMeta { name: meta.name.clone(), ..ObjectMeta::default() }
+}
+
+fn bare_network(network: &Network) -> Network {
+    Network { metadata: bare(&network.metadata), status: None, ..network.clone() }
+}
+
+fn bare_subnet(subnet: &Subnet) -> Subnet {
+    Subnet { metadata: bare(&subnet.metadata), status: None, ..subnet.clone() }
+}
+
+fn bare_node(node: &NodeInfo) -> NodeInfo {
+    NodeInfo { metadata: bare(&node.metadata), status: None, ..node.clone() }
+}
+
+#[cfg(test)]
+#[path = "assemble_tests.rs"]
+mod tests;

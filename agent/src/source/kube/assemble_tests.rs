@@ -1,0 +1,218 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn meta(name: &str, day: u8) -> Value {
+    json!({"name": name, "creationTimestamp": format!("2026-01-{day:02}T00:00:00Z"), "resourceVersion": day.to_string()})
+}
+
+fn network(name: &str, day: u8, spec: Value) -> Network {
+    let object = json!({"apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": meta(name, day), "spec": spec});
+    serde_json::from_value(object).unwrap()
+}
+
+/// A BGP network of the nodes with this label.
+fn rack(name: &str, day: u8, label: &str) -> Network {
+    let peers = json!([{"asn": 65000, "address": "10.0.0.1"}]);
+    let spec = json!({"netID": 65001, "mode": "BGP", "nodeSelector": {"rack": label}, "config": {"bgpPeers": peers}});
+    network(name, day, spec)
+}
+
+fn subnet(name: &str, day: u8, network: &str, cidr: &str) -> Subnet {
+    serde_json::from_value(json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": "Subnet", "metadata": meta(name, day),
+        "spec": {"network": network, "range": {"version": "4", "cidr": cidr}},
+    }))
+    .unwrap()
+}
+
+fn objects(networks: Vec<Network>, subnets: Vec<Subnet>) -> Objects {
+    Objects {
+        labels: [("rack".to_owned(), "1".to_owned())].into(),
+        networks: networks.into_iter().map(|one| (one.name().to_owned(), one)).collect(),
+        subnets: subnets.into_iter().map(|one| (one.name().to_owned(), one)).collect(),
+        ..Objects::default()
+    }
+}
+
+fn look(objects: &Objects, running: Option<&Snapshot>) -> Assembled {
+    assemble(objects, running, "kube-system", &|_, _| false)
+}
+
+/// What is served: names of networks, then names and prefixes of subnets.
+fn served(assembled: &Assembled) -> String {
+    let networks = assembled.snapshot.networks.iter().map(|one| one.name().to_owned());
+    let subnets =
+        assembled.snapshot.subnets.iter().map(|one| format!("{}={}", one.name(), one.spec.range.cidr));
+    networks.chain(subnets).collect::<Vec<_>>().join(" ")
+}
+
+fn good() -> Objects {
+    objects(
+        vec![rack("r", 1, "1")],
+        vec![subnet("a", 2, "r", "10.1.1.0/24"), subnet("b", 3, "r", "10.1.2.0/24")],
+    )
+}
+
+/// Each row: what is there, what ran before, what is served, and in which words the fault is told.
+#[test]
+fn one_bad_object_does_not_stall_the_rest() {
+    let running = look(&good(), None).snapshot;
+    let with = |change: fn(&mut Objects)| {
+        let mut objects = good();
+        change(&mut objects);
+        objects
+    };
+    let put = |objects: &mut Objects, one: Subnet| drop(objects.subnets.insert(one.name().to_owned(), one));
+    let rows = [
+        ("good", good(), false, "r a=10.1.1.0/24 b=10.1.2.0/24", vec![]),
+        (
+            "a new subnet with host bits",
+            with(|objects| drop(objects.subnets.insert("c".into(), subnet("c", 4, "r", "10.1.3.9/24")))),
+            true,
+            "r a=10.1.1.0/24 b=10.1.2.0/24",
+            vec!["Subnet c: spec.range.cidr"],
+        ),
+        (
+            "the same without anything before it",
+            with(|objects| drop(objects.subnets.insert("c".into(), subnet("c", 4, "r", "10.1.3.9/24")))),
+            false,
+            "r a=10.1.1.0/24 b=10.1.2.0/24",
+            vec!["Subnet c: spec.range.cidr"],
+        ),
+        (
+            "an edit of what cannot change: it stays as it was, and a good edit beside it is taken",
+            with(|objects| {
+                drop(objects.subnets.insert("a".into(), subnet("a", 2, "r", "10.9.9.0/24")));
+                drop(objects.subnets.insert("c".into(), subnet("c", 4, "r", "10.1.3.0/24")));
+            }),
+            true,
+            "r a=10.1.1.0/24 b=10.1.2.0/24 c=10.1.3.0/24",
+            vec!["Subnet a: spec.range.cidr"],
+        ),
+        (
+            "a subnet of nobody",
+            with(|objects| drop(objects.subnets.insert("c".into(), subnet("c", 4, "gone", "10.1.3.0/24")))),
+            true,
+            "r a=10.1.1.0/24 b=10.1.2.0/24",
+            vec!["Subnet c: spec.network"],
+        ),
+        (
+            "a second underlay on this node: the younger one is left out, whatever its name, with its subnets",
+            with(|objects| {
+                drop(objects.networks.insert("a".into(), rack("a", 9, "1")));
+                drop(objects.subnets.insert("c".into(), subnet("c", 9, "a", "10.1.3.0/24")));
+            }),
+            true,
+            "r a=10.1.1.0/24 b=10.1.2.0/24",
+            vec!["Network a: ", "Subnet c: spec.network"],
+        ),
+        (
+            "an edit that makes the older one collide is blamed, not what runs",
+            with(|objects| drop(objects.subnets.insert("0".into(), subnet("0", 1, "r", "10.1.2.0/23")))),
+            true,
+            "r a=10.1.1.0/24 b=10.1.2.0/24",
+            vec!["Subnet 0: "],
+        ),
+    ];
+    for (title, objects, before, expected, faults) in rows {
+        let assembled = look(&objects, before.then_some(&running));
+        assert_eq!(served(&assembled), expected, "{title}: {:?}", assembled.faults);
+        assert_eq!(assembled.faults.len(), faults.len(), "{title}: {:?}", assembled.faults);
+        for (told, words) in assembled.faults.iter().zip(faults) {
+            assert!(told.starts_with(words), "{title}: {told}");
+        }
+        let again = look(&objects, Some(&assembled.snapshot));
+        assert_eq!(
+            (again.snapshot, again.faults.len()),
+            (assembled.snapshot, assembled.faults.len()),
+            "{title}: again"
+        );
+    }
+    let mut objects = good();
+    put(&mut objects, subnet("a", 2, "r", "10.1.1.0/24"));
+    objects.networks.get_mut("r").unwrap().metadata.annotations.insert("x".into(), "y".into());
+    assert_eq!(
+        look(&objects, Some(&running)).snapshot,
+        running,
+        "what others write into metadata is no news"
+    );
+}
+
+#[test]
+fn what_cannot_be_read_stays_as_it_was() {
+    let running = look(&good(), None).snapshot;
+    let mut objects = good();
+    objects.subnets.remove("b");
+    objects
+        .unreadable
+        .insert(("Subnet", "b".to_owned()), "spec.range.version: unknown variant `5`".to_owned());
+    let assembled = look(&objects, Some(&running));
+    assert_eq!(assembled.snapshot, running);
+    assert_eq!(assembled.faults, ["Subnet b: spec.range.version: unknown variant `5`"]);
+    assert_eq!(served(&look(&objects, None)), "r a=10.1.1.0/24");
+}
+
+#[test]
+fn what_is_deleted_under_pods_stays_until_they_are_gone() {
+    let running = look(&good(), None).snapshot;
+    let mut objects = good();
+    objects.subnets.remove("b");
+    let used =
+        assemble(&objects, Some(&running), "kube-system", &|kind, name| (kind, name) == ("Subnet", "b"));
+    assert_eq!(used.snapshot, running);
+    assert!(used.faults[0].starts_with("Subnet b: was deleted while pods"), "{:?}", used.faults);
+    assert_eq!(served(&look(&objects, Some(&running))), "r a=10.1.1.0/24");
+}
+
+#[test]
+fn keys_come_from_secrets_and_a_network_whose_key_is_lost_keeps_the_one_it_had() {
+    let peers = |name: &str, key: &str| json!([{"asn": 65000, "address": "10.0.0.1", "passwordSecretRef": {"name": name, "key": key}}]);
+    let with = |name: &str, key: &str| {
+        let spec = json!({"netID": 65001, "mode": "BGP", "nodeSelector": {"rack": "1"}, "config": {"bgpPeers": peers(name, key)}});
+        objects(vec![network("r", 1, spec)], vec![subnet("a", 2, "r", "10.1.1.0/24")])
+    };
+    let place = |name: &str| ("kube-system".to_owned(), name.to_owned());
+    let values = |text: &str| Known::Values([("md5".to_owned(), text.as_bytes().to_vec())].into());
+    let key = |assembled: &Assembled| {
+        assembled
+            .snapshot
+            .networks
+            .first()
+            .map(|network| network.peers()[0].password().unwrap().expose().to_owned())
+    };
+    let mut objects = with("tor", "md5");
+    assert_eq!(secrets(objects.networks.values(), "kube-system"), [place("tor")].into());
+    objects.secrets.insert(place("tor"), values("s3cret\n"));
+    let first = look(&objects, None);
+    assert_eq!((key(&first).as_deref(), first.faults.len()), (Some("s3cret"), 0));
+    assert!(!format!("{first:?}").contains("s3cret"));
+
+    objects.secrets.insert(place("tor"), values("other"));
+    assert_eq!(key(&look(&objects, Some(&first.snapshot))).as_deref(), Some("other"), "changed live");
+
+    for (known, named, words) in [
+        (Known::Missing("is not there: create it".to_owned()), "md5", "Secret kube-system/tor is not there"),
+        (values("x"), "nokey", "has no key `nokey`, it has md5"),
+        (values(""), "md5", "`md5` is empty"),
+        (values(&"x".repeat(81)), "md5", "holds 81 octets, TCP-MD5 takes at most 80"),
+        (Known::Values([("md5".to_owned(), vec![0xff])].into()), "md5", "is no text"),
+    ] {
+        let mut objects = with("tor", named);
+        objects.secrets.insert(place("tor"), known);
+        let kept = look(&objects, Some(&first.snapshot));
+        assert_eq!(key(&kept).as_deref(), Some("s3cret"), "{words}");
+        assert!(
+            kept.faults[0].starts_with("Network r: spec.config.bgpPeers[0].passwordSecretRef: "),
+            "{:?}",
+            kept.faults
+        );
+        assert!(kept.faults[0].contains(words) && !kept.faults[0].contains("xxxx"), "{:?}", kept.faults);
+        let without = look(&objects, None);
+        assert_eq!(
+            (key(&without), without.snapshot.subnets.len()),
+            (None, 0),
+            "a network without its key is not served"
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! The last good state on disk, for a restart while the API server does not answer.
+//!
+//! What runs must not depend on the API server, and neither must starting again: the file has the snapshot that was in force and the
+//! IPInstances of this node's pods, so that an agent that finds nobody to ask makes the same plan and attaches the pods whose addresses
+//! were known. What it says is the past, so it is replaced as soon as the API server has been heard.
+//!
+//! **It holds the TCP-MD5 keys**, also those from Secrets: without them the sessions would not come back. So it is root's alone (0600), beside
+//! the store, and never part of a log or an answer. It is written anew and renamed into place: a crash leaves the old one or the new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use trunkline_api::resources::{Network, NodeInfo, Secret, Subnet};
+
+use super::instances::{ObjectName, Row};
+use crate::source::{Placed, Snapshot};
+
+/// What the file says.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Contents {
+    /// Another node's file is of no use.
+    node: String,
+    labels: std::collections::BTreeMap<String, String>,
+    networks: Vec<Network>,
+    subnets: Vec<Subnet>,
+    nodes: Vec<NodeInfo>,
+    placed: Option<Placed>,
+    /// Network, place among its peers, key. Resources are written without their secrets.
+    passwords: Vec<(String, usize, String)>,
+    instances: Vec<(ObjectName, Row)>,
+}
+
+/// A state that was in force.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remembered {
+    /// The snapshot.
+    pub snapshot: Snapshot,
+    /// The IPInstances of this node's pods.
+    pub instances: Vec<(ObjectName, Row)>,
+}
+
+/// Reads the file; `Ok(None)` if there is none, or another node's.
+pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, String> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{}: cannot be read: {error}", path.display())),
+    };
+    // Its own words could quote a key.
+    let contents: Contents = serde_json::from_slice(&text).map_err(|error| {
+        format!("{}: line {}: is not what this version writes", path.display(), error.line())
+    })?;
+    let Contents { node: of, labels, mut networks, subnets, nodes, placed, passwords, instances } = contents;
+    if of != node {
+        return Ok(None);
+    }
+    for (name, index, key) in passwords {
+        let network = networks.iter_mut().find(|network| network.name() == name);
+        let peers =
+            network.and_then(|network| network.spec.config.as_mut()).map(|config| &mut config.bgp_peers);
+        if let Some(peer) = peers.and_then(|peers| peers.get_mut(index)) {
+            peer.password = Some(Secret::new(key));
+        }
+    }
+    let placed = placed.map(Arc::new);
+    let snapshot = Snapshot { labels, networks, subnets, nodes, placed, files: Vec::new() };
+    Ok(Some(Remembered { snapshot, instances }))
+}
+
+/// Writes the file.
+pub fn write(path: &Path, node: &str, remembered: Remembered) -> Result<(), String> {
+    let Remembered { snapshot, instances } = remembered;
+    let mut passwords = Vec::new();
+    for network in &snapshot.networks {
+        for (index, peer) in network.peers().iter().enumerate() {
+            if let Some(key) = &peer.password {
+                passwords.push((network.name().to_owned(), index, key.expose().to_owned()));
+            }
+        }
+    }
+    let contents = Contents {
+        node: node.to_owned(),
+        labels: snapshot.labels,
+        networks: snapshot.networks,
+        subnets: snapshot.subnets,
+        nodes: snapshot.nodes,
+        placed: snapshot.placed.map(Arc::unwrap_or_clone),
+        passwords,
+        instances,
+    };
+    let text = serde_json::to_vec(&contents).map_err(|error| error.to_string())?;
+    replace(path, &text).map_err(|error| format!("{}: cannot be written: {error}", path.display()))
+}
+
+fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)?;
+    let new = path.with_extension("new");
+    // One that a crash left may have other rights.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::ipam::Assigned;
+
+    #[test]
+    fn what_was_in_force_comes_back_with_its_keys_and_for_its_node_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/cluster.json");
+        assert_eq!(read(&path, "n1"), Ok(None));
+        let network = |name: &str, peers: serde_json::Value| -> Network {
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": name},
+                "spec": {"netID": 65001, "mode": "BGP", "nodeSelector": {"a": "b"}, "config": {"bgpPeers": peers}},
+            }))
+            .unwrap()
+        };
+        let peers = serde_json::json!([{"asn": 1, "address": "10.0.0.1"}, {"asn": 1, "address": "10.0.0.2", "password": "s3cret"}]);
+        let remembered = Remembered {
+            snapshot: Snapshot {
+                labels: [("a".to_owned(), "b".to_owned())].into(),
+                networks: vec![network("n", peers), network("o", serde_json::json!([]))],
+                placed: Some(Arc::new([("n2".to_owned(), ["10.0.0.9".parse().unwrap()].into())].into())),
+                ..Snapshot::default()
+            },
+            instances: vec![(
+                ("web".to_owned(), "10-0-0-7".to_owned()),
+                Row {
+                    network: "n".to_owned(),
+                    assigned: Assigned {
+                        subnet: "s".to_owned(),
+                        address: "10.0.0.7".parse().unwrap(),
+                        gateway: None,
+                    },
+                    mac: [2, 0, 0, 0, 0, 1],
+                    pod: "p".to_owned(),
+                    uid: "u".to_owned(),
+                    dual: Some(false),
+                    seen: (String::new(), String::new()),
+                },
+            )],
+        };
+        for _ in 0..2 {
+            write(&path, "n1", remembered.clone()).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(read(&path, "n1"), Ok(Some(remembered)));
+        assert_eq!(read(&path, "n2"), Ok(None));
+
+        fs::write(&path, "{\"passwords\": [[\"n\", 0, 7\"s3cret\"").unwrap();
+        let error = read(&path, "n1").unwrap_err();
+        assert!(error.contains("cluster.json: line 1") && !error.contains("s3cret"), "{error}");
+    }
+}

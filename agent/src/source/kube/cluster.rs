@@ -1,0 +1,239 @@
+//! What the rest of the agent sees of the cluster: a pod's addresses, what is to be told of a pod, and how the API server is doing.
+//!
+//! The watch of the IPInstances writes the index here and wakes who waits; an ADD looks and waits. Nothing of it asks the API server, but for
+//! one thing: what families a pod wants, if its IPInstance does not say ([`super::instances`]).
+//!
+//! A whole set of addresses is taken from the index whether the API server answers at that moment or not: it was given out to this very pod
+//! (by UID), and stays that pod's as long as it lives.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use kube::Api;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+use trunkline_api::attach::{Code, Failure};
+use trunkline_api::control::ClusterStatus;
+
+use super::config::Connection;
+use super::health::Health;
+use super::instances::{Found, Given, Index, ObjectName, is_dual};
+use super::writer::Wish;
+use crate::ipam::{Counts, PodName, Record};
+
+/// Name of the watch of this node's IPInstances.
+pub(super) const INSTANCES: &str = "ipinstances";
+/// A single question to the API server takes no longer.
+pub(super) const QUESTION: Duration = Duration::from_secs(5);
+
+/// What changes.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) index: Index,
+    /// What is wrong with objects, each in words.
+    pub(super) faults: Vec<String>,
+    /// Of each subnet, as its status has them.
+    pub(super) counts: BTreeMap<String, Counts>,
+}
+
+/// The cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Cluster(Arc<Inner>);
+
+struct Inner {
+    node: String,
+    connection: Connection,
+    state: Mutex<State>,
+    /// Says that the index has changed.
+    changed: watch::Sender<u64>,
+    health: Health,
+    wishes: mpsc::UnboundedSender<Wish>,
+    /// How many writes are still to be made.
+    unwritten: watch::Receiver<usize>,
+    recorder: Recorder,
+}
+
+impl Cluster {
+    pub(super) fn new(
+        node: &str,
+        connection: Connection,
+        wishes: mpsc::UnboundedSender<Wish>,
+        unwritten: watch::Receiver<usize>,
+    ) -> Cluster {
+        let reporter = Reporter { controller: "trunkline-agent".to_owned(), instance: Some(node.to_owned()) };
+        Cluster(Arc::new(Inner {
+            node: node.to_owned(),
+            recorder: Recorder::new(connection.client.clone(), reporter),
+            connection,
+            state: Mutex::default(),
+            changed: watch::Sender::new(0),
+            health: Health::default(),
+            wishes,
+            unwritten,
+        }))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn health(&self) -> &Health {
+        &self.0.health
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.0.connection
+    }
+
+    /// The API server's address, for people.
+    pub fn server(&self) -> &str {
+        &self.0.connection.server
+    }
+
+    /// Changes the index, and wakes who waits for it. Whether anything changed.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Index) -> bool) -> bool {
+        let changed = change(&mut self.state().index);
+        if changed {
+            self.0.changed.send_modify(|version| *version += 1);
+        }
+        changed
+    }
+
+    /// The addresses of a pod, as soon as all of them are there.
+    pub async fn addresses_of(
+        &self,
+        pod: &PodName,
+        deadline: Instant,
+        abandoned: impl Future<Output = ()>,
+    ) -> Result<Given, Failure> {
+        if pod.name.is_empty() || pod.namespace.is_empty() {
+            return Err(Failure::new(
+                Code::InvalidEnvironment,
+                "CNI_ARGS does not say which pod this is: with `source: kube` it must have K8S_POD_NAMESPACE and K8S_POD_NAME",
+            ));
+        }
+        let mut abandoned = std::pin::pin!(abandoned);
+        let mut changed = self.0.changed.subscribe();
+        let mut asked = None;
+        loop {
+            changed.mark_unchanged();
+            let found = self.state().index.find(pod, asked);
+            let missing = match found {
+                Found::Whole(given) => return Ok(given),
+                Found::Wrong(words) => return Err(Failure::new(Code::InvalidConfiguration, words)),
+                Found::Missing(words) => words,
+                Found::Unsure(_) => {
+                    asked = Some(self.is_dual(pod).await);
+                    continue;
+                }
+            };
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = tokio::time::sleep_until(deadline) => return Err(self.without(missing)),
+                () = abandoned.as_mut() => {
+                    return Err(Failure::new(Code::TryAgainLater, "the client has given up"));
+                }
+            }
+        }
+    }
+
+    /// What the pod itself says. An API server that does not answer says nothing, and what is there is taken.
+    async fn is_dual(&self, pod: &PodName) -> bool {
+        let pods: Api<Pod> = Api::namespaced(self.0.connection.client.clone(), &pod.namespace);
+        let asked = timeout(QUESTION, pods.get_metadata(&pod.name)).await;
+        match asked {
+            Ok(Ok(found)) => found.metadata.annotations.as_ref().and_then(is_dual).unwrap_or(false),
+            Ok(Err(error)) => {
+                tracing::debug!(pod = pod.name, error = super::watch::words(&error), "the pod was not read");
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Why a pod has no addresses.
+    fn without(&self, missing: String) -> Failure {
+        let details = match self.0.health.outage() {
+            Some(outage) => outage.to_string(),
+            None if !self.0.health.is_live(INSTANCES) => "the IPInstances of this node were not read yet".to_owned(),
+            None => match self.0.health.silence(INSTANCES) {
+                Some(seconds) => format!(
+                    "the API server answers; the last news of IPInstances of this node came {seconds} s ago: is the controller running, and has \
+                     the pod's Network an address left (kubectl describe pod)?"
+                ),
+                None => "the API server answers, and has told of no IPInstance of this node: is the controller running?".to_owned(),
+            },
+        };
+        Failure::new(Code::TryAgainLater, missing).with_details(details)
+    }
+
+    /// A pod is attached: its IPInstances' statuses are to say so.
+    pub fn attached(&self, record: &Record) {
+        let wishes: Vec<Wish> = {
+            let state = self.state();
+            let has = |address| record.addresses.iter().any(|assigned| assigned.address == address);
+            let of = state.index.of(&record.pod).filter(|(_, row)| has(row.assigned.address));
+            let unseen =
+                of.filter(|(_, row)| row.seen.0 != record.key.container_id || row.seen.1 != self.0.node);
+            unseen.map(|(name, _)| Wish::attached(name, record)).collect()
+        };
+        for wish in wishes {
+            let _ = self.0.wishes.send(wish);
+        }
+    }
+
+    /// A pod is gone: nothing is to be said of this attachment any more.
+    pub fn detached(&self, record: &Record) {
+        let _ = self.0.wishes.send(Wish::Detached(record.key.container_id.clone()));
+    }
+
+    /// Something that whoever looks at the node should see. Told once, best effort.
+    pub fn warn(&self, reason: &'static str, note: String) {
+        let (recorder, node) = (self.0.recorder.clone(), self.0.node.clone());
+        tokio::spawn(async move {
+            // As kubelet does, the node is named by its name in place of its UID.
+            let about = ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(node.clone()),
+                uid: Some(node),
+                ..ObjectReference::default()
+            };
+            let note = Some(note.chars().take(1_000).collect());
+            let event = Event {
+                type_: EventType::Warning,
+                reason: reason.to_owned(),
+                note,
+                action: "Serve".to_owned(),
+                secondary: None,
+            };
+            match timeout(QUESTION, recorder.publish(&event, &about)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(error = super::watch::words(&error), "an event was not taken");
+                }
+                Err(_) => tracing::debug!("an event was not taken in time"),
+            }
+        });
+    }
+
+    /// How the API server is doing.
+    pub fn status(&self) -> ClusterStatus {
+        let faults = self.state().faults.clone();
+        self.0.health.status(&self.0.connection.server, faults, *self.0.unwritten.borrow())
+    }
+
+    /// How full a subnet is in the whole cluster.
+    pub fn counts(&self, subnet: &str) -> Counts {
+        self.state().counts.get(subnet).copied().unwrap_or_default()
+    }
+
+    /// The IPInstances of this node's pods.
+    pub(super) fn instances(&self) -> Vec<(ObjectName, super::instances::Row)> {
+        let state = self.state();
+        state.index.rows().iter().map(|(name, row)| (name.clone(), row.clone())).collect()
+    }
+}

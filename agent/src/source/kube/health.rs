@@ -1,0 +1,173 @@
+//! Whether the API server answers: what each watch has seen, for errors, `trunkline status` and `/metrics`.
+//!
+//! Each watch is a connection of its own and fails by itself. The agent counts as connected when none of its watches is failing and each has
+//! had its first list.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::time::Instant;
+use trunkline_api::control::{ClusterStatus, WatchStatus};
+
+/// What one watch has seen.
+#[derive(Clone, Debug, Default)]
+struct Watch {
+    /// Its first list is whole.
+    listed: bool,
+    /// Since when it fails, and the last reason.
+    failing: Option<(Instant, String)>,
+    last_event: Option<Instant>,
+    events: u64,
+    errors: u64,
+}
+
+/// See the module. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Health {
+    watches: Arc<Mutex<BTreeMap<String, Watch>>>,
+}
+
+/// Why the API server cannot be relied on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// Since when, in seconds.
+    pub seconds: u64,
+    /// The last error.
+    pub reason: String,
+}
+
+impl fmt::Display for Outage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the API server has not answered for {} s ({})", self.seconds, self.reason)
+    }
+}
+
+impl Health {
+    /// Changes what a watch has seen. One that was stopped leaves nothing, however late it is heard of.
+    fn with<T>(&self, name: &str, change: impl FnOnce(&mut Watch) -> T) -> T {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        match watches.get_mut(name) {
+            Some(watch) => change(watch),
+            None => change(&mut Watch::default()),
+        }
+    }
+
+    /// A watch begins.
+    pub fn started(&self, name: &str) {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default();
+    }
+
+    /// A watch is not needed any more.
+    pub fn stopped(&self, name: &str) {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// Something came. Whether that ends a failure.
+    pub fn event(&self, name: &str) -> bool {
+        self.with(name, |watch| {
+            watch.events += 1;
+            watch.last_event = Some(Instant::now());
+            watch.failing.take().is_some()
+        })
+    }
+
+    /// The list is whole. Whether that ends a failure.
+    pub fn listed(&self, name: &str) -> bool {
+        self.with(name, |watch| {
+            watch.listed = true;
+            watch.failing.take().is_some()
+        })
+    }
+
+    /// It failed. Whether that is news.
+    pub fn failed(&self, name: &str, reason: String) -> bool {
+        self.with(name, |watch| {
+            watch.errors += 1;
+            let since = watch.failing.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+            watch.failing.replace((since, reason)).is_none()
+        })
+    }
+
+    /// Whether a watch has had its list, and does not fail.
+    pub fn is_live(&self, name: &str) -> bool {
+        self.with(name, |watch| watch.listed && watch.failing.is_none())
+    }
+
+    /// Whether a watch has had its list.
+    pub fn was_listed(&self, name: &str) -> bool {
+        self.with(name, |watch| watch.listed)
+    }
+
+    /// For how long a watch has told nothing, in seconds; `None` if it never has.
+    pub fn silence(&self, name: &str) -> Option<u64> {
+        self.with(name, |watch| watch.last_event.map(|at| at.elapsed().as_secs()))
+    }
+
+    /// Since when the API server does not answer, if it does not: of the watch that fails longest.
+    pub fn outage(&self) -> Option<Outage> {
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let failing = watches.values().filter_map(|watch| watch.failing.as_ref());
+        let (since, reason) = failing.min_by_key(|(since, _)| *since)?;
+        Some(Outage { seconds: since.elapsed().as_secs(), reason: reason.clone() })
+    }
+
+    /// Everything, for `trunkline status`.
+    pub fn status(&self, server: &str, faults: Vec<String>, unwritten: usize) -> ClusterStatus {
+        let outage = self.outage();
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        ClusterStatus {
+            server: server.to_owned(),
+            connected: outage.is_none() && watches.values().all(|watch| watch.listed),
+            outage_seconds: outage.as_ref().map(|outage| outage.seconds),
+            last_error: outage.map(|outage| outage.reason),
+            faults,
+            unwritten: unwritten as u64,
+            watches: watches
+                .iter()
+                .map(|(name, watch)| WatchStatus {
+                    name: name.clone(),
+                    live: watch.listed && watch.failing.is_none(),
+                    events: watch.events,
+                    errors: watch.errors,
+                    last_event_seconds: watch.last_event.map(|at| at.elapsed().as_secs()),
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_failing_watch_is_an_outage_until_it_hears_again() {
+        let health = Health::default();
+        health.started("networks");
+        health.started("ipinstances");
+        assert!(!health.status("s", Vec::new(), 0).connected, "nothing was listed yet");
+        health.listed("networks");
+        health.listed("ipinstances");
+        assert!(health.status("s", Vec::new(), 0).connected);
+
+        assert!(health.failed("ipinstances", "refused".to_owned()));
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert!(!health.failed("ipinstances", "timed out".to_owned()), "told once");
+        let outage = health.outage().unwrap();
+        assert_eq!((outage.seconds, outage.reason.as_str()), (7, "timed out"));
+        assert!(health.is_live("networks") && !health.is_live("ipinstances"));
+        let status = health.status("s", Vec::new(), 0);
+        assert_eq!((status.connected, status.outage_seconds), (false, Some(7)));
+
+        assert!(health.event("ipinstances"));
+        assert_eq!(health.outage(), None);
+        health.failed("ipinstances", "again".to_owned());
+        health.stopped("ipinstances");
+        assert!(health.status("s", Vec::new(), 0).connected, "nobody needs it");
+        health.failed("ipinstances", "late".to_owned());
+        assert_eq!(health.outage(), None, "its last words come after its end");
+    }
+}

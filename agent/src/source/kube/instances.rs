@@ -1,0 +1,374 @@
+//! The IPInstances of this node's pods, by pod: what an ADD gets its addresses from. No I/O.
+//!
+//! The watch selects by label (`networking.alibaba.com/node`), so that this index has as many rows as the node has pods' addresses, and an
+//! address given out on another node is not even decoded here.
+//!
+//! **When is a pod's set of addresses whole?** The controller creates the IPInstances of a dual-stack pod one after the other, so an ADD that
+//! takes what is there at the moment may take half. Three things can say how many there will be, asked in this order:
+//!
+//! 1. the annotation `networking.alibaba.com/ip-family` on the IPInstance itself, which Trunkline's controller writes: it alone decides the
+//!    family, and it says so in the same object that is waited for;
+//! 2. the same annotation on the pod, where hybridnet's controller wrote the IPInstance (its webhook stamps it): one read of the pod's
+//!    metadata, once an ADD ([`Found::Unsure`]);
+//! 3. else what is there is whole. Nobody has said that there is more to wait for.
+//!
+//! **Whose is an IPInstance?** Its `spec.binding` names the pod, and the pod's UID: of a StatefulSet the next pod has the same name, and a
+//! retained address is bound to it anew. A runtime that tells no UID is taken at its word. What is being deleted is nobody's.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use trunkline_api::names::{annotation, label};
+use trunkline_api::pod::IpFamily;
+use trunkline_api::resources::{IPInstance, IPInstanceStatus, parse_address, parse_mac};
+
+use crate::ipam::{Assigned, PodName};
+
+/// Namespace and name of an object.
+pub type ObjectName = (String, String);
+
+/// Whether a pod is to have an address of each family, as its annotation `ip-family` says; `None` if it says nothing.
+pub fn is_dual(annotations: &BTreeMap<String, String>) -> Option<bool> {
+    let family = IpFamily::read(annotations.get(annotation::IP_FAMILY)?)?;
+    Some(family.has_v4() && family.has_v6())
+}
+
+/// What matters of one IPInstance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its network.
+    pub network: String,
+    /// Where the address is from.
+    pub assigned: Assigned,
+    /// The pod's MAC.
+    pub mac: [u8; 6],
+    /// The pod's name; its namespace is the IPInstance's.
+    pub pod: String,
+    /// The pod's UID; empty while the address is only kept.
+    pub uid: String,
+    /// Whether the pod is to have an address of each family, if the controller says it.
+    pub dual: Option<bool>,
+    /// The sandbox and the node that its status names.
+    pub seen: (String, String),
+}
+
+impl Row {
+    /// Reads an IPInstance; `None` if it is about to go. The error names the field.
+    pub fn read(instance: &IPInstance) -> Result<Option<Row>, String> {
+        let (meta, spec) = (&instance.metadata, &instance.spec);
+        if meta.deletion_timestamp.is_some() {
+            return Ok(None);
+        }
+        let field = |name: &str, error: String| format!("{name}: {error}");
+        let text = &spec.address.ip;
+        let address = text
+            .parse::<IpNet>()
+            .map(|prefix| prefix.addr())
+            .or_else(|_| parse_address(text))
+            .map_err(|error| field("spec.address.ip", error.to_string()))?;
+        let gateway = match spec.address.gateway.as_str() {
+            "" => None,
+            text => {
+                Some(parse_address(text).map_err(|error| field("spec.address.gateway", error.to_string()))?)
+            }
+        };
+        let mac =
+            parse_mac(&spec.address.mac).map_err(|error| field("spec.address.mac", error.to_string()))?;
+        let said = |field: &str, name: &str| match field {
+            "" => meta.labels.get(name).cloned().unwrap_or_default(),
+            field => field.to_owned(),
+        };
+        let status = instance.status.as_ref();
+        let seen = |of: fn(&IPInstanceStatus) -> &String| status.map(of).cloned().unwrap_or_default();
+        Ok(Some(Row {
+            network: spec.network.clone(),
+            assigned: Assigned { subnet: spec.subnet.clone(), address, gateway },
+            mac,
+            pod: said(&spec.binding.pod_name, label::POD),
+            uid: said(&spec.binding.pod_uid, label::POD_UID),
+            dual: is_dual(&meta.annotations),
+            seen: (seen(|status| &status.sandbox_id), seen(|status| &status.node_name)),
+        }))
+    }
+}
+
+/// What a pod gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Its network.
+    pub network: String,
+    /// IPv4 first.
+    pub addresses: Vec<Assigned>,
+    /// Its MAC.
+    pub mac: [u8; 6],
+}
+
+/// What is known of a pod's addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// All of them.
+    Whole(Given),
+    /// These, and nobody here knows whether there will be more.
+    Unsure(Given),
+    /// Not all; what is missing, in words.
+    Missing(String),
+    /// They contradict each other; how, in words.
+    Wrong(String),
+}
+
+/// The index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    rows: BTreeMap<ObjectName, Row>,
+    /// Pod to its IPInstances.
+    pods: BTreeMap<ObjectName, Vec<String>>,
+}
+
+impl Index {
+    /// Puts a row in place of what is there. `None` takes it out. Whether anything changed.
+    pub fn set(&mut self, name: ObjectName, row: Option<Row>) -> bool {
+        if self.rows.get(&name) == row.as_ref() {
+            return false;
+        }
+        if let Some(old) = self.rows.remove(&name) {
+            let pod = (name.0.clone(), old.pod);
+            if let Some(names) = self.pods.get_mut(&pod) {
+                names.retain(|known| *known != name.1);
+                if names.is_empty() {
+                    self.pods.remove(&pod);
+                }
+            }
+        }
+        if let Some(row) = row {
+            self.pods.entry((name.0.clone(), row.pod.clone())).or_default().push(name.1.clone());
+            self.rows.insert(name, row);
+        }
+        true
+    }
+
+    /// Puts these in place of all that is there.
+    pub fn replace(&mut self, rows: impl IntoIterator<Item = (ObjectName, Row)>) -> bool {
+        let mut index = Index::default();
+        for (name, row) in rows {
+            index.set(name, Some(row));
+        }
+        let changed = index.rows != self.rows;
+        *self = index;
+        changed
+    }
+
+    /// All rows.
+    pub fn rows(&self) -> &BTreeMap<ObjectName, Row> {
+        &self.rows
+    }
+
+    /// The IPInstances of a pod that have one of these addresses, with their rows.
+    pub fn of<'a>(&'a self, pod: &'a PodName) -> impl Iterator<Item = (ObjectName, &'a Row)> {
+        let names = self.pods.get(&(pod.namespace.clone(), pod.name.clone()));
+        names.into_iter().flatten().filter_map(move |name| {
+            let name = (pod.namespace.clone(), name.clone());
+            let row = self.rows.get(&name)?;
+            Some((name, row))
+        })
+    }
+
+    /// A pod's addresses; `dual`: what the pod itself says, if it was asked.
+    pub fn find(&self, pod: &PodName, dual: Option<bool>) -> Found {
+        let title = format!("pod {}/{}", pod.namespace, pod.name);
+        let mut rows: Vec<&Row> = Vec::new();
+        let mut others: Vec<&str> = Vec::new();
+        for (_, row) in self.of(pod) {
+            if pod.uid.is_empty() && !row.uid.is_empty() || row.uid == pod.uid {
+                rows.push(row);
+            } else {
+                others.push(&row.uid);
+            }
+        }
+        rows.sort_by_key(|row| row.assigned.address);
+        let Some(first) = rows.first() else {
+            return Found::Missing(match others.first() {
+                None => format!("{title} has no IPInstance on this node yet"),
+                Some(&"") => format!("the IPInstance of {title} is not bound to it yet"),
+                Some(uid) => {
+                    format!("the IPInstance of {title} is still bound to UID {uid}, it is {}", pod.uid)
+                }
+            });
+        };
+        for pair in rows.windows(2) {
+            let (one, other) = (&pair[0].assigned.address, &pair[1].assigned.address);
+            if one.is_ipv4() == other.is_ipv4() {
+                return Found::Wrong(format!(
+                    "{title} has {one} and {other}, of one family: delete one of its IPInstances"
+                ));
+            }
+            if pair[0].network != pair[1].network {
+                return Found::Wrong(format!(
+                    "the IPInstances of {title} are of two networks, {} and {}: delete one",
+                    pair[0].network, pair[1].network
+                ));
+            }
+        }
+        let given = Given {
+            network: first.network.clone(),
+            addresses: rows.iter().map(|row| row.assigned.clone()).collect(),
+            mac: first.mac,
+        };
+        match rows.iter().find_map(|row| row.dual).or(dual) {
+            _ if rows.len() == 2 => Found::Whole(given),
+            Some(false) => Found::Whole(given),
+            Some(true) => {
+                let address = first.assigned.address;
+                let other = if address.is_ipv4() { "IPv6" } else { "IPv4" };
+                Found::Missing(format!("{title} has {address}, and no {other} IPInstance yet"))
+            }
+            None => Found::Unsure(given),
+        }
+    }
+
+    /// Whether a pod of this node has an address of this network, or of this subnet.
+    pub fn uses(&self, kind: &str, name: &str) -> bool {
+        self.rows.values().any(|row| match kind {
+            "Network" => row.network == name,
+            _ => row.assigned.subnet == name,
+        })
+    }
+}
+
+/// The address and node of an overlay's IPInstance, as far as it has both.
+pub fn placed(instance: &IPInstance) -> Option<(IpAddr, String)> {
+    let node = Some(&instance.spec.binding.node_name)
+        .filter(|node| !node.is_empty())
+        .or_else(|| instance.metadata.labels.get(label::NODE))?;
+    let going = instance.metadata.deletion_timestamp.is_some();
+    let prefix: IpNet = instance.spec.address.ip.parse().ok().filter(|_| !going && !node.is_empty())?;
+    Some((prefix.addr(), node.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(ip: &str, uid: &str, family: &str) -> IPInstance {
+        let mut instance: IPInstance = serde_json::from_value(serde_json::json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
+            "metadata": {"name": ip.replace(['.', ':', '/'], "-"), "namespace": "web"},
+            "spec": {
+                "network": "rack1", "subnet": if ip.contains(':') { "s6" } else { "s4" },
+                "address": {"version": if ip.contains(':') { "6" } else { "4" }, "ip": ip, "mac": "02:12:34:00:00:01"},
+                "binding": {"nodeName": "n1", "podName": "p", "podUID": uid},
+            },
+        }))
+        .unwrap();
+        if !family.is_empty() {
+            instance.metadata.annotations.insert(annotation::IP_FAMILY.to_owned(), family.to_owned());
+        }
+        instance
+    }
+
+    fn index(rows: &[(&str, &str, &str)]) -> Index {
+        let mut index = Index::default();
+        for (ip, uid, family) in rows {
+            let instance = instance(ip, uid, family);
+            let name = ("web".to_owned(), instance.metadata.name.clone());
+            assert!(index.set(name, Row::read(&instance).unwrap()));
+        }
+        index
+    }
+
+    fn pod(uid: &str) -> PodName {
+        PodName { namespace: "web".to_owned(), name: "p".to_owned(), uid: uid.to_owned() }
+    }
+
+    /// Who has what of it: the words, or the addresses.
+    fn said(found: Found) -> String {
+        let addresses = |given: Given| {
+            let addresses: Vec<String> =
+                given.addresses.iter().map(|assigned| assigned.address.to_string()).collect();
+            addresses.join(" ")
+        };
+        match found {
+            Found::Whole(given) => format!("whole {}", addresses(given)),
+            Found::Unsure(given) => format!("unsure {}", addresses(given)),
+            Found::Missing(words) => format!("missing {words}"),
+            Found::Wrong(words) => format!("wrong {words}"),
+        }
+    }
+
+    #[test]
+    fn when_a_pod_has_all_its_addresses() {
+        const V4: &str = "10.0.0.7/24";
+        const V6: &str = "2001:db8::7/64";
+        type Row = (&'static [(&'static str, &'static str, &'static str)], Option<bool>, &'static str);
+        let rows: &[Row] = &[
+            (&[], None, "missing pod web/p has no IPInstance on this node yet"),
+            (&[(V4, "", "IPv4")], None, "missing the IPInstance of pod web/p is not bound to it yet"),
+            (
+                &[(V4, "old", "IPv4")],
+                None,
+                "missing the IPInstance of pod web/p is still bound to UID old, it is u",
+            ),
+            (&[(V4, "u", "IPv4")], None, "whole 10.0.0.7"),
+            (&[(V4, "u", "IPv4")], Some(true), "whole 10.0.0.7"),
+            (&[(V4, "u", "DualStack")], None, "missing pod web/p has 10.0.0.7, and no IPv6 IPInstance yet"),
+            (
+                &[(V6, "u", "DualStack")],
+                None,
+                "missing pod web/p has 2001:db8::7, and no IPv4 IPInstance yet",
+            ),
+            (&[(V6, "u", "DualStack"), (V4, "u", "DualStack")], None, "whole 10.0.0.7 2001:db8::7"),
+            (
+                &[(V6, "u", "DualStack"), (V4, "old", "DualStack")],
+                None,
+                "missing pod web/p has 2001:db8::7, and no IPv4 IPInstance yet",
+            ),
+            (&[(V4, "u", "")], None, "unsure 10.0.0.7"),
+            (&[(V4, "u", "")], Some(false), "whole 10.0.0.7"),
+            (&[(V4, "u", "")], Some(true), "missing pod web/p has 10.0.0.7, and no IPv6 IPInstance yet"),
+            (&[(V4, "u", ""), (V6, "u", "")], None, "whole 10.0.0.7 2001:db8::7"),
+            (
+                &[(V4, "u", ""), ("10.0.0.8/24", "u", "")],
+                None,
+                "wrong pod web/p has 10.0.0.7 and 10.0.0.8, of one family: delete one of its IPInstances",
+            ),
+        ];
+        for (rows, dual, expected) in rows {
+            assert_eq!(said(index(rows).find(&pod("u"), *dual)), *expected, "{rows:?}");
+        }
+        assert_eq!(
+            said(index(&[(V4, "u", "IPv4")]).find(&pod(""), None)),
+            "whole 10.0.0.7",
+            "no UID is told"
+        );
+    }
+
+    #[test]
+    fn rows_come_change_and_go() {
+        let mut index = index(&[("10.0.0.7/24", "old", "IPv4")]);
+        let name = ("web".to_owned(), "10-0-0-7-24".to_owned());
+        let bound = Row::read(&instance("10.0.0.7/24", "u", "IPv4")).unwrap();
+        assert!(index.set(name.clone(), bound.clone()), "a retained address is bound to the next pod");
+        assert!(!index.set(name.clone(), bound), "nothing new");
+        assert_eq!(said(index.find(&pod("u"), None)), "whole 10.0.0.7");
+        assert!(index.uses("Network", "rack1") && index.uses("Subnet", "s4") && !index.uses("Subnet", "s6"));
+        let before = index.clone();
+        assert!(!index.replace(before.rows().clone()), "a relist without news");
+        let mut going = instance("10.0.0.7/24", "u", "IPv4");
+        going.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+        assert!(index.set(name, Row::read(&going).unwrap()));
+        assert_eq!(index, Index::default(), "nothing is left of it");
+    }
+
+    #[test]
+    fn a_fault_names_its_field() {
+        let mut bad = instance("10.0.0.7/24", "u", "");
+        bad.spec.address.mac = "nonsense".to_owned();
+        assert!(Row::read(&bad).unwrap_err().starts_with("spec.address.mac: "));
+        bad.spec.address.ip = "10.0.0".to_owned();
+        assert!(Row::read(&bad).unwrap_err().starts_with("spec.address.ip: "));
+        assert_eq!(placed(&bad), None);
+        let at = placed(&instance("10.0.0.7/24", "", "")).unwrap();
+        assert_eq!((at.0.to_string(), at.1), ("10.0.0.7".to_owned(), "n1".to_owned()));
+    }
+}

@@ -1,0 +1,604 @@
+//! The task that makes snapshots of what the watches tell.
+//!
+//! It keeps the objects as they are in the API server, and looks at them as a whole once nothing has changed for [`SETTLE`] (or
+//! [`PATIENCE`] after the first change), when every watch that matters has had its list: a network without its subnets is never seen
+//! downstream. What is the same as what is in force goes no further, so a status that somebody writes costs a comparison.
+//!
+//! Which watches there are follows from the objects. Two are only for nodes in an overlay (and then every node is in it): NodeInfos, and the
+//! overlay's IPInstances. The Secrets that peers name are watched one by one, since the right to list them all is a right to read them all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::core::PartialObjectMeta;
+use kube::{Api, ResourceExt};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use trunkline_api::kube::{Kind, Lenient, Object};
+use trunkline_api::names::label;
+use trunkline_api::resources::{
+    IPInstance, IPInstanceSpec, Network, NetworkSpec, NetworkType, NodeInfo, NodeInfoSpec, Subnet, SubnetSpec,
+};
+
+use super::assemble::{Assembled, Known, Objects, assemble, secrets};
+use super::cache::{self, Remembered};
+use super::cluster::{Cluster, INSTANCES};
+use super::instances::{Row, placed};
+use super::watch::{Change, Metadata, Selector, Source, Whole, run};
+use crate::ipam::{Counts, Ipam, Phase};
+use crate::metrics::Metrics;
+use crate::reconcile::Reconcile;
+use crate::source::{Placed, Refused, Snapshot};
+
+/// Nothing happened for this long: look.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Things happen without end: look all the same.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What the watches have told and was not taken yet; they wait when it is full.
+const NEWS: usize = 256;
+
+const NETWORKS: &str = "networks";
+const SUBNETS: &str = "subnets";
+const NODE: &str = "node";
+const NODES: &str = "nodeinfoes";
+const OVERLAY: &str = "ipinstances of the overlay";
+
+/// What the watches tell.
+enum News {
+    Networks(Change<Lenient<NetworkSpec>>),
+    Subnets(Change<Lenient<SubnetSpec>>),
+    Nodes(Change<Lenient<NodeInfoSpec>>),
+    Node(Change<PartialObjectMeta<Node>>),
+    Overlay(Change<Lenient<IPInstanceSpec>>),
+    /// The index of this node's IPInstances has changed; all of them were listed anew.
+    Instances(bool),
+    Secret((String, String), Change<Secret>),
+}
+
+/// What has to be done about news.
+#[derive(PartialEq)]
+enum Matters {
+    /// The snapshot may be another.
+    Objects,
+    /// Only what is kept for a restart.
+    Cache,
+}
+
+/// What the task works with.
+pub struct Start {
+    /// This node.
+    pub node: String,
+    /// Where the last good state is kept.
+    pub cache: PathBuf,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// Who takes snapshots.
+    pub reconcile: Reconcile,
+    /// Who has the records.
+    pub ipam: Ipam,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// This node's UID goes here.
+    pub uid: watch::Sender<Option<String>>,
+}
+
+struct Task {
+    start: Start,
+    news: mpsc::Sender<News>,
+    objects: Objects,
+    /// Fields that this version does not know, by the object.
+    ignored: BTreeMap<(&'static str, String), Vec<String>>,
+    /// The node is there.
+    node_known: bool,
+    /// Of the overlay: address and node of each IPInstance, by namespace and name.
+    overlay: BTreeMap<(String, String), (IpAddr, String)>,
+    running: Option<Arc<Snapshot>>,
+    /// Why the last snapshot was refused as a whole.
+    refused: Vec<String>,
+    told: Vec<String>,
+    /// Watches that come and go.
+    watches: BTreeMap<String, AbortHandle>,
+    /// What is on disk.
+    remembered: Option<Remembered>,
+}
+
+/// Follows the cluster. Ends when the agent does.
+pub async fn follow(start: Start) {
+    let (news, mut inbox) = mpsc::channel(NEWS);
+    let mut task = Task {
+        start,
+        news,
+        objects: Objects::default(),
+        ignored: BTreeMap::new(),
+        node_known: false,
+        overlay: BTreeMap::new(),
+        running: None,
+        refused: Vec::new(),
+        told: Vec::new(),
+        watches: BTreeMap::new(),
+        remembered: None,
+    };
+    if !task.remember().await {
+        return;
+    }
+    task.watch_always();
+    let mut first: Option<Instant> = None;
+    let mut last = Instant::now();
+    let mut objects = false;
+    loop {
+        let due = first.map(|first| (last + SETTLE).min(first + PATIENCE));
+        tokio::select! {
+            news = inbox.recv() => {
+                let Some(news) = news else { return };
+                if let Some(matters) = task.take(news).await {
+                    objects |= matters == Matters::Objects;
+                    last = Instant::now();
+                    first.get_or_insert(last);
+                }
+            }
+            () = async { tokio::time::sleep_until(due.unwrap_or(last)).await }, if due.is_some() => {
+                first = None;
+                if !std::mem::take(&mut objects) {
+                    task.save().await;
+                } else if !task.look().await {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Task {
+    /// Starts with what the last run knew. False: the agent ends.
+    async fn remember(&mut self) -> bool {
+        let (path, node) = (self.start.cache.clone(), self.start.node.clone());
+        let read = tokio::task::spawn_blocking(move || cache::read(&path, &node)).await;
+        let remembered = match read {
+            Ok(Ok(Some(remembered))) => remembered,
+            Ok(Ok(None)) => return true,
+            Ok(Err(error)) => {
+                tracing::warn!(
+                    error,
+                    "what the last run knew of the cluster is lost: the agent waits for the API server"
+                );
+                return true;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what the last run knew of the cluster was not read");
+                return true;
+            }
+        };
+        self.start.cluster.change(|index| index.replace(remembered.instances.iter().cloned()));
+        match self.start.reconcile.snapshot(remembered.snapshot.clone()).await {
+            None => return false,
+            Some(Ok(running)) => {
+                tracing::info!(
+                    "what the last run knew of the cluster is in force until the API server is heard"
+                );
+                self.running = Some(running);
+            }
+            Some(Err(refused)) => {
+                tracing::warn!(error = %refused, "what the last run knew of the cluster does not fit any more");
+            }
+        }
+        self.remembered = Some(remembered);
+        true
+    }
+
+    fn watch_always(&mut self) {
+        let client = self.start.cluster.connection().client.clone();
+        let node = self.start.node.clone();
+        self.watch(NETWORKS, Whole(Api::all(client.clone())), Selector::default(), News::Networks);
+        self.watch(SUBNETS, Whole(Api::all(client.clone())), Selector::default(), News::Subnets);
+        self.watch(NODE, Metadata(Api::all(client.clone())), Selector::name(&node), News::Node);
+        let (cluster, news) = (self.start.cluster.clone(), self.news.clone());
+        let tell = move |change: Change<Lenient<IPInstanceSpec>>| {
+            // Here, and not in the task: an ADD that waits must not wait for anything else.
+            let told = take_instances(&cluster, change).map(News::Instances);
+            let news = news.clone();
+            async move {
+                match told {
+                    Some(told) => news.send(told).await.is_ok(),
+                    None => !news.is_closed(),
+                }
+            }
+        };
+        let health = self.start.cluster.health().clone();
+        let selector = Selector::label(label::NODE, &node);
+        health.started(INSTANCES);
+        tokio::spawn(run(Whole(Api::all(client)), selector, INSTANCES.to_owned(), health, tell));
+    }
+
+    fn watch<S: Source>(
+        &mut self,
+        name: &str,
+        source: S,
+        selector: Selector,
+        into: impl Fn(Change<S::Object>) -> News + Send + 'static,
+    ) {
+        let news = self.news.clone();
+        let tell = move |change| {
+            let (news, told) = (news.clone(), into(change));
+            async move { news.send(told).await.is_ok() }
+        };
+        let health = self.start.cluster.health().clone();
+        health.started(name);
+        let running = tokio::spawn(run(source, selector, name.to_owned(), health, tell));
+        self.watches.insert(name.to_owned(), running.abort_handle());
+    }
+
+    fn unwatch(&mut self, name: &str) {
+        if let Some(running) = self.watches.remove(name) {
+            running.abort();
+            self.start.cluster.health().stopped(name);
+        }
+    }
+
+    /// Takes what a watch told. Whether it may matter, and for what.
+    async fn take(&mut self, news: News) -> Option<Matters> {
+        let (objects, ignored) = (&mut self.objects, &mut self.ignored);
+        let changed = match news {
+            News::Networks(change) => {
+                let same = |one: &Network, other: &Network| one.spec == other.spec;
+                let changed = take(change, &mut objects.networks, &mut objects.unreadable, ignored, same);
+                if changed {
+                    self.follow_networks();
+                }
+                changed
+            }
+            News::Subnets(change) => {
+                let same = |one: &Subnet, other: &Subnet| one.spec == other.spec;
+                let changed = take(change, &mut objects.subnets, &mut objects.unreadable, ignored, same);
+                self.start.cluster.state().counts = counts(&self.objects.subnets);
+                changed
+            }
+            News::Nodes(change) => {
+                let same = |one: &NodeInfo, other: &NodeInfo| one.spec == other.spec;
+                let changed = take(change, &mut objects.nodes, &mut objects.unreadable, ignored, same);
+                // What this node is, it knows itself.
+                objects.nodes.remove(&self.start.node);
+                changed
+            }
+            News::Node(change) => {
+                let (node, known) = match change {
+                    Change::Listed(mut nodes) => (nodes.pop(), true),
+                    Change::Applied(node) => (Some(node), true),
+                    Change::Deleted(_) => (None, true),
+                    Change::Failing(_) => (None, false),
+                };
+                if !known {
+                    return None;
+                }
+                self.node_known = node.is_some();
+                // Without it what is known of it stays.
+                let Some(node) = node else { return Some(Matters::Objects) };
+                self.start.uid.send_if_modified(|uid| {
+                    let new = node.metadata.uid.clone();
+                    std::mem::replace(uid, new.clone()) != new
+                });
+                let mut labels = node.metadata.labels.unwrap_or_default();
+                labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| self.start.node.clone());
+                std::mem::replace(&mut objects.labels, labels.clone()) != labels
+            }
+            News::Overlay(change) => take_overlay(change, &mut self.overlay, &self.start.node),
+            News::Instances(listed) => {
+                if listed {
+                    self.tell_again().await;
+                }
+                // What was deleted under pods goes with the last of them.
+                if !listed && !self.keeps_deleted() {
+                    return Some(Matters::Cache);
+                }
+                true
+            }
+            News::Secret(place, change) => {
+                let values = |secret: Secret| {
+                    let data = secret.data.unwrap_or_default();
+                    Known::Values(data.into_iter().map(|(key, value)| (key, value.0)).collect())
+                };
+                let gone = || Known::Missing("is not there: create it".to_owned());
+                let known = objects.secrets.get_mut(&place)?;
+                let new = match change {
+                    Change::Listed(mut found) => found.pop().map_or_else(gone, values),
+                    Change::Applied(secret) => values(secret),
+                    Change::Deleted(_) => gone(),
+                    // What is known of it stays; what was never known is not waited for.
+                    Change::Failing(reason) if *known == Known::Unknown => {
+                        Known::Missing(format!("cannot be read: {reason}"))
+                    }
+                    Change::Failing(_) => return None,
+                };
+                std::mem::replace(known, new.clone()) != new
+            }
+        };
+        changed.then_some(Matters::Objects)
+    }
+
+    /// Whether something is served that is not in the API server any more.
+    fn keeps_deleted(&self) -> bool {
+        let Some(running) = &self.running else { return false };
+        !running.networks.iter().all(|network| self.objects.networks.contains_key(network.name()))
+            || !running.subnets.iter().all(|subnet| self.objects.subnets.contains_key(subnet.name()))
+    }
+
+    /// Watches what the networks need, and nothing else.
+    fn follow_networks(&mut self) {
+        let client = self.start.cluster.connection().client.clone();
+        let overlay =
+            self.objects.networks.values().find(|network| network.network_type() == NetworkType::Overlay);
+        match overlay.map(|network| network.name().to_owned()) {
+            Some(network) if !self.watches.contains_key(OVERLAY) => {
+                self.watch(NODES, Whole(Api::all(client.clone())), Selector::default(), News::Nodes);
+                let selector = Selector::label(label::NETWORK, &network);
+                self.watch(OVERLAY, Whole(Api::all(client.clone())), selector, News::Overlay);
+            }
+            Some(_) => {}
+            None => {
+                self.unwatch(OVERLAY);
+                self.unwatch(NODES);
+                self.overlay.clear();
+                self.objects.nodes.clear();
+            }
+        }
+        let wanted = secrets(self.objects.networks.values(), &self.start.cluster.connection().namespace);
+        let gone: Vec<_> =
+            self.objects.secrets.keys().filter(|place| !wanted.contains(*place)).cloned().collect();
+        for place in gone {
+            self.objects.secrets.remove(&place);
+            self.unwatch(&secret_watch(&place));
+        }
+        for place in wanted {
+            if self.objects.secrets.contains_key(&place) {
+                continue;
+            }
+            let (secrets, selector) = (Api::namespaced(client.clone(), &place.0), Selector::name(&place.1));
+            let name = secret_watch(&place);
+            self.objects.secrets.insert(place.clone(), Known::Unknown);
+            self.watch(&name, Whole(secrets), selector, move |change| News::Secret(place.clone(), change));
+        }
+    }
+
+    /// Whether everything was heard that a snapshot needs.
+    fn is_whole(&self) -> bool {
+        let health = self.start.cluster.health();
+        let mut needed = vec![NETWORKS, SUBNETS, INSTANCES];
+        if self.watches.contains_key(OVERLAY) {
+            needed.extend([NODES, OVERLAY]);
+        }
+        self.node_known
+            && needed.iter().all(|name| health.was_listed(name))
+            && self.objects.secrets.values().all(|known| *known != Known::Unknown)
+    }
+
+    /// Makes a snapshot, and has it taken over. False: the agent ends.
+    async fn look(&mut self) -> bool {
+        if !self.is_whole() {
+            if !self.node_known && self.start.cluster.health().was_listed(NODE) {
+                let node = &self.start.node;
+                self.tell(vec![format!(
+                    "Node {node}: is not in the API server: write nodeName into the agent's configuration, or NODE_NAME into its environment"
+                )]);
+            }
+            return true;
+        }
+        self.objects.placed = self.watches.contains_key(OVERLAY).then(|| {
+            let mut by_node = Placed::new();
+            for (address, node) in self.overlay.values() {
+                by_node.entry(node.clone()).or_default().insert(*address);
+            }
+            Arc::new(by_node)
+        });
+        let Assembled { snapshot, mut faults } = {
+            let state = self.start.cluster.state();
+            let in_use = |kind: &str, name: &str| state.index.uses(kind, name);
+            let namespace = &self.start.cluster.connection().namespace;
+            assemble(&self.objects, self.running.as_deref(), namespace, &in_use)
+        };
+        if self.running.as_deref() != Some(&snapshot) || !self.refused.is_empty() {
+            match self.start.reconcile.snapshot(snapshot).await {
+                None => return false,
+                Some(Ok(running)) => {
+                    self.running = Some(running);
+                    self.refused.clear();
+                }
+                Some(Err(Refused { faults })) => self.refused = faults,
+            }
+        }
+        faults.extend(self.refused.iter().cloned());
+        faults.extend(self.ignored.values().flatten().cloned());
+        self.tell(faults);
+        self.save().await;
+        true
+    }
+
+    /// Tells what is wrong: each fault once, while it lasts.
+    fn tell(&mut self, faults: Vec<String>) {
+        let new: Vec<&String> = faults.iter().filter(|fault| !self.told.contains(fault)).collect();
+        for fault in &new {
+            tracing::error!(%fault, "an object of the API server is not served as it is");
+            self.start.cluster.warn("NotServed", (*fault).clone());
+        }
+        if !new.is_empty() {
+            self.start.metrics.manifests_refused();
+        }
+        self.start.cluster.state().faults.clone_from(&faults);
+        self.told = faults;
+    }
+
+    /// Writes down what is in force, if that is news.
+    async fn save(&mut self) {
+        let Some(running) = &self.running else { return };
+        let instances = self.start.cluster.instances();
+        let saved = self.remembered.as_ref();
+        if saved.is_some_and(|saved| saved.snapshot == **running && saved.instances == instances) {
+            return;
+        }
+        let remembered = Remembered { snapshot: Snapshot::clone(running), instances };
+        let (path, node, contents) = (self.start.cache.clone(), self.start.node.clone(), remembered.clone());
+        let written = tokio::task::spawn_blocking(move || cache::write(&path, &node, contents)).await;
+        match written.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(()) => self.remembered = Some(remembered),
+            Err(error) => {
+                tracing::error!(
+                    error,
+                    "kube.cache: a restart without the API server would not know what is in force now"
+                );
+            }
+        }
+    }
+
+    /// A restart forgets what was not written yet: what the statuses should say follows from the records.
+    async fn tell_again(&self) {
+        let Some(summary) = self.start.ipam.summary().await else { return };
+        for record in summary.records.iter().filter(|record| record.phase == Phase::Attached) {
+            self.start.cluster.attached(record);
+        }
+    }
+}
+
+fn secret_watch((namespace, name): &(String, String)) -> String {
+    format!("secret {namespace}/{name}")
+}
+
+/// Takes a change of objects that manifests have too. Whether anything but a status has changed.
+fn take<S: Kind, R: From<Object<S>>>(
+    change: Change<Lenient<S>>,
+    known: &mut BTreeMap<String, R>,
+    unreadable: &mut BTreeMap<(&'static str, String), String>,
+    ignored: &mut BTreeMap<(&'static str, String), Vec<String>>,
+    same: impl Fn(&R, &R) -> bool,
+) -> bool {
+    let mut apply = |object: Lenient<S>| {
+        let name = object.name_any();
+        let which = (S::KIND, name.clone());
+        match object.0 {
+            Ok(object) => {
+                let left_out: Vec<String> = object.ignored.iter().map(ToString::to_string).collect();
+                let told = if left_out.is_empty() {
+                    ignored.remove(&which)
+                } else {
+                    ignored.insert(which.clone(), left_out.clone())
+                };
+                let news = told.unwrap_or_default() != left_out;
+                let mended = unreadable.remove(&which).is_some();
+                let object = R::from(object);
+                let before = known.get(&name);
+                let changed = news || mended || before.is_none_or(|before| !same(before, &object));
+                known.insert(name, object);
+                changed
+            }
+            Err(bad) => {
+                let words = format!("{}: {}", bad.fault.field, bad.fault.message);
+                unreadable.insert(which, words.clone()) != Some(words)
+            }
+        }
+    };
+    match change {
+        Change::Applied(object) => apply(object),
+        Change::Listed(objects) => {
+            let names: BTreeSet<String> = objects.iter().map(ResourceExt::name_any).collect();
+            for object in objects {
+                apply(object);
+            }
+            known.retain(|name, _| names.contains(name));
+            unreadable.retain(|(kind, name), _| *kind != S::KIND || names.contains(name));
+            ignored.retain(|(kind, name), _| *kind != S::KIND || names.contains(name));
+            // Also where nothing has changed: that it was listed may be what was waited for.
+            true
+        }
+        Change::Deleted(object) => {
+            let name = object.name_any();
+            let which = (S::KIND, name.clone());
+            ignored.remove(&which);
+            unreadable.remove(&which).is_some() | known.remove(&name).is_some()
+        }
+        Change::Failing(_) => false,
+    }
+}
+
+/// Takes a change of this node's IPInstances into the index. `None`: nothing has changed; else whether all were listed.
+fn take_instances(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) -> Option<bool> {
+    let name = |object: &Lenient<IPInstanceSpec>| (object.namespace().unwrap_or_default(), object.name_any());
+    let row = |object: Lenient<IPInstanceSpec>| {
+        let (namespace, name) = name(&object);
+        let read = match object.0 {
+            Ok(object) => Row::read(&IPInstance::from(object)),
+            Err(bad) => Err(format!("{}: {}", bad.fault.field, bad.fault.message)),
+        };
+        read.unwrap_or_else(|error| {
+            let fault = format!("IPInstance {namespace}/{name}: {error}");
+            tracing::error!(%fault, "an object of the API server is not served as it is");
+            cluster.warn("NotServed", fault);
+            None
+        })
+    };
+    match change {
+        Change::Listed(objects) => {
+            let rows: Vec<_> =
+                objects.into_iter().filter_map(|object| Some((name(&object), row(object)?))).collect();
+            cluster.change(|index| index.replace(rows));
+            Some(true)
+        }
+        Change::Applied(object) => {
+            let (name, row) = (name(&object), row(object));
+            cluster.change(|index| index.set(name, row)).then_some(false)
+        }
+        Change::Deleted(object) => {
+            let name = name(&object);
+            cluster.change(|index| index.set(name, None)).then_some(false)
+        }
+        Change::Failing(_) => None,
+    }
+}
+
+/// Takes a change of the overlay's IPInstances. Whether a pod of another node has come, gone or moved.
+fn take_overlay(
+    change: Change<Lenient<IPInstanceSpec>>,
+    known: &mut BTreeMap<(String, String), (IpAddr, String)>,
+    own: &str,
+) -> bool {
+    let read = |object: Lenient<IPInstanceSpec>| {
+        let name = (object.namespace().unwrap_or_default(), object.name_any());
+        let place = object.0.ok().and_then(|object| placed(&IPInstance::from(object)));
+        (name, place.filter(|(_, node)| node != own))
+    };
+    let set = |known: &mut BTreeMap<_, _>, (name, place): (_, Option<_>)| match place {
+        Some(place) => known.insert(name, Clone::clone(&place)) != Some(place),
+        None => known.remove(&name).is_some(),
+    };
+    match change {
+        Change::Listed(objects) => {
+            known.clear();
+            for object in objects {
+                set(known, read(object));
+            }
+            true
+        }
+        Change::Applied(object) => set(known, read(object)),
+        Change::Deleted(object) => {
+            let (name, _) = read(object);
+            known.remove(&name).is_some()
+        }
+        Change::Failing(_) => false,
+    }
+}
+
+fn counts(subnets: &BTreeMap<String, Subnet>) -> BTreeMap<String, Counts> {
+    let number = |count: i64| u32::try_from(count.max(0)).unwrap_or(u32::MAX);
+    let of = |subnet: &Subnet| {
+        let status = subnet.status.as_ref()?;
+        let counts = Counts {
+            total: number(status.total),
+            used: number(status.used),
+            free: number(status.available),
+            ..Counts::default()
+        };
+        Some((subnet.name().to_owned(), counts))
+    };
+    subnets.values().filter_map(of).collect()
+}

@@ -1,0 +1,337 @@
+//! One watch: a list, then every change after it, for as long as somebody wants them.
+//!
+//! kube's own `watcher` does the same and tells changes and errors only. The agent has to tell more: that a quiet watch is connected again
+//! after an outage (`trunkline status`, and what an ADD that waits says), and that a connection is dead over which nothing comes, not even a
+//! bookmark. So the loop is here, over the same client:
+//!
+//! - **List** in pages; all of it is handed on at once ([`Change::Listed`]), so that what went away during a gap is seen to be gone.
+//! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes: the next goes on where that one was.
+//! - **A gap** (410, or a version that the server does not know, as after etcd was restored from a backup) is closed by a new list.
+//! - **Silence** for longer than [`SILENCE`] is a dead connection: bookmarks come about once a minute.
+//! - **Failures** wait longer each time, up to [`MAX_DELAY`], with jitter, so that the nodes of a cluster do not come back at the same moment.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures_util::{Stream, StreamExt};
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::core::{ObjectList, PartialObjectMeta};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::health::Health;
+
+/// Objects in a page of a list.
+const PAGE: u32 = 500;
+/// The first wait after a failure.
+const MIN_DELAY: Duration = Duration::from_millis(250);
+/// The longest wait after a failure.
+const MAX_DELAY: Duration = Duration::from_secs(15);
+/// How long a watch lasts at most, in seconds; the nodes' watches end at different times.
+const LIFE: (u32, u32) = (240, 290);
+/// A connection over which nothing came for so long is dead.
+pub(super) const SILENCE: Duration = Duration::from_secs(150);
+/// A list or the answer to a watch takes no longer.
+const ANSWER: Duration = Duration::from_secs(30);
+/// A version at which the server refuses to watch so many times is one that it does not know.
+const REFUSALS: u32 = 3;
+
+/// What a watch tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change<T> {
+    /// These are there, and no others.
+    Listed(Vec<T>),
+    /// This one is new, or changed.
+    Applied(T),
+    /// This one is gone.
+    Deleted(T),
+    /// The API server does not answer, as from now; why.
+    Failing(String),
+}
+
+/// Where a watch gets its objects from.
+pub trait Source: Send + Sync + 'static {
+    /// What it watches.
+    type Object: ResourceExt + Clone + Send + 'static;
+
+    /// A page.
+    fn list(
+        &self,
+        params: &ListParams,
+    ) -> impl Future<Output = kube::Result<ObjectList<Self::Object>>> + Send;
+
+    /// What changes after a version.
+    fn watch(
+        &self,
+        params: &WatchParams,
+        version: &str,
+    ) -> impl Future<Output = kube::Result<Changes<Self::Object>>> + Send;
+}
+
+/// What comes over one connection.
+pub type Changes<T> = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<T>>> + Send>>;
+
+/// Whole objects.
+pub struct Whole<K>(pub Api<K>);
+
+/// Objects' metadata alone.
+pub struct Metadata<K>(pub Api<K>);
+
+impl<K> Source for Whole<K>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
+{
+    type Object = K;
+
+    async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<K>> {
+        self.0.list(params).await
+    }
+
+    async fn watch(&self, params: &WatchParams, version: &str) -> kube::Result<Changes<K>> {
+        Ok(Box::pin(self.0.watch(params, version).await?))
+    }
+}
+
+impl<K> Source for Metadata<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
+{
+    type Object = PartialObjectMeta<K>;
+
+    async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<PartialObjectMeta<K>>> {
+        self.0.list_metadata(params).await
+    }
+
+    async fn watch(
+        &self,
+        params: &WatchParams,
+        version: &str,
+    ) -> kube::Result<Changes<PartialObjectMeta<K>>> {
+        Ok(Box::pin(self.0.watch_metadata(params, version).await?))
+    }
+}
+
+/// Which objects.
+#[derive(Clone, Debug, Default)]
+pub struct Selector {
+    /// By fields.
+    pub fields: Option<String>,
+    /// By labels.
+    pub labels: Option<String>,
+}
+
+impl Selector {
+    /// The one of this name.
+    pub fn name(name: &str) -> Selector {
+        Selector { fields: Some(format!("metadata.name={name}")), labels: None }
+    }
+
+    /// Those with this label.
+    pub fn label(label: &str, value: &str) -> Selector {
+        Selector { fields: None, labels: Some(format!("{label}={value}")) }
+    }
+}
+
+/// Waits between failures.
+struct Delays(Option<ExponentialBackoff>);
+
+impl Delays {
+    /// What was failing goes well.
+    fn reset(&mut self) {
+        self.0 = None;
+    }
+
+    async fn wait(&mut self) {
+        let delays = self.0.get_or_insert_with(|| {
+            let delays = ExponentialBuilder::default().with_min_delay(MIN_DELAY).with_max_delay(MAX_DELAY);
+            delays.with_factor(2.0).with_jitter().without_max_times().build()
+        });
+        tokio::time::sleep(delays.next().unwrap_or(MAX_DELAY)).await;
+    }
+}
+
+/// Watches until `tell` says that nobody listens any more. The caller has told [`Health::started`].
+pub async fn run<S, F>(
+    source: S,
+    selector: Selector,
+    name: String,
+    health: Health,
+    mut tell: impl FnMut(Change<S::Object>) -> F,
+) where
+    S: Source,
+    F: Future<Output = bool>,
+{
+    let name = name.as_str();
+    let recovered = || tracing::info!(watch = name, "the API server is heard again");
+    // Whether this failure is news, and somebody still listens.
+    macro_rules! failed {
+        ($reason:expr) => {{
+            let reason: String = $reason;
+            if health.failed(name, reason.clone()) {
+                tracing::warn!(watch = name, error = reason, "the API server is not heard");
+                if !tell(Change::Failing(reason)).await {
+                    return;
+                }
+            }
+        }};
+    }
+    let mut delays = Delays(None);
+    'list: loop {
+        let (objects, mut version) = match list(&source, &selector).await {
+            Ok(listed) => listed,
+            Err(reason) => {
+                failed!(reason);
+                delays.wait().await;
+                continue;
+            }
+        };
+        if health.listed(name) {
+            recovered();
+        }
+        delays.reset();
+        if !tell(Change::Listed(objects)).await {
+            return;
+        }
+        let mut refusals = 0;
+        loop {
+            let params = WatchParams {
+                label_selector: selector.labels.clone(),
+                field_selector: selector.fields.clone(),
+                timeout: Some(life()),
+                bookmarks: true,
+                send_initial_events: false,
+            };
+            let answer = timeout(ANSWER, source.watch(&params, &version)).await;
+            let mut changes = match answer {
+                Ok(Ok(changes)) => changes,
+                Ok(Err(error)) => {
+                    let gap = is_gap(&error);
+                    refusals += u32::from(matches!(error, kube::Error::Api(_)));
+                    failed!(words(&error));
+                    delays.wait().await;
+                    if gap || refusals >= REFUSALS {
+                        continue 'list;
+                    }
+                    continue;
+                }
+                Err(_) => {
+                    failed!(format!("no answer within {} s", ANSWER.as_secs()));
+                    delays.wait().await;
+                    continue;
+                }
+            };
+            if health.listed(name) {
+                recovered();
+            }
+            loop {
+                let change = match timeout(SILENCE, changes.next()).await {
+                    Ok(Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)))) => {
+                        Some((Change::Applied as fn(_) -> _, object))
+                    }
+                    Ok(Some(Ok(WatchEvent::Deleted(object)))) => {
+                        Some((Change::Deleted as fn(_) -> _, object))
+                    }
+                    Ok(Some(Ok(WatchEvent::Bookmark(bookmark)))) => {
+                        version = bookmark.metadata.resource_version;
+                        None
+                    }
+                    Ok(Some(Ok(WatchEvent::Error(status)))) if status.code == 410 => continue 'list,
+                    Ok(Some(Ok(WatchEvent::Error(status)))) => {
+                        refusals += 1;
+                        failed!(format!("{} ({})", status.message, status.code));
+                        delays.wait().await;
+                        if refusals >= REFUSALS {
+                            continue 'list;
+                        }
+                        break;
+                    }
+                    Ok(Some(Err(error))) => {
+                        failed!(words(&error));
+                        delays.wait().await;
+                        break;
+                    }
+                    // The watch's life is over, or the server goes: the next one says which. (A server that ends every watch at once is
+                    // not asked in a circle.)
+                    Ok(None) => {
+                        tokio::time::sleep(MIN_DELAY).await;
+                        break;
+                    }
+                    Err(_) => {
+                        failed!(format!("nothing heard for {} s", SILENCE.as_secs()));
+                        break;
+                    }
+                };
+                refusals = 0;
+                delays.reset();
+                if health.event(name) {
+                    recovered();
+                }
+                if let Some((change, object)) = change {
+                    if let Some(newer) = object.resource_version().filter(|newer| !newer.is_empty()) {
+                        version = newer;
+                    }
+                    if !tell(change(object)).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn list<S: Source>(source: &S, selector: &Selector) -> Result<(Vec<S::Object>, String), String> {
+    let mut objects = Vec::new();
+    let mut params = ListParams {
+        label_selector: selector.labels.clone(),
+        field_selector: selector.fields.clone(),
+        limit: Some(PAGE),
+        ..ListParams::default()
+    };
+    loop {
+        let page = timeout(ANSWER, source.list(&params)).await;
+        let page = page.map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?;
+        let page = page.map_err(|error| words(&error))?;
+        objects.extend(page.items);
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            let version = page.metadata.resource_version.unwrap_or_default();
+            return Ok((objects, version));
+        }
+    }
+}
+
+/// The server does not have what came after this version any more.
+fn is_gap(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 410)
+}
+
+/// An error with its causes, which kube's own words leave out.
+pub(super) fn words(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return format!("{} ({})", status.message, status.code);
+    }
+    let mut words = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        cause = error.source();
+    }
+    words
+}
+
+fn life() -> u32 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let random = RandomState::new().build_hasher().finish();
+    let span = u64::from(LIFE.1 - LIFE.0);
+    LIFE.0 + u32::try_from(random % span).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;

@@ -1,0 +1,221 @@
+//! The loop over a pretended API server, in virtual time.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use futures_util::stream;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::core::response::Status;
+use kube::core::watch::{Bookmark, BookmarkMeta};
+use kube::core::{ListMeta, TypeMeta};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::*;
+
+/// What the server does when it is asked next.
+enum Answer {
+    /// A list of these, as of a version.
+    List(&'static [&'static str], &'static str),
+    /// A page of these, and there are more.
+    Page(&'static [&'static str]),
+    /// A connection that brings these and then ends, or stays silent.
+    Watch(Vec<kube::Result<WatchEvent<ConfigMap>>>, End),
+    /// No.
+    Refuse(u16),
+}
+
+#[derive(PartialEq)]
+enum End {
+    Closed,
+    Silent,
+}
+
+struct Server {
+    answers: Mutex<VecDeque<Answer>>,
+    asked: mpsc::UnboundedSender<String>,
+}
+
+fn object(name: &str, version: &str) -> ConfigMap {
+    let mut object = ConfigMap::default();
+    object.metadata.name = Some(name.to_owned());
+    object.metadata.resource_version = Some(version.to_owned());
+    object
+}
+
+fn refusal(code: u16) -> kube::Error {
+    kube::Error::Api(Box::new(Status { message: "no".to_owned(), code, ..Status::default() }))
+}
+
+fn bookmark(version: &str) -> kube::Result<WatchEvent<ConfigMap>> {
+    let metadata = BookmarkMeta { resource_version: version.to_owned(), annotations: Default::default() };
+    Ok(WatchEvent::Bookmark(Bookmark { types: TypeMeta::default(), metadata }))
+}
+
+impl Server {
+    fn next(&self, asked: String) -> Option<Answer> {
+        let _ = self.asked.send(asked);
+        self.answers.lock().unwrap().pop_front()
+    }
+}
+
+impl Source for Arc<Server> {
+    type Object = ConfigMap;
+
+    async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<ConfigMap>> {
+        let page = |names: &[&str], metadata| ObjectList {
+            types: TypeMeta::default(),
+            metadata,
+            items: names.iter().map(|name| object(name, "1")).collect(),
+        };
+        match self.next(format!("list {}", params.continue_token.clone().unwrap_or_default())) {
+            Some(Answer::List(names, version)) => Ok(page(
+                names,
+                ListMeta { resource_version: Some(version.to_owned()), ..ListMeta::default() },
+            )),
+            Some(Answer::Page(names)) => {
+                Ok(page(names, ListMeta { continue_: Some("more".to_owned()), ..ListMeta::default() }))
+            }
+            Some(Answer::Refuse(code)) => Err(refusal(code)),
+            Some(Answer::Watch(..)) => panic!("asked for a list"),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn watch(&self, _params: &WatchParams, version: &str) -> kube::Result<Changes<ConfigMap>> {
+        match self.next(format!("watch {version}")) {
+            Some(Answer::Watch(events, end)) => {
+                let events = stream::iter(events);
+                Ok(match end {
+                    End::Closed => Box::pin(events),
+                    End::Silent => Box::pin(events.chain(stream::pending())),
+                })
+            }
+            Some(Answer::Refuse(code)) => Err(refusal(code)),
+            Some(_) => panic!("asked for a watch"),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+struct Bed {
+    told: mpsc::UnboundedReceiver<String>,
+    asked: mpsc::UnboundedReceiver<String>,
+    health: Health,
+}
+
+fn start(answers: Vec<Answer>) -> Bed {
+    let (asked_sender, asked) = mpsc::unbounded_channel();
+    let (sender, told) = mpsc::unbounded_channel();
+    let server = Arc::new(Server { answers: Mutex::new(answers.into()), asked: asked_sender });
+    let health = Health::default();
+    health.started("test");
+    let tell = move |change: Change<ConfigMap>| {
+        let name = |object: ConfigMap| object.metadata.name.unwrap_or_default();
+        let words = match change {
+            Change::Listed(all) => {
+                format!("listed {}", all.into_iter().map(name).collect::<Vec<_>>().join(" "))
+            }
+            Change::Applied(one) => format!("applied {}", name(one)),
+            Change::Deleted(one) => format!("deleted {}", name(one)),
+            Change::Failing(reason) => format!("failing {reason}"),
+        };
+        std::future::ready(sender.send(words).is_ok())
+    };
+    tokio::spawn(run(server, Selector::default(), "test".to_owned(), health.clone(), tell));
+    Bed { told, asked, health }
+}
+
+impl Bed {
+    async fn told(&mut self, expected: &[&str]) {
+        for words in expected {
+            assert_eq!(self.told.recv().await.unwrap(), *words);
+        }
+    }
+
+    async fn asked(&mut self, expected: &[&str]) {
+        for words in expected {
+            assert_eq!(self.asked.recv().await.unwrap(), *words);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_in_pages_and_what_changes_after_it() {
+    let events = vec![
+        Ok(WatchEvent::Added(object("c", "8"))),
+        Ok(WatchEvent::Deleted(object("a", "9"))),
+        bookmark("12"),
+    ];
+    let mut bed = start(vec![
+        Answer::Page(&["a"]),
+        Answer::List(&["b"], "7"),
+        Answer::Watch(events, End::Closed),
+        Answer::Watch(vec![Ok(WatchEvent::Modified(object("b", "13")))], End::Silent),
+    ]);
+    bed.told(&["listed a b", "applied c", "deleted a", "applied b"]).await;
+    bed.asked(&["list ", "list more", "watch 7", "watch 12"]).await;
+    assert!(bed.health.is_live("test"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_missed_is_listed_anew() {
+    let gone = Status { code: 410, ..Status::default() };
+    let mut bed = start(vec![
+        Answer::List(&["a"], "7"),
+        Answer::Watch(vec![Ok(WatchEvent::Error(Box::new(gone)))], End::Silent),
+        Answer::List(&["b"], "20"),
+        Answer::Refuse(410),
+        Answer::List(&["c"], "30"),
+        // Restored from a backup: the server does not know the version, and does not say 410.
+        Answer::Refuse(504),
+        Answer::Refuse(504),
+        Answer::Refuse(504),
+        Answer::List(&["d"], "5"),
+        Answer::Watch(Vec::new(), End::Silent),
+    ]);
+    bed.told(&["listed a", "listed b", "failing no (410)", "listed c", "failing no (504)", "listed d"]).await;
+    bed.asked(&[
+        "list ", "watch 7", "list ", "watch 20", "list ", "watch 30", "watch 30", "watch 30", "list ",
+        "watch 5",
+    ])
+    .await;
+    tokio::task::yield_now().await;
+    assert!(bed.health.is_live("test"));
+}
+
+/// After an outage a quiet watch is known to be connected, though nothing came over it yet.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_told_once_and_its_end_needs_no_event() {
+    let mut answers = vec![Answer::List(&[], "7"), Answer::Watch(Vec::new(), End::Closed)];
+    answers.extend((0..2).map(|_| Answer::Refuse(503)));
+    answers.push(Answer::Watch(Vec::new(), End::Silent));
+    let mut bed = start(answers);
+    bed.told(&["listed ", "failing no (503)"]).await;
+    assert!(bed.health.outage().is_some());
+    bed.asked(&["list ", "watch 7", "watch 7", "watch 7", "watch 7"]).await;
+    tokio::task::yield_now().await;
+    assert_eq!(bed.health.outage(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_sound_is_given_up() {
+    let mut bed = start(vec![
+        Answer::List(&[], "7"),
+        Answer::Watch(vec![bookmark("8")], End::Silent),
+        Answer::Watch(Vec::new(), End::Silent),
+    ]);
+    let began = Instant::now();
+    bed.asked(&["list ", "watch 7", "watch 8"]).await;
+    assert!(began.elapsed() >= SILENCE && began.elapsed() < SILENCE * 2);
+    bed.told(&["listed ", "failing nothing heard for 150 s"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_grow_and_end_at_their_most() {
+    let mut bed = start((0..12).map(|_| Answer::Refuse(403)).collect());
+    let began = Instant::now();
+    bed.asked(&["list "; 12]).await;
+    let all = began.elapsed();
+    assert!(all > Duration::from_secs(60) && all < Duration::from_secs(400), "{all:?}");
+}
