@@ -15,7 +15,8 @@
 //! if `ip-retain` is false; those that are kept for it; new ones.
 //!
 //! What a pod once has is never changed while it lives, whatever is written on it or its namespace: there are sockets on it. If one of a
-//! pair is missing, because whoever gave them died in between, it is made up for.
+//! pair is missing, because whoever gave them died in between, it is made up for: by the one that `ip-pool` names or that is kept for the pod, before
+//! any new one.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -85,6 +86,13 @@ pub enum Want {
     Recover(Vec<IpAddr>),
 }
 
+impl Want {
+    /// Whether both of a pair are kept.
+    fn is_pair(&self) -> bool {
+        matches!(self, Want::Kept { addresses, .. } if addresses.len() > 1)
+    }
+}
+
 /// Decides. `instances` are those of the pod's name, deleted ones too. An error says what of the pod's annotations is wrong.
 pub fn decide(
     key: &Key,
@@ -134,14 +142,18 @@ pub fn decide(
         mac: None,
         stateful,
     };
-    if let [(_, first), rest @ ..] = mine(instances, pod).as_slice() {
-        if first.family == Some(IpFamily::DualStack) && rest.is_empty() && !first.deleting {
+    let half = match mine(instances, pod).as_slice() {
+        [] => false,
+        [(_, first)] if first.family == Some(IpFamily::DualStack) && !first.deleting => {
             let family = if first.address.is_ipv6() { IpFamily::V4 } else { IpFamily::V6 };
             give.want = Want::Missing { family, network: Arc::clone(&first.network) };
             give.mac = first.mac;
-            return Ok(Decision::Give(give));
+            true
         }
-        return Ok(Decision::Nothing);
+        _ => return Ok(Decision::Nothing),
+    };
+    if half && !stateful {
+        return Ok(Decision::Give(give));
     }
     if !stateful {
         give.give_back = all(&|_| true);
@@ -167,8 +179,10 @@ pub fn decide(
         give.give_back = all(&|row| !wanted.contains(&row.address));
         give.want = Want::Named(wanted.to_vec());
     } else if !retains(&pod.said.annotations, policy.retain) {
-        give.give_back = all(&|_| true);
-    } else if let Some(kept) = kept_for(instances) {
+        if !half {
+            give.give_back = all(&|_| true);
+        }
+    } else if let Some(kept) = kept_for(instances).filter(|kept| !half || kept.is_pair()) {
         give.want = kept;
     }
     Ok(Decision::Give(give))
@@ -472,6 +486,33 @@ mod tests {
                 &[],
                 kept(&[A], IpFamily::V4),
                 mac,
+            ),
+            (
+                "half bound, the other kept",
+                "StatefulSet",
+                &[],
+                vec![pair(A, "StatefulSet", "new"), pair(SIX, "StatefulSet", "")],
+                &[],
+                kept(&[A, SIX], IpFamily::DualStack),
+                Some([2, 0, 0, 0, 0, 1]),
+            ),
+            (
+                "half bound, the other in the pool",
+                "StatefulSet",
+                pool,
+                vec![pair(A, "StatefulSet", "new")],
+                &[],
+                named(&[A, SIX]),
+                Some([2, 0, 0, 0, 0, 1]),
+            ),
+            (
+                "half bound, nothing kept or wanted back",
+                "StatefulSet",
+                &[(annotation::IP_RETAIN, "false")],
+                vec![pair(A, "StatefulSet", "new")],
+                &[],
+                Want::Missing { family: IpFamily::V6, network: "net".into() },
+                Some([2, 0, 0, 0, 0, 1]),
             ),
             (
                 "the other of a pair",
