@@ -198,6 +198,8 @@ enum Bench {
     Codec,
     /// 100,000 routes from a peer into the kernel, against `ip -batch`.
     Fib,
+    /// Giving addresses: in memory, and to 2,000 pods at once on a real API server.
+    Ipam,
     /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3; in a user-mode kernel.
     L2,
     /// The agent's memory with 250 pods and two peers.
@@ -235,6 +237,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 Bench::Attach => bench::attach::bench(&place, json)?,
                 Bench::Codec => bench::codec::bench(&place, json)?,
                 Bench::Fib => bench::fib::bench(&place, json)?,
+                Bench::Ipam => bench::ipam::bench(&place, json)?,
                 Bench::L2 => bench::l2::bench(&place, json)?,
                 Bench::Memory => bench::memory::bench(&place, json)?,
                 Bench::Speakers => bench::speakers::bench(&place, json, &speakers)?,

@@ -29,6 +29,17 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
     Ok(into)
 }
 
+/// Builds the controller and returns its program.
+pub(crate) fn build_controller(place: &Place) -> Result<PathBuf> {
+    let into = folder(place);
+    std::fs::create_dir_all(&into)?;
+    let name = "trunkline-controller";
+    say(&format!("  building {name} (release profile)"));
+    let target = cargo_build(place, &["--release", "--package", name])?;
+    install(&target.join("release").join(name), &into.join(name))?;
+    Ok(into.join(name))
+}
+
 /// Builds an example of the library as it would be shipped, and returns the folder it is in.
 pub(crate) fn build_example(place: &Place, name: &str) -> Result<PathBuf> {
     say(&format!("  building the example {name} (release profile)"));

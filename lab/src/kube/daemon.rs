@@ -55,12 +55,39 @@ impl Daemon {
         Ok(Self { name: name.to_owned(), log, mark, pid, child, _on_stop: on_stop })
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The file with both its outputs.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
     /// Fails with the end of its log if it has ended.
     pub(crate) fn still_running(&mut self) -> Result<()> {
         match self.exited()? {
             None => Ok(()),
             Some(status) => bail!("{} ended ({status}): {}", self.name, self.last_words()),
         }
+    }
+
+    /// As [`wait_for`], but fails at once if the process has ended.
+    pub(crate) fn wait_while_running<T>(
+        &mut self,
+        what: &str,
+        bound: Duration,
+        mut look: impl FnMut() -> Result<Seen<T>>,
+    ) -> Result<T> {
+        wait_for(what, bound, || {
+            if let Err(ended) = self.still_running() {
+                return Ok(Seen::Yes(Err(ended)));
+            }
+            Ok(match look()? {
+                Seen::Yes(value) => Seen::Yes(Ok(value)),
+                Seen::NotYet(last) => Seen::NotYet(last),
+            })
+        })?
     }
 
     /// Kills it, as a crash or a power cut does, and waits until it is gone.
@@ -95,7 +122,7 @@ impl Daemon {
     }
 
     /// The last lines of its log.
-    pub(crate) fn last_words(&self) -> String {
+    fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(8)..].join("\n")

@@ -7,6 +7,9 @@
 //! ports    two numbers for etcd and one for the API server, which no other lab takes meanwhile
 //! pki      a CA, the server's certificate, the administrator's, the key that signs service accounts' tokens
 //! daemon   a process with its log, that ends with the value, with the lab, or with the next lab in the same folder
+//! controller  Trunkline's own, as many replicas as a test wants
+//! books    an auditor of addresses, which sees any that is given twice
+//! pods     what else there is in a cluster, pretended: nodes, namespaces, pods
 //! doorway  the API server on the loopback of another network namespace, for agents in namespaces
 //! ```
 //!
@@ -19,9 +22,12 @@
 //! Debian's etcd 3.4 cannot tell its progress, so streaming lists (`sendInitialEvents`) are refused, as on old clusters.
 
 pub(crate) mod assets;
+pub(crate) mod books;
+pub(crate) mod controller;
 pub(crate) mod daemon;
 pub(crate) mod doorway;
 mod pki;
+pub(crate) mod pods;
 mod ports;
 
 use std::fs::File;
@@ -156,6 +162,15 @@ impl Cluster {
         self.runtime.block_on(work)
     }
 
+    /// Runs a task beside the test; the caller ends it.
+    pub(crate) fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.runtime.spawn(task)
+    }
+
     /// kubectl as the administrator; returns what it printed.
     pub(crate) fn kubectl<const N: usize>(&self, args: [&str; N]) -> Result<String> {
         run(&mut self.kubectl_command(&args))
@@ -221,8 +236,7 @@ impl Cluster {
         command.current_dir(&self.folder);
         let mut api = Daemon::start(&self.folder, "kube-apiserver", command)?;
         let ready = kube::core::Request::new("").get("readyz", &GetParams::default())?;
-        wait_for("the API server to be ready", PATIENCE, || {
-            api.still_running()?;
+        api.wait_while_running("the API server to be ready", PATIENCE, || {
             Ok(match self.wait(self.client.request_text(ready.clone())) {
                 Ok(_) => Seen::Yes(()),
                 Err(e) => Seen::NotYet(e.to_string()),
@@ -281,8 +295,7 @@ impl Cluster {
             ],
         );
         let mut etcd = Daemon::start(&self.folder, "etcd", command)?;
-        wait_for("etcd to answer", PATIENCE, || {
-            etcd.still_running()?;
+        etcd.wait_while_running("etcd to answer", PATIENCE, || {
             self.etcdctl(&["endpoint", "health"]).map(|_| Seen::Yes(()))
         })?;
         self.etcd = Some(etcd);

@@ -18,7 +18,7 @@ mod hairpin;
 mod hybrid;
 mod interop;
 mod kinds;
-mod kube;
+pub(crate) mod kube;
 mod l2;
 mod library;
 mod manifests;
@@ -50,11 +50,16 @@ pub(crate) fn passed(words: impl Into<String>) -> Result<Verdict> {
 pub(crate) struct Context {
     pub place: Place,
     product: std::cell::OnceCell<std::path::PathBuf>,
+    controller: std::cell::OnceCell<std::path::PathBuf>,
 }
 
 impl Context {
     fn new(place: &Place) -> Self {
-        Self { place: place.clone(), product: std::cell::OnceCell::new() }
+        Self {
+            place: place.clone(),
+            product: std::cell::OnceCell::new(),
+            controller: std::cell::OnceCell::new(),
+        }
     }
 
     /// The product's binaries, built when the first test asks for them.
@@ -64,6 +69,15 @@ impl Context {
         }
         let folder = product::build(&self.place)?;
         Ok(self.product.get_or_init(|| folder).clone())
+    }
+
+    /// The controller's program, built when the first test asks for it.
+    pub(crate) fn controller(&self) -> Result<std::path::PathBuf> {
+        if let Some(program) = self.controller.get() {
+            return Ok(program.clone());
+        }
+        let program = product::build_controller(&self.place)?;
+        Ok(self.controller.get_or_init(|| program).clone())
     }
 }
 

@@ -115,9 +115,9 @@ fn watch_from(cluster: &Cluster, ns: &Namespace) -> Result<Daemon> {
 }
 
 fn wait_for_line(watcher: &mut Daemon, wanted: &str) -> Result<()> {
-    wait_for(&format!("the watch in the namespace to print {wanted}"), PATIENCE, || {
-        watcher.still_running()?;
-        let printed = watcher.last_words();
+    let log = watcher.log().to_owned();
+    watcher.wait_while_running(&format!("the watch in the namespace to print {wanted}"), PATIENCE, || {
+        let printed = std::fs::read_to_string(&log)?;
         Ok(Seen::when(printed.lines().any(|l| l == wanted), || printed))
     })
 }

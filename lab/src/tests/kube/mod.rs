@@ -4,6 +4,9 @@ mod agent;
 mod api_server;
 mod chart;
 pub(crate) mod crds;
+mod disturbed;
+mod restored;
+mod storm;
 
 use anyhow::Result;
 
@@ -11,7 +14,8 @@ use super::{Context, Test, Verdict};
 use crate::kube::Cluster;
 use crate::kube::assets::Assets;
 
-pub(super) const TESTS: &[&[Test]] = &[agent::TESTS, api_server::TESTS, chart::TESTS, crds::TESTS];
+pub(super) const TESTS: &[&[Test]] =
+    &[agent::TESTS, api_server::TESTS, chart::TESTS, crds::TESTS, disturbed::TESTS, restored::TESTS];
 
 /// Runs a test on a cluster of this name. Where there can be none, the test is skipped.
 fn cluster(

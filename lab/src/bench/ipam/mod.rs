@@ -1,0 +1,40 @@
+//! `cargo lab bench ipam`: what it costs to give addresses to pods, in two parts.
+//!
+//! - [`memory`]: the choice alone, in a /12 that is nearly full: criterion's measurement in `controller/benches/ipam.rs`.
+//! - [`server`]: 2,000 pods at once on a real API server, beside a bare loop that writes as much.
+
+mod memory;
+mod server;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::{Bound, report, warn_if_busy};
+use crate::fabric::Place;
+use crate::kube::assets::Assets;
+use crate::{packages, product};
+
+#[derive(Debug, Clone, Serialize)]
+struct Figures {
+    bench: &'static str,
+    in_memory: memory::Figures,
+    api_server: server::Figures,
+    bounds: Vec<Bound>,
+}
+
+/// Runs it.
+pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
+    packages::need_root("cargo lab bench ipam")?;
+    let assets = match Assets::find(place)? {
+        Ok(assets) => assets,
+        Err(missing) => bail!("{missing}"),
+    };
+    let controller = product::build_controller(place)?;
+    warn_if_busy();
+    let in_memory = memory::measure(place)?;
+    let api_server = server::measure(place, &assets, &controller)?;
+    let words = format!("  {in_memory}\n  {api_server}\n");
+    let bounds: Vec<Bound> = [in_memory.bounds(), api_server.bounds()].into_iter().flatten().collect();
+    let figures = Figures { bench: "ipam", in_memory, api_server, bounds };
+    report(json, &figures, &words, &figures.bounds)
+}

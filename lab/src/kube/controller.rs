@@ -1,0 +1,115 @@
+//! Trunkline's controller on a cluster: a few replicas, as its Deployment runs them, of which one leads. They are killed and started
+//! again as kubelets do it, and found by what the Lease says.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use rustix::process::Pid;
+
+use super::Cluster;
+use super::daemon::Daemon;
+use super::ports::Port;
+use crate::shell::{Seen, cmd, wait_for};
+
+/// Where the Lease is, and what is in it.
+const NAMESPACE: &str = "kube-system";
+const LEASE: &str = "trunkline-controller";
+
+/// So short that fifty leaders can be killed in a few minutes.
+const LEASE_SECONDS: u32 = 3;
+
+/// How long it may take until one leads: the lease of one that was killed runs out first.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Replicas that run.
+pub(crate) struct Replicas {
+    program: PathBuf,
+    all: Vec<Replica>,
+    /// The holder that was killed last: the Lease names it until another has won.
+    killed: Option<String>,
+}
+
+struct Replica {
+    identity: String,
+    http: Port,
+    daemon: Daemon,
+}
+
+impl Replicas {
+    /// Starts as many, and waits until one leads.
+    pub(crate) fn start(cluster: &Cluster, program: &Path, count: usize) -> Result<Self> {
+        let mut replicas = Self { program: program.to_owned(), all: Vec::new(), killed: None };
+        for n in 1..=count {
+            let (identity, http) = (format!("controller-{n}"), Port::claim()?);
+            let daemon = replicas.launch(cluster, &identity, &http)?;
+            replicas.all.push(Replica { identity, http, daemon });
+        }
+        replicas.wait_leader(cluster)?;
+        Ok(replicas)
+    }
+
+    fn launch(&self, cluster: &Cluster, identity: &str, http: &Port) -> Result<Daemon> {
+        let mut command = cmd(&self.program.display().to_string(), [""; 0]);
+        command.env("KUBECONFIG", cluster.kubeconfig());
+        command.args([
+            format!("--namespace={NAMESPACE}"),
+            format!("--identity={identity}"),
+            format!("--http-address=127.0.0.1:{}", http.number()),
+            // The API server of these tests asks no webhook.
+            "--webhook=false".to_owned(),
+            format!("--lease-duration-seconds={LEASE_SECONDS}"),
+        ]);
+        cluster.daemon(identity, command)
+    }
+
+    /// Who leads: what the Lease says, and which of these that is. A replica that was started again under its name is another holder.
+    fn leader(&self, cluster: &Cluster) -> Result<Option<(String, usize)>> {
+        let leases: Api<Lease> = Api::namespaced(cluster.client(), NAMESPACE);
+        let lease = cluster.wait(leases.get_opt(LEASE))?;
+        let Some(holder) = lease.and_then(|l| l.spec).and_then(|s| s.holder_identity) else {
+            return Ok(None);
+        };
+        let name = holder.rsplit_once('_').map_or(holder.as_str(), |(name, _)| name);
+        let which = self.all.iter().position(|r| r.identity == name);
+        Ok(which.filter(|_| self.killed.as_ref() != Some(&holder)).map(|which| (holder, which)))
+    }
+
+    fn wait_leader(&mut self, cluster: &Cluster) -> Result<(String, usize)> {
+        wait_for("a controller to lead", PATIENCE, || {
+            if let Err(ended) = self.still_running() {
+                return Ok(Seen::Yes(Err(ended)));
+            }
+            let leader = self.leader(cluster)?;
+            Ok(leader.map_or_else(|| Seen::NotYet("none does".to_owned()), |leader| Seen::Yes(Ok(leader))))
+        })?
+    }
+
+    /// Kills the one that leads, starts it again, and says when it was killed.
+    pub(crate) fn kill_leader(&mut self, cluster: &Cluster) -> Result<Instant> {
+        let (holder, leader) = self.wait_leader(cluster)?;
+        self.all[leader].daemon.kill()?;
+        let killed = Instant::now();
+        self.killed = Some(holder);
+        self.all[leader].daemon = self.launch(cluster, &self.all[leader].identity, &self.all[leader].http)?;
+        Ok(killed)
+    }
+
+    /// The process of the first.
+    pub(crate) fn first(&self) -> Option<Pid> {
+        self.all.first().map(|replica| replica.daemon.pid())
+    }
+
+    /// Fails if one has ended by itself.
+    pub(crate) fn still_running(&mut self) -> Result<()> {
+        for replica in &mut self.all {
+            replica.daemon.still_running()?;
+        }
+        if self.all.is_empty() {
+            bail!("no controller was started");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! Addresses while the controllers or the API server die, fifty times each: see [`super::storm`] for what must hold.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::storm::{Storm, furnish};
+use super::{Test, Verdict, cluster};
+use crate::kube::controller::Replicas;
+use crate::tests::{Context, passed};
+
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "kube/leader-kill",
+        about: "the leading controller killed 50 times amid allocations: no address twice, none leaked",
+        run: leader_kill,
+    },
+    Test {
+        name: "kube/outage",
+        about: "the API server killed 50 times, once for a minute, while pods come and go: likewise",
+        run: outage,
+    },
+];
+
+const ROUNDS: usize = 50;
+const LONG: Duration = Duration::from_secs(60);
+
+fn leader_kill(context: &Context) -> Result<Verdict> {
+    cluster(context, "leader-kill", |cluster| {
+        let program = context.controller()?;
+        let pretended = furnish(cluster)?;
+        let mut replicas = Replicas::start(cluster, &program, 3)?;
+        let mut storm = Storm::begin(cluster, pretended)?;
+        for _ in 0..ROUNDS {
+            storm.round(cluster, |cluster| replicas.kill_leader(cluster))?;
+        }
+        passed(storm.end(cluster, &mut replicas)?)
+    })
+}
+
+fn outage(context: &Context) -> Result<Verdict> {
+    cluster(context, "outage", |cluster| {
+        let program = context.controller()?;
+        let pretended = furnish(cluster)?;
+        let mut replicas = Replicas::start(cluster, &program, 2)?;
+        let mut storm = Storm::begin(cluster, pretended)?;
+        for round in 0..ROUNDS {
+            storm.round(cluster, |cluster| {
+                cluster.stop_api()?;
+                if round == ROUNDS / 2 {
+                    // The length of an outage is what is tested here, not something that is waited for.
+                    std::thread::sleep(LONG);
+                }
+                cluster.start_api()?;
+                Ok(Instant::now())
+            })?;
+        }
+        passed(storm.end(cluster, &mut replicas)?)
+    })
+}

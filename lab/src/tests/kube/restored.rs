@@ -1,0 +1,145 @@
+//! Etcd put back to an older snapshot, as after a disaster: what the snapshot has not, nodes still use.
+//!
+//! A pod that got its address after the snapshot runs with it, and its kubelet says so again, but no IPInstance does any more. The address
+//! must go to that pod and to no other. Controllers are stopped for the restore, as the Kubernetes documentation asks for all
+//! that talks to the API server; in the second half they are not, and must find their way by themselves.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::storm::{self, furnish};
+use super::{Test, Verdict, cluster};
+use crate::kube::Cluster;
+use crate::kube::books::Books;
+use crate::kube::controller::Replicas;
+use crate::kube::pods::{Plan, Pretended};
+use crate::tests::{Context, passed};
+
+pub(super) const TESTS: &[Test] = &[Test {
+    name: "kube/etcd-restore",
+    about: "etcd restored from an older snapshot: addresses in use on nodes win",
+    run: etcd_restore,
+}];
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The pods that run, with what their kubelets know.
+struct Running {
+    pretended: Pretended,
+    pods: BTreeMap<String, (Plan, Vec<IpAddr>)>,
+}
+
+impl Running {
+    fn make(&self, cluster: &Cluster, names: &[String]) -> Result<Vec<(Plan, String)>> {
+        let plans = names.iter().enumerate().map(|(n, name)| storm::plan(name, n, true));
+        cluster.wait(async {
+            let mut made = Vec::new();
+            for plan in plans {
+                let uid = self.pretended.create(&plan).await?;
+                made.push((plan, uid));
+            }
+            Ok(made)
+        })
+    }
+
+    /// Waits for addresses; the kubelet starts the pods with them and says so.
+    fn run(&mut self, cluster: &Cluster, books: &Books, made: Vec<(Plan, String)>) -> Result<()> {
+        cluster.wait(async {
+            for (plan, uid) in made {
+                let mut addresses = storm::wait_addresses(books, &plan, &uid).await?;
+                addresses.sort_unstable();
+                self.pretended.report(&plan.namespace, &plan.name, &addresses).await?;
+                for (other, (_, used)) in &self.pods {
+                    let both = addresses.iter().find(|address| used.contains(address));
+                    ensure!(both.is_none(), "{} got {both:?}, which {other} uses", plan.name);
+                }
+                self.pods.insert(plan.name.clone(), (plan, addresses));
+            }
+            Ok(())
+        })
+    }
+
+    /// What kubelets do once they reach an API server again: say how their pods are. A pod that it does not know any more they end.
+    fn report_again(&mut self, cluster: &Cluster) -> Result<()> {
+        let known = cluster.wait(self.pretended.all())?;
+        let known: Vec<String> = known.into_iter().filter_map(|pod| pod.metadata.name).collect();
+        self.pods.retain(|name, _| known.contains(name));
+        cluster.wait(async {
+            for (plan, addresses) in self.pods.values() {
+                self.pretended.report(&plan.namespace, &plan.name, addresses).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Each running pod has, in the API server too, what it uses.
+    fn unchanged(&self, cluster: &Cluster, books: &Books) -> Result<()> {
+        let uids: BTreeMap<String, String> = cluster
+            .wait(self.pretended.all())?
+            .into_iter()
+            .filter_map(|pod| Some((pod.metadata.name?, pod.metadata.uid?)))
+            .collect();
+        for (name, (plan, used)) in &self.pods {
+            let what = format!("{}/{name} to have {used:?} again", plan.namespace);
+            cluster.wait(books.until(&what, PATIENCE, |state| {
+                let mut has = state.of_pod(uids.get(name)?);
+                has.sort_unstable();
+                (has == *used).then_some(())
+            }))?;
+        }
+        let state = books.now();
+        ensure!(state.twice.is_empty(), "addresses held twice: {:?}", state.twice);
+        Ok(())
+    }
+}
+
+fn names(kind: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{kind}-{n}")).collect()
+}
+
+fn etcd_restore(context: &Context) -> Result<Verdict> {
+    cluster(context, "etcd-restore", |cluster| {
+        let program = context.controller()?;
+        let pretended = furnish(cluster)?;
+        let mut running = Running { pretended: pretended.clone(), pods: BTreeMap::new() };
+
+        let replicas = Replicas::start(cluster, &program, 2)?;
+        let books = Books::open(cluster)?;
+        let old = running.make(cluster, &names("old", 15))?;
+        running.run(cluster, &books, old)?;
+        drop(replicas);
+        // The snapshot has these pods without addresses, which they get right after it.
+        let between = running.make(cluster, &names("between", 10))?;
+        let snapshot = cluster.snapshot("older")?;
+        let replicas = Replicas::start(cluster, &program, 2)?;
+        running.run(cluster, &books, between)?;
+        let late = running.make(cluster, &names("late", 10))?;
+        running.run(cluster, &books, late)?;
+
+        drop((replicas, books));
+        cluster.restore(&snapshot)?;
+        running.report_again(cluster)?;
+        let mut replicas = Replicas::start(cluster, &program, 2)?;
+        let books = Books::open(cluster)?;
+        running.unchanged(cluster, &books)?;
+        let anew = running.make(cluster, &names("new", 15))?;
+        running.run(cluster, &books, anew)?;
+        running.unchanged(cluster, &books)?;
+
+        let snapshot = cluster.snapshot("newer")?;
+        let lost = running.make(cluster, &names("lost", 10))?;
+        running.run(cluster, &books, lost)?;
+        drop(books);
+        cluster.restore(&snapshot)?;
+        running.report_again(cluster)?;
+        let books = Books::open(cluster)?;
+        let last = running.make(cluster, &names("last", 15))?;
+        running.run(cluster, &books, last)?;
+        running.unchanged(cluster, &books)?;
+        replicas.still_running()?;
+        passed(format!("{} pods run with the addresses that they had", running.pods.len()))
+    })
+}
