@@ -32,6 +32,12 @@ pub(crate) struct Replicas {
     killed: Option<String>,
 }
 
+/// Which replica leads, as the Lease calls it.
+pub(crate) struct Leader {
+    holder: String,
+    which: usize,
+}
+
 struct Replica {
     identity: String,
     http: Port,
@@ -66,7 +72,7 @@ impl Replicas {
     }
 
     /// Who leads: what the Lease says, and which of these that is. A replica that was started again under its name is another holder.
-    fn leader(&self, cluster: &Cluster) -> Result<Option<(String, usize)>> {
+    fn leader(&self, cluster: &Cluster) -> Result<Option<Leader>> {
         let leases: Api<Lease> = Api::namespaced(cluster.client(), NAMESPACE);
         let lease = cluster.wait(leases.get_opt(LEASE))?;
         let Some(holder) = lease.and_then(|l| l.spec).and_then(|s| s.holder_identity) else {
@@ -74,10 +80,11 @@ impl Replicas {
         };
         let name = holder.rsplit_once('_').map_or(holder.as_str(), |(name, _)| name);
         let which = self.all.iter().position(|r| r.identity == name);
-        Ok(which.filter(|_| self.killed.as_ref() != Some(&holder)).map(|which| (holder, which)))
+        Ok(which.filter(|_| self.killed.as_ref() != Some(&holder)).map(|which| Leader { holder, which }))
     }
 
-    fn wait_leader(&mut self, cluster: &Cluster) -> Result<(String, usize)> {
+    /// Waits until one leads that was not killed.
+    pub(crate) fn wait_leader(&mut self, cluster: &Cluster) -> Result<Leader> {
         wait_for("a controller to lead", PATIENCE, || {
             if let Err(ended) = self.still_running() {
                 return Ok(Seen::Yes(Err(ended)));
@@ -87,13 +94,13 @@ impl Replicas {
         })?
     }
 
-    /// Kills the one that leads, starts it again, and says when it was killed.
-    pub(crate) fn kill_leader(&mut self, cluster: &Cluster) -> Result<Instant> {
-        let (holder, leader) = self.wait_leader(cluster)?;
-        self.all[leader].daemon.kill()?;
+    /// Kills a leader that was found, starts it again, and says when it was killed.
+    pub(crate) fn kill(&mut self, cluster: &Cluster, leader: Leader) -> Result<Instant> {
+        let Leader { holder, which } = leader;
+        self.all[which].daemon.kill()?;
         let killed = Instant::now();
         self.killed = Some(holder);
-        self.all[leader].daemon = self.launch(cluster, &self.all[leader].identity, &self.all[leader].http)?;
+        self.all[which].daemon = self.launch(cluster, &self.all[which].identity, &self.all[which].http)?;
         Ok(killed)
     }
 

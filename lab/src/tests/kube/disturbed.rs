@@ -32,7 +32,9 @@ fn leader_kill(context: &Context) -> Result<Verdict> {
         let mut replicas = Replicas::start(cluster, &program, 3)?;
         let mut storm = Storm::begin(cluster, pretended)?;
         for _ in 0..ROUNDS {
-            storm.round(cluster, |cluster| replicas.kill_leader(cluster))?;
+            // Found before the burst: a question in between would give it the time to finish.
+            let leader = replicas.wait_leader(cluster)?;
+            storm.round(cluster, |cluster| replicas.kill(cluster, leader))?;
         }
         passed(storm.end(cluster, &mut replicas)?)
     })
