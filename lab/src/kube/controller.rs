@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Replicas that run.
 pub(crate) struct Replicas {
     program: PathBuf,
+    /// Besides those that all tests give.
+    flags: Vec<String>,
     all: Vec<Replica>,
     /// The holder that was killed last: the Lease names it until another has won.
     killed: Option<String>,
@@ -40,34 +42,55 @@ pub(crate) struct Leader {
 
 struct Replica {
     identity: String,
-    http: Port,
+    ports: Ports,
     daemon: Daemon,
+}
+
+/// Where one answers.
+struct Ports {
+    http: Port,
+    webhook: Port,
 }
 
 impl Replicas {
     /// Starts as many, and waits until one leads.
     pub(crate) fn start(cluster: &Cluster, program: &Path, count: usize) -> Result<Self> {
-        let mut replicas = Self { program: program.to_owned(), all: Vec::new(), killed: None };
-        for n in 1..=count {
-            let (identity, http) = (format!("controller-{n}"), Port::claim()?);
-            let daemon = replicas.launch(cluster, &identity, &http)?;
-            replicas.all.push(Replica { identity, http, daemon });
-        }
+        // The API server of these tests asks no webhook.
+        let mut replicas = Self::standing_by(cluster, program, count, &["--webhook=false"])?;
         replicas.wait_leader(cluster)?;
         Ok(replicas)
     }
 
-    fn launch(&self, cluster: &Cluster, identity: &str, http: &Port) -> Result<Daemon> {
+    /// Starts as many, with further flags. None will lead while the Lease says that somebody else does.
+    pub(crate) fn standing_by(
+        cluster: &Cluster,
+        program: &Path,
+        count: usize,
+        flags: &[&str],
+    ) -> Result<Self> {
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut replicas = Self { program: program.to_owned(), flags, all: Vec::new(), killed: None };
+        for n in 1..=count {
+            let identity = format!("controller-{n}");
+            let ports = Ports { http: Port::claim()?, webhook: Port::claim()? };
+            let daemon = replicas.launch(cluster, &identity, &ports)?;
+            replicas.all.push(Replica { identity, ports, daemon });
+        }
+        Ok(replicas)
+    }
+
+    fn launch(&self, cluster: &Cluster, identity: &str, ports: &Ports) -> Result<Daemon> {
         let mut command = cmd(&self.program.display().to_string(), [""; 0]);
         command.env("KUBECONFIG", cluster.kubeconfig());
         command.args([
             format!("--namespace={NAMESPACE}"),
             format!("--identity={identity}"),
-            format!("--http-address=127.0.0.1:{}", http.number()),
-            // The API server of these tests asks no webhook.
-            "--webhook=false".to_owned(),
+            format!("--http-address=127.0.0.1:{}", ports.http.number()),
+            format!("--webhook-listen=127.0.0.1:{}", ports.webhook.number()),
+            "--webhook-names=127.0.0.1".to_owned(),
             format!("--lease-duration-seconds={LEASE_SECONDS}"),
         ]);
+        command.args(&self.flags);
         cluster.daemon(identity, command)
     }
 
@@ -100,8 +123,18 @@ impl Replicas {
         self.all[which].daemon.kill()?;
         let killed = Instant::now();
         self.killed = Some(holder);
-        self.all[which].daemon = self.launch(cluster, &self.all[which].identity, &self.all[which].http)?;
+        self.all[which].daemon = self.launch(cluster, &self.all[which].identity, &self.all[which].ports)?;
         Ok(killed)
+    }
+
+    /// The ports at which each answers admission requests.
+    pub(crate) fn webhooks(&self) -> Vec<u16> {
+        self.all.iter().map(|replica| replica.ports.webhook.number()).collect()
+    }
+
+    /// Kills all of them.
+    pub(crate) fn kill_all(&mut self) -> Result<()> {
+        self.all.iter_mut().try_for_each(|replica| replica.daemon.kill())
     }
 
     /// The process of the first.

@@ -7,6 +7,7 @@ pub(crate) mod crds;
 mod disturbed;
 mod restored;
 mod storm;
+mod webhook;
 
 use anyhow::Result;
 
@@ -14,8 +15,15 @@ use super::{Context, Test, Verdict};
 use crate::kube::Cluster;
 use crate::kube::assets::Assets;
 
-pub(super) const TESTS: &[&[Test]] =
-    &[agent::TESTS, api_server::TESTS, chart::TESTS, crds::TESTS, disturbed::TESTS, restored::TESTS];
+pub(super) const TESTS: &[&[Test]] = &[
+    agent::TESTS,
+    api_server::TESTS,
+    chart::TESTS,
+    crds::TESTS,
+    disturbed::TESTS,
+    restored::TESTS,
+    webhook::TESTS,
+];
 
 /// Runs a test on a cluster of this name. Where there can be none, the test is skipped.
 fn cluster(
