@@ -1,7 +1,7 @@
 //! The task that makes snapshots of what the watches tell.
 //!
-//! It keeps the objects as they are in the API server, and looks at them as a whole once nothing has changed for [`SETTLE`] (or
-//! [`PATIENCE`] after the first change), when every watch that matters has had its list: a network without its subnets is never seen
+//! It keeps the objects as they are in the API server, and looks at them as a whole once nothing has changed for `SETTLE` (or
+//! `PATIENCE` after the first change), when every watch that matters has had its list: a network without its subnets is never seen
 //! downstream. What is the same as what is in force goes no further, so a status that somebody writes costs a comparison.
 //!
 //! Which watches there are follows from the objects. Two are only for nodes in an overlay (and then every node is in it): NodeInfos, and the

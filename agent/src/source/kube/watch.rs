@@ -7,8 +7,8 @@
 //! - **List** in pages; all of it is handed on at once ([`Change::Listed`]), so that what went away during a gap is seen to be gone.
 //! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes: the next goes on where that one was.
 //! - **A gap** (410, or a version that the server does not know, as after etcd was restored from a backup) is closed by a new list.
-//! - **Silence** for longer than [`SILENCE`] is a dead connection: bookmarks come about once a minute.
-//! - **Failures** wait longer each time, up to [`MAX_DELAY`], with jitter, so that the nodes of a cluster do not come back at the same moment.
+//! - **Silence** for longer than `SILENCE` is a dead connection: bookmarks come about once a minute.
+//! - **Failures** wait longer each time, up to `MAX_DELAY`, with jitter, so that the nodes of a cluster do not come back at the same moment.
 
 use std::future::Future;
 use std::pin::Pin;

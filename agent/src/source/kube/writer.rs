@@ -7,8 +7,8 @@
 //! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. Nothing on DEL, as there: the controller
 //!   releases or keeps the address, and says so.
 //! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so that what others write there stays theirs.
-//! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in [`PEERS_APART`]; the counts of prefixes are as
-//!   fresh as [`PEERS_ANEW`]. With ten thousand nodes that is 35 writes a second while nothing happens, and none if no count changed.
+//! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in `PEERS_APART`; the counts of prefixes are as
+//!   fresh as `PEERS_ANEW`. With ten thousand nodes that is 35 writes a second while nothing happens, and none if no count changed.
 
 use std::sync::Arc;
 use std::time::Duration;
