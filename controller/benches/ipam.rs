@@ -5,6 +5,7 @@
 //! given, as after years of service. What is timed is [`Ipam::allocate`] alone: network, subnet, next address, MAC address, holder.
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "a bench measures")]
 
 #[path = "../../bgp/tests/counting/mod.rs"]
 mod counting;

@@ -2,7 +2,7 @@
 //!
 //! Events are told, not depended on: they are written one at a time behind everything else, so that a thousand pods
 //! at once cost their addresses no time, and where more come than can be written the rest is dropped and counted. Failures that repeat
-//! are told once in [`REPEAT`].
+//! are told once in five minutes.
 
 use std::collections::HashMap;
 use std::sync::Arc;

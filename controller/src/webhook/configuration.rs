@@ -12,7 +12,7 @@
 //! Agents' and the controller's writes of statuses are subresources, which are not asked about at all.
 //!
 //! `deploy/helm/trunkline/templates/webhooks.yaml` is generated from here ([`chart_template`]) and a test keeps it current. `caBundle` is
-//! not in it: the controller writes it ([`certificates`](super::certificates)), and an upgrade of the chart leaves it alone.
+//! not in it: the controller writes it (`certificates`), and an upgrade of the chart leaves it alone.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference,

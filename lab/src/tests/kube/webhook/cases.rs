@@ -698,7 +698,8 @@ fn stamps(cluster: &Cluster) -> Result<usize> {
         let mut chosen: Vec<String> =
             chosen.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
         let mut wanted: Vec<String> = selector.into_iter().map(str::to_owned).collect();
-        (chosen.sort(), wanted.sort());
+        chosen.sort();
+        wanted.sort();
         ensure!(chosen == wanted, "{case}: {chosen:?}");
     }
     let mut host = pod("host", json!({}));
