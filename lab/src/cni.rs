@@ -21,8 +21,18 @@ pub(crate) struct Sandbox {
     pub ns: Namespace,
     pub container_id: String,
     pub ifname: String,
+    /// The pod that CNI_ARGS names.
+    pub identity: Identity,
     /// More of CNI_ARGS, such as `IP=10.0.0.5`.
     pub args: String,
+}
+
+/// Which pod a sandbox is of, as a kubelet tells the plugin.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
 }
 
 impl Sandbox {
@@ -34,20 +44,24 @@ impl Sandbox {
 
     /// A sandbox in a namespace that is there already.
     pub(crate) fn of(ns: Namespace, node: &str, pod: &str) -> Self {
+        let name = format!("{node}-{pod}");
+        let identity =
+            Identity { namespace: "lab".to_owned(), uid: format!("uid-{name}"), name: name.clone() };
         Self {
-            name: format!("{node}-{pod}"),
+            name,
             node: node.to_owned(),
             container_id: format!("{}-{pod}", ns.name()),
             ns,
             ifname: "eth0".to_owned(),
+            identity,
             args: String::new(),
         }
     }
 
     fn cni_args(&self) -> String {
-        let pod = self.name.as_str();
+        let Identity { namespace, name, uid } = &self.identity;
         let mut args =
-            format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=lab;K8S_POD_NAME={pod};K8S_POD_UID=uid-{pod}");
+            format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID={uid}");
         if !self.args.is_empty() {
             args.push(';');
             args.push_str(&self.args);

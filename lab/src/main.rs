@@ -198,7 +198,7 @@ enum Bench {
     Codec,
     /// 100,000 routes from a peer into the kernel, against `ip -batch`.
     Fib,
-    /// Giving addresses: in memory, and to 2,000 pods at once on a real API server.
+    /// Giving addresses: in memory, to 2,000 pods at once on a real API server, and what others' cost an agent.
     Ipam,
     /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3; in a user-mode kernel.
     L2,

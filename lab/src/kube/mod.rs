@@ -9,6 +9,7 @@
 //! daemon   a process with its log, that ends with the value, with the lab, or with the next lab in the same folder
 //! controller  Trunkline's own, as many replicas as a test wants
 //! books    an auditor of addresses, which sees any that is given twice
+//! nodes    a fabric's nodes with their agents, joined to the cluster
 //! pods     what else there is in a cluster, pretended: nodes, namespaces, pods
 //! doorway  the API server on the loopback of another network namespace, for agents in namespaces
 //! ```
@@ -26,6 +27,7 @@ pub(crate) mod books;
 pub(crate) mod controller;
 pub(crate) mod daemon;
 pub(crate) mod doorway;
+pub(crate) mod nodes;
 mod pki;
 pub(crate) mod pods;
 mod ports;

@@ -1,8 +1,10 @@
-//! `cargo lab bench ipam`: what it costs to give addresses to pods, in two parts.
+//! `cargo lab bench ipam`: what it costs to give addresses to pods, in three parts.
 //!
 //! - [`memory`]: the choice alone, in a /12 that is nearly full: criterion's measurement in `controller/benches/ipam.rs`.
 //! - [`server`]: 2,000 pods at once on a real API server, beside a bare loop that writes as much.
+//! - [`agent`]: what 10,000 IPInstances of other nodes cost a node's agent, beside 10,000 objects that are none of its business.
 
+mod agent;
 mod memory;
 mod server;
 
@@ -19,22 +21,26 @@ struct Figures {
     bench: &'static str,
     in_memory: memory::Figures,
     api_server: server::Figures,
+    agent: agent::Figures,
     bounds: Vec<Bound>,
 }
 
 /// Runs it.
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench ipam")?;
+    packages::need(packages::ALWAYS.into_iter().chain(["frr"]))?;
     let assets = match Assets::find(place)? {
         Ok(assets) => assets,
         Err(missing) => bail!("{missing}"),
     };
-    let controller = product::build_controller(place)?;
+    let (nodes, controller) = (product::build(place)?, product::build_controller(place)?);
     warn_if_busy();
     let in_memory = memory::measure(place)?;
     let api_server = server::measure(place, &assets, &controller)?;
-    let words = format!("  {in_memory}\n  {api_server}\n");
-    let bounds: Vec<Bound> = [in_memory.bounds(), api_server.bounds()].into_iter().flatten().collect();
-    let figures = Figures { bench: "ipam", in_memory, api_server, bounds };
+    let agent = agent::measure(place, &assets, &nodes)?;
+    let words = format!("  {in_memory}\n  {api_server}\n  {agent}\n");
+    let bounds: Vec<Bound> =
+        [in_memory.bounds(), api_server.bounds(), agent.bounds()].into_iter().flatten().collect();
+    let figures = Figures { bench: "ipam", in_memory, api_server, agent, bounds };
     report(json, &figures, &words, &figures.bounds)
 }

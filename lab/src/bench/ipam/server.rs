@@ -187,7 +187,7 @@ fn together<F: Future<Output = Result<()>> + Send>(
 }
 
 /// Does something a number of times, [`AT_A_TIME`] at a time.
-fn flood<T, F>(
+pub(super) fn flood<T, F>(
     cluster: &Cluster,
     count: usize,
     one: impl Fn(usize) -> F + Clone + Send + Sync + 'static,
@@ -244,7 +244,7 @@ fn bare(
 }
 
 /// As the controller makes it.
-fn instance(namespace: &str, n: usize, uid: &str, address: Ipv4Addr) -> serde_json::Value {
+pub(super) fn instance(namespace: &str, n: usize, uid: &str, address: Ipv4Addr) -> serde_json::Value {
     let (pod, node) = (format!("pod-{n}"), format!("n{}", n % NODES));
     let [_, _, _, d] = address.octets();
     json!({

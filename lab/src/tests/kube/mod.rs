@@ -5,6 +5,7 @@ mod api_server;
 mod chart;
 pub(crate) mod crds;
 mod disturbed;
+mod racks;
 mod restored;
 mod storm;
 mod webhook;
@@ -21,6 +22,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     chart::TESTS,
     crds::TESTS,
     disturbed::TESTS,
+    racks::TESTS,
     restored::TESTS,
     webhook::TESTS,
 ];
