@@ -2,7 +2,7 @@
 //! runs this and reads the lines that begin with `ipam`.
 //!
 //! The given tenth is spread by chance over the range, and addresses that come back leave at other places than those that are
-//! given, as after years of service. What is timed is [`Ipam::allocate`] alone: network, subnet, next address, MAC address, holder.
+//! given, as after years of service. What the controller keeps of an IPInstance besides, in rows and indexes, is printed too. What is timed is [`Ipam::allocate`] alone: network, subnet, next address, MAC address, holder.
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "a bench measures")]
@@ -15,8 +15,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
+use serde_json::json;
+use trunkline_api::kube::Lenient;
 use trunkline_api::pool::PoolSpec;
-use trunkline_controller::ipam::{Allocation, Ipam, Request, Seen};
+use trunkline_api::resources::IPInstanceSpec;
+use trunkline_controller::books::Books;
+use trunkline_controller::ipam::{Allocation, Ipam, Request, Seen, instance_name};
+use trunkline_controller::watch::Watched as _;
 
 /// Addresses of the /12, without its first and last.
 const SPAN: u32 = (1 << 20) - 2;
@@ -75,10 +80,50 @@ fn cluster(namespaces: &[String]) -> usize {
     .unsigned_abs()
 }
 
+/// What the rows and indexes of 100,000 IPInstances take, as a watch brings them, each of a pod of its own: octets for each.
+fn rows(namespaces: &[String]) -> f64 {
+    const COUNT: u32 = 100_000;
+    let mut books = Books::default();
+    let held = counting::held(|| {
+        Lenient::<IPInstanceSpec>::begin(&mut books);
+        for number in 0..COUNT {
+            let address = address(Ipv4Addr::new(10, 0, 0, 1), number);
+            let namespace = &namespaces[number as usize % namespaces.len()];
+            let name = format!("deployment-6f7c9d8b5c-{number:05}");
+            let uid = |kind: u8| format!("{number:08x}-0000-4000-8000-{kind:012x}");
+            let object = json!({
+                "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
+                "metadata": {
+                    "name": instance_name(address), "namespace": namespace, "uid": uid(1), "resourceVersion": "1",
+                    "annotations": {"networking.alibaba.com/ip-family": "IPv4"},
+                    "finalizers": ["networking.alibaba.com/ip-allocated"],
+                    "ownerReferences": [
+                        {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid(2), "controller": true},
+                    ],
+                },
+                "spec": {
+                    "network": "network", "subnet": format!("s{}", number % 16),
+                    "address": {"version": "4", "ip": format!("{address}/16"), "mac": "02:12:34:56:78:9a"},
+                    "binding": {
+                        "podName": name, "podUID": uid(2), "nodeName": format!("node-{}", number % 10_000),
+                        "referredObject": {"kind": "Pod", "name": name, "uid": uid(2)},
+                    },
+                },
+            });
+            let object: Lenient<IPInstanceSpec> = serde_json::from_value(object).unwrap();
+            object.apply(&mut books);
+        }
+        Lenient::<IPInstanceSpec>::end(&mut books);
+    });
+    assert_eq!(books.cluster.instances().count(), COUNT as usize);
+    held as f64 / f64::from(COUNT)
+}
+
 fn main() {
     let namespaces: Vec<String> = (0..1000).map(|number| format!("namespace-{number}")).collect();
     let total = cluster(&namespaces);
     println!("ipam bytes_per_pod {:.1} of 300000", total as f64 / 300_000.0);
+    println!("ipam bytes_per_row {:.0} of 100000 IPInstances", rows(&namespaces));
 
     let mut ipam = Ipam::default();
     let (first, last) = (Ipv4Addr::new(10, 16, 0, 1), Ipv4Addr::new(10, 31, 255, 254));
@@ -101,23 +146,21 @@ fn main() {
     group.bench_function("allocate", |bencher| {
         bencher.iter_custom(|rounds| {
             let mut elapsed = Duration::ZERO;
+            let mut granted = Vec::with_capacity(BATCH as usize);
             for round in 0..rounds {
                 let start = Instant::now();
                 for number in 0..BATCH {
                     let namespace = &namespaces[number as usize % namespaces.len()];
                     let request = Request { namespace, network: "network", ..Request::default() };
                     let random = random(!(round * BATCH + number) as u32);
-                    let _granted = black_box(ipam.allocate(black_box(&request), random)).unwrap();
+                    granted.push(black_box(ipam.allocate(black_box(&request), random)).unwrap());
                 }
                 elapsed += start.elapsed();
                 // As many leave, wherever they are.
-                let before: Vec<(IpAddr, String)> =
-                    ipam.unconfirmed().map(|(given, namespace)| (given, namespace.to_owned())).collect();
-                for (given, namespace) in &before {
-                    let IpAddr::V4(octets) = given else { continue };
-                    let [a, b, c, d] = octets.octets();
-                    let mac = [2, 0x12, a, b, c, d];
-                    ipam.adopt(&Allocation { address: *given, namespace, mac, seen: Seen::Bound }).unwrap();
+                for (number, granted) in granted.drain(..).enumerate() {
+                    let namespace = &namespaces[number % namespaces.len()];
+                    let (address, mac) = (granted.addresses[0].address.addr(), granted.mac);
+                    ipam.adopt(&Allocation { address, namespace, mac, seen: Seen::Bound }).unwrap();
                 }
                 let mut left = 0;
                 while left < BATCH {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use trunkline_api::pool::PoolSpec;
-use trunkline_api::resources::{Network, Subnet};
+use trunkline_api::resources::{Network, ObjectMeta, Subnet};
 
 use crate::cluster::{Cluster, InstanceRow, Key, NodeRow, PodRow, Said};
 use crate::ipam::{Allocation, Granted, Ipam, Seen, named_address};
@@ -96,6 +96,16 @@ impl Queues {
             nodes: Queue::new(status_interval),
         })
     }
+
+    /// The API server answers again: what failed is tried now.
+    pub fn retry(&self) {
+        self.pods.retry();
+        self.instances.retry();
+        self.conflicts.retry();
+        self.networks.retry();
+        self.subnets.retry();
+        self.nodes.retry();
+    }
 }
 
 /// What only the leader has.
@@ -107,11 +117,36 @@ pub struct Term {
     /// Pods that got no address, whatever the reason: a change of networks, subnets, nodes or namespaces may be the cure.
     pub waiting: HashSet<Key>,
     /// Of these, by network, those for which no address was free: the next one that becomes free is for the first.
-    pub starving: HashMap<Arc<str>, VecDeque<Key>>,
+    pub(crate) starving: HashMap<Arc<str>, Line>,
     /// What was set aside for a pod, where it is not known whether the API server has it.
     pub unanswered: HashMap<Key, Unanswered>,
     /// Whether each network had an address left, by family, when nodes were told last.
     pub quotas: HashMap<Arc<str>, [bool; 3]>,
+    /// The nodes of each network by name, as far as somebody has asked since they changed: to find them goes through all nodes.
+    members: HashMap<Arc<str>, Arc<[String]>>,
+}
+
+/// Pods that wait for one thing, in the order in which they came.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    order: VecDeque<Key>,
+    all: HashSet<Key>,
+}
+
+impl Line {
+    /// At the end, unless it is in it already.
+    pub(crate) fn join(&mut self, key: &Key) {
+        if self.all.insert(key.clone()) {
+            self.order.push_back(key.clone());
+        }
+    }
+
+    /// The first leaves.
+    fn next(&mut self) -> Option<Key> {
+        let key = self.order.pop_front()?;
+        self.all.remove(&key);
+        Some(key)
+    }
 }
 
 /// Addresses whose creation was asked for without an answer.
@@ -137,7 +172,7 @@ impl Term {
 
     fn address_is_free(&mut self, network: &Arc<str>) {
         let Some(pods) = self.starving.get_mut(network) else { return };
-        if let Some(key) = pods.pop_front() {
+        if let Some(key) = pods.next() {
             self.waiting.remove(&key);
             self.queues.pods.add(key);
         } else {
@@ -212,6 +247,7 @@ impl Books {
             starving: HashMap::new(),
             unanswered: HashMap::new(),
             quotas: HashMap::new(),
+            members: HashMap::new(),
         };
         for network in self.cluster.networks() {
             resume(&mut term.ipam, network);
@@ -261,7 +297,7 @@ impl Books {
         let network = Arc::new(network);
         let old = self.cluster.networks.set(Arc::clone(name), Arc::clone(&network));
         let Some(term) = &mut self.term else { return };
-        if old.as_ref().is_some_and(|old| old.spec == network.spec && going(old) == going(&network)) {
+        if old.is_some_and(|old| old.spec == network.spec && is_as_far(&old.metadata, &network.metadata)) {
             return;
         }
         resume(&mut term.ipam, &network);
@@ -279,9 +315,29 @@ impl Books {
         }
     }
 
+    /// The nodes of a network, by name.
+    pub(crate) fn members(&mut self, name: &str) -> Arc<[String]> {
+        if let Some(known) = self.term.as_ref().and_then(|term| term.members.get(name)) {
+            return Arc::clone(known);
+        }
+        let cluster = &self.cluster;
+        let mut members: Vec<String> = Vec::new();
+        if let Some(network) = cluster.network(name) {
+            let nodes = cluster.nodes().filter(|(_, node)| !node.deleting && cluster.has_node(network, node));
+            members.extend(nodes.map(|(name, _)| name.to_string()));
+        }
+        members.sort_unstable();
+        let members: Arc<[String]> = members.into();
+        if let Some(term) = &mut self.term {
+            term.members.insert(name.into(), Arc::clone(&members));
+        }
+        members
+    }
+
     /// Which node is in which network may have changed altogether.
     fn memberships_changed(&mut self) {
         let Some(term) = &mut self.term else { return };
+        term.members.clear();
         for network in self.cluster.networks() {
             term.queues.networks.add(network.name().into());
         }
@@ -297,8 +353,7 @@ impl Books {
         let subnet = Arc::new(subnet);
         let old = self.cluster.set_subnet(name, Arc::clone(&subnet));
         let Some(term) = &mut self.term else { return };
-        let going = |subnet: &Subnet| subnet.metadata.deletion_timestamp.is_some();
-        if old.as_ref().is_some_and(|old| old.spec == subnet.spec && going(old) == going(&subnet)) {
+        if old.is_some_and(|old| old.spec == subnet.spec && is_as_far(&old.metadata, &subnet.metadata)) {
             return;
         }
         term.set_subnet(&subnet);
@@ -330,6 +385,7 @@ impl Books {
         for network in self.cluster.networks() {
             let has = |node: &NodeRow| !node.deleting && self.cluster.has_node(network, node);
             if old.as_ref().is_some_and(has) != has(new) {
+                term.members.remove(network.name());
                 term.queues.networks.add(network.name().into());
             }
         }
@@ -345,6 +401,7 @@ impl Books {
         term.queues.nodes.add(Arc::clone(name));
         for network in self.cluster.networks() {
             if self.cluster.has_node(network, &old) {
+                term.members.remove(network.name());
                 term.queues.networks.add(network.name().into());
             }
         }
@@ -439,8 +496,9 @@ impl Books {
     }
 }
 
-fn going(network: &Network) -> bool {
-    network.metadata.deletion_timestamp.is_some()
+/// Whether two states of one object are equally far from its end.
+fn is_as_far(one: &ObjectMeta, other: &ObjectMeta) -> bool {
+    one.deletion_timestamp == other.deletion_timestamp && one.finalizers == other.finalizers
 }
 
 fn resume(ipam: &mut Ipam, network: &Network) {

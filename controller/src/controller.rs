@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use trunkline_api::kube::Lenient;
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 use trunkline_daemon::http::{self, Probe};
-use trunkline_daemon::{logging, panics};
+use trunkline_daemon::{apiserver, logging, panics};
 
 use crate::books::Shared;
 use crate::config::Config;
@@ -37,9 +37,10 @@ pub fn run(config: Config) -> anyhow::Result<()> {
 async fn serve(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    let client = Client::try_default()
+    let api_server = kube::Config::infer()
         .await
         .context("finding the API server: set KUBECONFIG, or run in a pod with a service account")?;
+    let client = apiserver::client(api_server).context("the client of the API server")?;
     let metrics = Arc::new(Metrics::new().context("making the metrics")?);
     let shared = Shared::new(Arc::clone(&metrics));
     let listener = http::bind(config.http_address)

@@ -86,12 +86,17 @@ impl Events {
 
 async fn write(client: Client, identity: String, mut receiver: mpsc::Receiver<Told>, metrics: Arc<Metrics>) {
     let mut said: HashMap<(Option<String>, String), Instant> = HashMap::new();
+    let mut swept = Instant::now();
     while let Some(told) = receiver.recv().await {
         if told.warning {
             let now = Instant::now();
-            said.retain(|_, at| now.duration_since(*at) < REPEAT);
+            // What is too old is forgotten all at once, now and then.
+            if now.duration_since(swept) >= REPEAT {
+                said.retain(|_, at| now.duration_since(*at) < REPEAT);
+                swept = now;
+            }
             let key = (told.about.uid.clone(), told.text.clone());
-            if said.contains_key(&key) {
+            if said.get(&key).is_some_and(|at| now.duration_since(*at) < REPEAT) {
                 continue;
             }
             said.insert(key, now);

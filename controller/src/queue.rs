@@ -3,7 +3,7 @@
 //! A key stands for an object, not for an event: however often it is added while it waits, it is worked on once, and
 //! never twice at the same time. What is added while it is being worked on is looked at once more afterwards.
 //! Failed work comes back after a while that doubles up to a minute, with jitter; a new event about
-//! the key ends the wait, as it may have changed the reason.
+//! the key ends the wait, as it may have changed the reason, and the end of an outage those of all keys.
 //!
 //! A queue can have a *gap*: a key that was just worked on rests for so long, and what comes in the
 //! meantime waits for the end of the rest. So a status that changes a thousand times a second is written once a second.
@@ -130,6 +130,20 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                     inner.ready.push_back(key);
                 }
             },
+        }
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// Ends the waits of failed work: its reason, that the API server did not answer, is gone.
+    pub fn retry(&self) {
+        let mut inner = self.lock();
+        let Inner { ready, entries, .. } = &mut *inner;
+        for (key, entry) in entries {
+            if matches!(entry.state, State::BackingOff(_)) {
+                entry.state = State::Ready;
+                ready.push_back(key.clone());
+            }
         }
         drop(inner);
         self.wake.notify_one();
@@ -319,6 +333,19 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         queue.finish(7, Outcome::Done);
         assert_eq!(queue.failing(), 0);
+        // Likewise the end of an outage, and only for what has failed.
+        queue.add(7);
+        assert_eq!(queue.next().await, 7);
+        queue.finish(7, Outcome::Failed);
+        queue.add(8);
+        assert_eq!(queue.next().await, 8);
+        let began = Instant::now();
+        queue.retry();
+        assert_eq!(queue.next().await, 7);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(none_left(&queue).await);
+        queue.finish(7, Outcome::Done);
+        queue.finish(8, Outcome::Done);
         // The timer that the event made needless wakes nobody.
         tokio::time::advance(LONGEST_DELAY * 4).await;
         assert!(none_left(&queue).await);

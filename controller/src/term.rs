@@ -51,7 +51,8 @@ pub struct Lead {
 /// Leads for as long as the fence holds.
 pub async fn lead(lead: Lead, fence: Fence) {
     tokio::select! {
-        () = fence.cancelled() => {}
+        // What was sent is waited for, so that it is written, or never will be, when the next leader lists.
+        () = fence.ended() => {}
         () = serve(&lead, &fence) => {}
     }
     lead.shared.lock().end_term();

@@ -1,9 +1,11 @@
 //! What the agent and the controller share as daemons: nothing of networks, only how a process of ours behaves.
 //!
+//! - [`apiserver`]: the client of the API server, which notices a dead connection.
 //! - [`logging`]: one line per event on standard error.
 //! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
 //! - [`panics`]: what a panic does.
 
+pub mod apiserver;
 pub mod http;
 pub mod logging;
 pub mod panics;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
 pub use interner::Interner;
-pub use row::{InstanceRow, Key, Life, NODE_LABELS, NodeRow, Owner, PodRow, Said, pod_label, version};
+pub use row::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said, pod_label, version};
 pub use table::Table;
 
 /// What is known of the cluster.
@@ -33,8 +33,6 @@ pub struct Cluster {
     pub(crate) unreadable: Table<Key, ()>,
     subnets_of: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     instances_of_pod: HashMap<Key, Vec<Key>>,
-    instances_of_subnet: HashMap<Arc<str>, usize>,
-    instances_of_mac: HashMap<(Arc<str>, [u8; 6]), Vec<Key>>,
 }
 
 impl Cluster {
@@ -113,39 +111,25 @@ impl Cluster {
         rows
     }
 
-    /// How many IPInstances a subnet has, those being deleted too.
-    pub fn instances_of_subnet(&self, subnet: &str) -> usize {
-        self.instances_of_subnet.get(subnet).copied().unwrap_or(0)
-    }
-
-    /// The IPInstances of a network that have this MAC address.
-    pub fn instances_of_mac(
-        &self,
-        network: &Arc<str>,
-        mac: [u8; 6],
-    ) -> impl Iterator<Item = (&Key, &InstanceRow)> {
-        let keys = self.instances_of_mac.get(&(Arc::clone(network), mac)).into_iter().flatten();
-        keys.filter_map(|key| Some((key, self.instances.get(key)?)))
-    }
-
     /// The Underlay network of a node with these labels.
     pub fn underlay_of(&self, node: &NodeRow) -> Option<&Arc<Network>> {
-        let mut all: Vec<_> = self
-            .networks()
-            .filter(|network| {
-                network.network_type() == NetworkType::Underlay && network.selects(&node.labels)
-            })
-            .collect();
-        // Admission allows one; should there be two all the same, it is the same one for everybody.
-        all.sort_by(|a, b| a.name().cmp(b.name()));
-        all.first().copied()
+        self.oldest(|network| {
+            network.network_type() == NetworkType::Underlay && network.selects(&node.labels)
+        })
     }
 
     /// The network of a type that takes every node, Overlay or GlobalBGP.
     pub fn network_of_type(&self, wanted: NetworkType) -> Option<&Arc<Network>> {
-        self.networks()
-            .filter(|network| network.network_type() == wanted)
-            .min_by(|a, b| a.name().cmp(b.name()))
+        self.oldest(|network| network.network_type() == wanted)
+    }
+
+    /// Admission allows one of a kind; should there be two all the same, the older one serves, here as on the nodes.
+    fn oldest(&self, wanted: impl Fn(&Network) -> bool) -> Option<&Arc<Network>> {
+        let all = self.networks().filter(|network| wanted(network));
+        all.min_by(|a, b| {
+            let (one, other) = (&a.metadata.creation_timestamp, &b.metadata.creation_timestamp);
+            one.cmp(other).then_with(|| a.name().cmp(b.name()))
+        })
     }
 
     /// Whether a node's pods can have addresses of the GlobalBGP network: there is one, and the node speaks BGP.
@@ -176,10 +160,6 @@ impl Cluster {
         if let Some(pod) = row.pod_key(key) {
             self.instances_of_pod.entry(pod).or_default().push(key.clone());
         }
-        *self.instances_of_subnet.entry(Arc::clone(&row.subnet)).or_default() += 1;
-        if let Some(mac) = row.mac {
-            self.instances_of_mac.entry((Arc::clone(&row.network), mac)).or_default().push(key.clone());
-        }
         Ok(self.instances.set(key.clone(), row))
     }
 
@@ -194,17 +174,12 @@ impl Cluster {
     }
 
     fn unindex(&mut self, key: &Key, row: &InstanceRow) {
-        if let Some(pod) = row.pod_key(key) {
-            forget(&mut self.instances_of_pod, &pod, key);
-        }
-        if let Some(count) = self.instances_of_subnet.get_mut(&row.subnet) {
-            *count -= 1;
-            if *count == 0 {
-                self.instances_of_subnet.remove(&row.subnet);
+        let Some(pod) = row.pod_key(key) else { return };
+        if let Some(keys) = self.instances_of_pod.get_mut(&pod) {
+            keys.retain(|known| known != key);
+            if keys.is_empty() {
+                self.instances_of_pod.remove(&pod);
             }
-        }
-        if let Some(mac) = row.mac {
-            forget(&mut self.instances_of_mac, &(Arc::clone(&row.network), mac), key);
         }
     }
 
@@ -242,11 +217,30 @@ impl Cluster {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stale;
 
-fn forget<I: Eq + std::hash::Hash>(index: &mut HashMap<I, Vec<Key>>, at: &I, key: &Key) {
-    if let Some(keys) = index.get_mut(at) {
-        keys.retain(|known| known != key);
-        if keys.is_empty() {
-            index.remove(at);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_networks_that_want_the_same_the_older_serves() {
+        let mut cluster = Cluster::default();
+        for (name, spec, created) in [
+            ("a-over", r#"{"type": "Overlay", "netID": 1}"#, "2026-01-02T00:00:00Z"),
+            ("b-over", r#"{"type": "Overlay", "netID": 2}"#, "2026-01-01T00:00:00Z"),
+            ("a-rack", r#"{"type": "Underlay", "nodeSelector": {"rack": "1"}}"#, "2026-01-02T00:00:00Z"),
+            ("b-rack", r#"{"type": "Underlay", "nodeSelector": {"rack": "1"}}"#, "2026-01-02T00:00:00Z"),
+        ] {
+            let network: Network = serde_json::from_str(&format!(
+                r#"{{"apiVersion": "networking.alibaba.com/v1", "kind": "Network",
+                    "metadata": {{"name": "{name}", "creationTimestamp": "{created}"}}, "spec": {spec}}}"#
+            ))
+            .unwrap();
+            cluster.networks.set(name.into(), Arc::new(network));
         }
+        let node = NodeRow { labels: [("rack".to_owned(), "1".to_owned())].into(), ..NodeRow::default() };
+        let name = |network: Option<&Arc<Network>>| network.map(|network| network.name().to_owned());
+        assert_eq!(name(cluster.network_of_type(NetworkType::Overlay)).as_deref(), Some("b-over"));
+        assert_eq!(name(cluster.underlay_of(&node)).as_deref(), Some("a-rack"), "of the same age: by name");
+        assert_eq!(cluster.network_of_type(NetworkType::GlobalBGP), None);
     }
 }

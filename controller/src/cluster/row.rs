@@ -11,7 +11,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use trunkline_api::kube::IPInstanceObject;
-use trunkline_api::names::{annotation, finalizer, label};
+use trunkline_api::names::{annotation, finalizer};
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::parse_mac;
 
@@ -144,7 +144,7 @@ impl PodRow {
             said: Said::of(&pod.metadata),
             life,
             running: pod.is_running(),
-            finalizer: has_finalizer(&pod.metadata),
+            finalizer: finalizer_place(&pod.metadata).is_some(),
             addresses: pod.addresses(),
         }
     }
@@ -177,8 +177,8 @@ pub struct InstanceRow {
     pub family: Option<IpFamily>,
     /// It was deleted, and waits for its finalizer.
     pub deleting: bool,
-    /// It has the finalizer that says the address is still taken.
-    pub finalizer: bool,
+    /// Where among its finalizers the one is that says the address is still taken; others are not Trunkline's to take off.
+    pub finalizer: Option<u8>,
 }
 
 impl InstanceRow {
@@ -207,7 +207,7 @@ impl InstanceRow {
                 .as_ref()
                 .and_then(|all| IpFamily::read(all.get(annotation::IP_FAMILY)?)),
             deleting: object.metadata.deletion_timestamp.is_some(),
-            finalizer: has_finalizer(&object.metadata),
+            finalizer: finalizer_place(&object.metadata).and_then(|place| place.try_into().ok()),
         })
     }
 
@@ -256,8 +256,8 @@ impl NodeRow {
     }
 }
 
-fn has_finalizer(metadata: &ObjectMeta) -> bool {
-    metadata.finalizers.iter().flatten().any(|name| name == finalizer::IP_ALLOCATED)
+fn finalizer_place(metadata: &ObjectMeta) -> Option<usize> {
+    metadata.finalizers.iter().flatten().position(|name| name == finalizer::IP_ALLOCATED)
 }
 
 /// The resourceVersion as a number. Kubernetes' is one, and larger for the later write of an object.
@@ -276,13 +276,3 @@ pub fn pod_label(name: &str) -> String {
     });
     format!("{}{digest:032x}", name.get(..31).unwrap_or_default())
 }
-
-/// The labels of nodes that are the controller's to set.
-pub const NODE_LABELS: [&str; 6] = [
-    label::UNDERLAY_NETWORK_ATTACHMENT,
-    label::OVERLAY_NETWORK_ATTACHMENT,
-    label::BGP_NETWORK_ATTACHMENT,
-    label::IPV4_ADDRESS_QUOTA,
-    label::IPV6_ADDRESS_QUOTA,
-    label::DUAL_STACK_ADDRESS_QUOTA,
-];

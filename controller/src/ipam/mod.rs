@@ -22,7 +22,7 @@
 //! has the address, others are *contenders*, told by [`Ipam::adopt`] and [`Ipam::conflicts`]. The address is not
 //! free before all of them are gone. Subnets whose ranges overlap would give one address twice, so the second is refused.
 //!
-//! **Memory**: a quarter of an octet for each address that there is, and for each in use 12 octets in its page and about 20
+//! **Memory**: a quarter of an octet for each address that there is, and for each in use 12 octets in its page and about 28
 //! for its MAC address; `cargo bench -p trunkline-controller --bench ipam` prints what it comes to. 300,000 pods are some 10 MB.
 //!
 //! - [`allocate`]: what a pod asks for, and why it does not get it. - [`state`]: the life of an address. - [`naming`]: names of
@@ -293,17 +293,6 @@ impl Ipam {
     /// have, as after a timeout, ask it first.
     pub fn refuse(&mut self, address: IpAddr, namespace: &str) {
         self.step(address, namespace, Step::Refuse);
-    }
-
-    /// Addresses given whose IPInstance the watch has not shown yet, with their namespaces. After the watch had a gap
-    /// these are to be looked up one by one: one that was made and deleted within the gap is shown by nothing.
-    pub fn unconfirmed(&self) -> impl Iterator<Item = (IpAddr, &str)> {
-        self.subnets
-            .iter()
-            .flatten()
-            .flat_map(|book| book.rows.iter().map(|(index, row)| (book.pool.address(index), row)))
-            .filter(|(_, row)| matches!(row.state, State::Given | State::Rebinding))
-            .map(|(address, row)| (address, &**self.namespaces.name(row.namespace)))
     }
 
     /// Addresses that more than one IPInstance has.

@@ -5,14 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// The leader's right to write. It ends when the Lease is lost, and by itself when the Lease is not renewed in time.
 ///
-/// To be asked before each write, not once: the process may have stood still since.
+/// To be asked before each write, not once: the process may have stood still since. Writes that were begun while it held are counted, so that a leader
+/// that goes can wait for their answers: its successor's list is to have what they wrote.
 #[derive(Clone, Debug)]
 pub struct Fence {
     lost: CancellationToken,
+    writes: TaskTracker,
     since: Instant,
     /// Milliseconds after `since`.
     until: Arc<AtomicU64>,
@@ -20,9 +24,14 @@ pub struct Fence {
 }
 
 impl Fence {
-    pub(super) fn new(until: Instant, patience: Duration) -> Fence {
-        let fence =
-            Fence { lost: CancellationToken::new(), since: Instant::now(), until: Arc::default(), patience };
+    pub(crate) fn new(until: Instant, patience: Duration) -> Fence {
+        let fence = Fence {
+            lost: CancellationToken::new(),
+            writes: TaskTracker::new(),
+            since: Instant::now(),
+            until: Arc::default(),
+            patience,
+        };
         fence.extend(until);
         fence
     }
@@ -37,24 +46,33 @@ impl Fence {
     }
 
     /// Whether this process may write now.
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         let until = Duration::from_millis(self.until.load(Ordering::Acquire));
         !self.lost.is_cancelled() && self.since.elapsed() < until
+    }
+
+    /// Begins a write, which is under way as long as the token lives; none if this process may not write now.
+    pub fn begin_write(&self) -> Option<TaskTrackerToken> {
+        self.holds().then(|| self.writes.token())
+    }
+
+    /// Waits until this process may not write any more, and nothing that it wrote is under way.
+    pub async fn ended(&self) {
+        self.lost.cancelled().await;
+        self.writes.close();
+        self.writes.wait().await;
     }
 
     /// How long a write may take that is sent while the fence holds. After it nobody is to wait for its answer.
     pub fn patience(&self) -> Duration {
         self.patience
     }
-
-    /// Waits until the Lease is lost, or the process is to end.
-    pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
-        self.lost.cancelled()
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -69,8 +87,12 @@ mod tests {
         tokio::time::advance(second).await;
         assert!(!fence.holds(), "nobody has to tell it");
         fence.extend(Instant::now() + 10 * second);
+        assert!(fence.holds());
+        let writing = fence.begin_write().expect("it holds");
         fence.end();
-        assert!(!fence.holds());
-        fence.cancelled().await;
+        assert!(!fence.holds() && fence.begin_write().is_none());
+        assert!(timeout(second, fence.ended()).await.is_err(), "a write is under way");
+        drop(writing);
+        fence.ended().await;
     }
 }

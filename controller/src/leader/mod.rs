@@ -21,7 +21,8 @@
 //! [`crate::ipam::Ipam::conflicts`] and refused.
 //!
 //! Each process calls itself by its name and a number made at its start: one that was killed and started anew under its old name is another holder and
-//! waits, since what the old one sent may be under way. If the work does not end in time after the Lease was lost, the process
+//! waits, since what the old one sent may be under way. One that is asked to end waits for the answers to its writes and then gives the Lease up: what
+//! it wrote is in its successor's list. If the work does not end in time after the Lease was lost, the process
 //! ends: [`run`] returns an error.
 
 mod fence;
@@ -44,6 +45,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use fence::Fence;
 use record::{Claim, Observed};
+
+use crate::watch::delays::Delays;
+
+/// What the work has at least to end in: a process that stood still for longer than its Lease has sent nothing since.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How the leader is elected.
 #[derive(Clone, Debug, clap::Args)]
@@ -122,7 +128,8 @@ where
             tracing::warn!(lease = config.name, reason, "this replica leads no longer");
         }
         if !ended {
-            timeout_at(held.sent + config.duration(), work).await.with_context(|| {
+            let latest = (held.sent + config.duration()).max(Instant::now() + GRACE);
+            timeout_at(latest, work).await.with_context(|| {
                 format!("the work of the leader did not end in {} s", config.duration_seconds)
             })?;
         }
@@ -150,7 +157,7 @@ impl Election<'_> {
     /// Waits until the Lease can be had, and takes it.
     async fn acquire(&self) -> Held {
         let selector = watcher::Config::default().fields(&format!("metadata.name={}", self.claim.name));
-        let mut changes = std::pin::pin!(watcher(self.leases.clone(), selector).default_backoff());
+        let mut changes = std::pin::pin!(watcher(self.leases.clone(), selector).backoff(Delays::default()));
         let mut observed: Option<Observed> = None;
         let mut listed = false;
         // When to try next: nothing is tried before the Lease was read, or read to be missing.

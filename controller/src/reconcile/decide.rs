@@ -269,7 +269,7 @@ mod tests {
             owner: owner(kind),
             family: None,
             deleting: false,
-            finalizer: true,
+            finalizer: Some(0),
         };
         (key_of(address), row)
     }

@@ -13,6 +13,7 @@
 
 pub mod conflict;
 pub mod decide;
+pub mod finalizer;
 pub mod ipinstance;
 pub mod network;
 pub mod node;
@@ -75,9 +76,7 @@ impl std::fmt::Display for WriteError {
 impl Context {
     /// Waits for a request that writes, or that a write depends on, as long as the fence allows, and tells a no from silence.
     async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
-        if !self.fence.holds() {
-            return Err(WriteError::NotSent);
-        }
+        let Some(_under_way) = self.fence.begin_write() else { return Err(WriteError::NotSent) };
         match timeout(self.fence.patience(), request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(kube::Error::Api(status))) if status.code < 500 => Err(WriteError::Refused(status)),
@@ -114,3 +113,6 @@ fn reference(
         ..ObjectReference::default()
     }
 }
+
+#[cfg(test)]
+mod written_tests;

@@ -6,40 +6,32 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use trunkline_api::kube::NetworkObject;
-use trunkline_api::names::finalizer;
 use trunkline_api::resources::{Count, NetworkStatus, NetworkType};
 
-use super::{Context, is_gone, quota};
+use super::{Context, finalizer, is_gone, quota};
 use crate::books::Books;
 use crate::ipam::{NetworkUsage, Usage};
 use crate::queue::Outcome;
 
 /// Brings a Network's status in line, and its nodes to the queue if its quota is another one.
 pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
-    let patch = {
+    let (patch, network) = {
         let mut books = context.shared.lock();
         let Some(network) = books.cluster.network(&name).cloned() else { return Outcome::Done };
         let Some(term) = &books.term else { return Outcome::Done };
         let usage = term.ipam.network_usage(&name);
-        let status = status(&books, &name, &usage);
+        let status = status(&mut books, &name, &usage);
         if network.network_type() == NetworkType::Underlay {
             tell_nodes(&mut books, &name, &usage, &status.node_list);
         }
-        let blocked = network.metadata.deletion_timestamp.is_some()
-            && network.metadata.finalizers.iter().any(|name| name == finalizer::METRICS_REGISTERED);
-        (network.status.as_ref() != Some(&status)).then(|| as_patch(&status)).ok_or(blocked)
+        ((network.status.as_ref() != Some(&status)).then(|| as_patch(&status)), network)
     };
     let api: Api<NetworkObject> = Api::all(context.client.clone());
-    let parameters = PatchParams::default();
-    let written = match patch {
-        Ok(patch) => context.write(api.patch_status(&name, &parameters, &Patch::Merge(patch))).await,
-        Err(true) => {
-            let patch = json!({"metadata": {"finalizers": null}});
-            context.write(api.patch(&name, &parameters, &Patch::Merge(patch))).await
-        }
-        Err(false) => return Outcome::Done,
-    };
-    match written {
+    if let Some(seen) = finalizer::of_metrics(&network.metadata) {
+        return finalizer::take_off(&context, &api, &name, seen).await;
+    }
+    let Some(patch) = patch else { return Outcome::Done };
+    match context.write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
         Ok(_) => Outcome::Done,
         Err(error) if is_gone(&error) => Outcome::Done,
         Err(error) => {
@@ -50,14 +42,9 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
 }
 
 /// What the status is to be.
-pub fn status(books: &Books, name: &str, usage: &NetworkUsage) -> NetworkStatus {
+pub fn status(books: &mut Books, name: &str, usage: &NetworkUsage) -> NetworkStatus {
+    let node_list = books.members(name).to_vec();
     let cluster = &books.cluster;
-    let mut node_list: Vec<String> = Vec::new();
-    if let Some(network) = cluster.network(name) {
-        let members = cluster.nodes().filter(|(_, node)| !node.deleting && cluster.has_node(network, node));
-        node_list.extend(members.map(|(name, _)| name.to_string()));
-    }
-    node_list.sort_unstable();
     let there = |subnet: &&Arc<str>| {
         cluster.subnet(subnet).is_some_and(|subnet| subnet.metadata.deletion_timestamp.is_none())
     };

@@ -180,10 +180,7 @@ impl Books {
                 return Ok(Plan::Nothing);
             }
             Err(error @ AllocateError::Exhausted { .. }) => {
-                let waiting = term.starving.entry(network.name().into()).or_default();
-                if !waiting.contains(key) {
-                    waiting.push_back(key.clone());
-                }
+                term.starving.entry(network.name().into()).or_default().join(key);
                 return Err(self.wait(key, Refused::new("exhausted", error)));
             }
             Err(error) => return Err(self.wait(key, Refused::new("address", error))),

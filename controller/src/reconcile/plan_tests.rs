@@ -111,7 +111,7 @@ fn answered(books: &mut Books, name: &str, giving: &Giving) {
             owner: giving.pod.owner.clone(),
             family: Some(giving.family),
             deleting: false,
-            finalizer: true,
+            finalizer: Some(0),
         };
         books.set_instance(&instance(address), row);
     }
@@ -187,7 +187,7 @@ fn who_found_no_address_is_next_when_one_is_free() {
     assert_eq!(both.unwrap_err().reason, "exhausted");
     let usage = books.term.as_ref().unwrap().ipam.network_usage("rack");
     assert_eq!((usage.v4.available, usage.v6.available), (0, 3));
-    let status = network::status(&books, "rack", &usage);
+    let status = network::status(&mut books, "rack", &usage);
     assert_eq!(status.statistics.unwrap().used, 3);
     assert_eq!(
         (status.node_list, status.subnet_list),

@@ -286,17 +286,30 @@ async fn bind(
     giving: &Giving,
     object: &IPInstanceObject,
 ) -> Result<IPInstanceObject, WriteError> {
-    let uid = context.shared.lock().cluster.instance(instance).map(|row| Arc::clone(&row.uid));
+    let known = {
+        let books = context.shared.lock();
+        books.cluster.instance(instance).map(|row| (Arc::clone(&row.uid), row.finalizer.is_some()))
+    };
+    let (uid, has_finalizer) = known.unzip();
     let mut patch = json!({
         "metadata": {
             "uid": uid.as_deref(),
             "labels": object.metadata.labels,
             "annotations": object.metadata.annotations,
             "ownerReferences": object.metadata.owner_references,
-            "finalizers": object.metadata.finalizers,
         },
         "spec": {"binding": object.spec.binding, "address": {"mac": object.spec.address.mac}},
     });
+    if has_finalizer != Some(true) {
+        // Somebody took it off. This patch cannot add to a list, only write it anew, so it is of the version that was read.
+        let there = context.write(api.get(&instance.name)).await?;
+        let mut finalizers = there.metadata.finalizers.unwrap_or_default();
+        if !finalizers.iter().any(|name| name == finalizer::IP_ALLOCATED) {
+            finalizers.push(finalizer::IP_ALLOCATED.to_owned());
+        }
+        patch["metadata"]["finalizers"] = finalizers.into();
+        patch["metadata"]["resourceVersion"] = there.metadata.resource_version.into();
+    }
     if giving.pod.owner.is_none() {
         // Its StatefulSet was deleted without it; the IPInstance knows whose it is.
         remove(&mut patch, "metadata", "ownerReferences");
@@ -321,17 +334,20 @@ fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
     }
 }
 
-/// Finds out whether IPInstances of a pod that has no use for them any more were created. Those that were are rows
-/// from then on, and go as any other of a pod that is gone.
+/// Finds out whether IPInstances of a pod that has no use for them any more were created, or bound to it. Those that were are rows
+/// from then on, and go as any other of a pod that is gone; what was not written is taken back.
 async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     for assigned in &unanswered.granted.addresses {
         let address = assigned.address.addr();
         let instance = Key::new(Arc::clone(&key.namespace), instance_name(address));
         match context.write(api.get_opt(&instance.name)).await {
-            Ok(Some(object)) => learn(context, &instance, &object),
-            Ok(None) => {
-                if let Some(term) = &mut context.shared.lock().term {
+            Ok(object) => {
+                let is_written = object.as_ref().is_some_and(|object| {
+                    learn(context, &instance, object);
+                    object.spec.binding.pod_uid == *unanswered.pod_uid
+                });
+                if !is_written && let Some(term) = &mut context.shared.lock().term {
                     term.ipam.refuse(address, &key.namespace);
                 }
             }
@@ -343,6 +359,10 @@ async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome
                 return Outcome::Failed;
             }
         }
+    }
+    // The watch may have shown them before, so that nothing has changed now: they are to go all the same.
+    if let Some(term) = &context.shared.lock().term {
+        term.queues.pods.add(key.clone());
     }
     Outcome::Done
 }

@@ -6,39 +6,28 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use trunkline_api::kube::SubnetObject;
-use trunkline_api::names::finalizer;
 use trunkline_api::resources::SubnetStatus;
 
-use super::{Context, is_gone};
+use super::{Context, finalizer, is_gone};
 use crate::books::Books;
 use crate::queue::Outcome;
 
 /// Brings a Subnet's status in line.
 pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
-    let (status, blocked) = {
+    let (status, subnet) = {
         let books = context.shared.lock();
         let Some(subnet) = books.cluster.subnet(&name) else { return Outcome::Done };
-        let going = subnet.metadata.deletion_timestamp.is_some();
-        // hybridnet's, which Trunkline does not set: the metrics of a subnet that is gone are not shown anyway.
-        let blocked =
-            going && subnet.metadata.finalizers.iter().any(|name| name == finalizer::METRICS_REGISTERED);
         let status = status(&books, &name).filter(|status| subnet.status.as_ref() != Some(status));
-        (status, blocked)
+        (status, Arc::clone(subnet))
     };
     let api: Api<SubnetObject> = Api::all(context.client.clone());
-    let parameters = PatchParams::default();
-    let written = match (status, blocked) {
-        (_, true) => {
-            let patch = json!({"metadata": {"finalizers": null}});
-            context.write(api.patch(&name, &parameters, &Patch::Merge(patch))).await
-        }
-        (Some(status), false) => {
-            let patch = json!({ "status": status });
-            context.write(api.patch_status(&name, &parameters, &Patch::Merge(patch))).await
-        }
-        (None, false) => return Outcome::Done,
-    };
-    match written {
+    // hybridnet's, which Trunkline does not set: the metrics of a subnet that is gone are not shown anyway.
+    if let Some(seen) = finalizer::of_metrics(&subnet.metadata) {
+        return finalizer::take_off(&context, &api, &name, seen).await;
+    }
+    let Some(status) = status else { return Outcome::Done };
+    let patch = json!({ "status": status });
+    match context.write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
         Ok(_) => Outcome::Done,
         Err(error) if is_gone(&error) => Outcome::Done,
         Err(error) => {

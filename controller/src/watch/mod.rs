@@ -1,7 +1,8 @@
 //! From the API server's watches to the books.
 //!
 //! One task a kind: a list in pages, then a watch with bookmarks from where the list was, again after a gap, with jittered backoff
-//! while the API server does not answer (kube's watcher does all that). Each object is made a row as it arrives and the rest of it is
+//! while the API server does not answer (kube's watcher does all that, with our [`delays`]). When it answers again, work that failed
+//! meanwhile is done at once. Each object is made a row as it arrives and the rest of it is
 //! forgotten. An object that cannot be read is that object's fault: it is named in the log, and the others are served.
 //!
 //! Networks, subnets, nodes, namespaces and IPInstances are watched on every replica, since the webhook answers from them; pods in a term of
@@ -14,6 +15,7 @@
 //! A new leader lists IPInstances from anew before it serves: what its predecessor wrote last may not have arrived yet
 //! ([`Relist`]).
 
+pub mod delays;
 pub mod pod;
 
 use std::fmt::Debug;
@@ -25,7 +27,7 @@ use futures_util::future::OptionFuture;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -35,6 +37,7 @@ use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 
 use crate::books::{Books, Shared};
 use crate::cluster::{InstanceRow, Key, NodeRow, PodRow, Said, version};
+use delays::Delays;
 use pod::Pod;
 
 /// A kind that is watched, and what its events do to the books.
@@ -84,7 +87,7 @@ pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Ar
     let mut latest = 0;
     loop {
         let serving = *wanted.borrow_and_update();
-        let mut events = pin!(watcher(api.clone(), config.clone()).default_backoff());
+        let mut events = pin!(watcher(api.clone(), config.clone()).backoff(Delays::default()));
         // While it is asked where the API server is: the latest write that had been seen when the watch broke off.
         let mut before = None;
         let mut asking = pin!(OptionFuture::from(None));
@@ -99,6 +102,9 @@ pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Ar
                     asking.set(OptionFuture::from(None));
                     let seen = before.take().unwrap_or(0);
                     tracing::info!(kind = %K::kind(&()), "the API server answers again");
+                    if let Some(term) = &shared.lock().term {
+                        term.queues.retry();
+                    }
                     if now < seen {
                         tracing::warn!(
                             kind = %K::kind(&()), now, seen,
@@ -140,7 +146,7 @@ pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Ar
 /// Where the API server is: the version of a list of this moment, as soon as it gives one.
 async fn position<K: Watched>(api: Api<K>) -> u64 {
     let parameters = ListParams::default().limit(1);
-    for delay in DefaultBackoff::default() {
+    for delay in Delays::default() {
         if let Ok(page) = api.list(&parameters).await {
             return page.metadata.resource_version.and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
         }

@@ -16,6 +16,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use trunkline_api::kube::Lenient;
 use trunkline_api::resources::IPInstanceSpec;
+use trunkline_controller::watch::delays::Delays;
 
 use super::Cluster;
 
@@ -185,7 +186,7 @@ async fn audit(client: Client, state: Arc<Mutex<State>>, changed: watch::Sender<
     // Not complete before the first list.
     state.lock().unwrap_or_else(PoisonError::into_inner).listing = Some(BTreeMap::new());
     let events = watcher(Api::<Lenient<IPInstanceSpec>>::all(client), watcher::Config::default());
-    let mut events = std::pin::pin!(events.default_backoff());
+    let mut events = std::pin::pin!(events.backoff(Delays::default()));
     while let Some(event) = events.next().await {
         // An error is an outage, after which the watcher goes on.
         if let Ok(event) = event {

@@ -1,14 +1,11 @@
 //! The section `kube` of the agent's configuration, and the client that it describes.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::Deserialize;
-
-/// A connection that takes longer to be made is none.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+use trunkline_daemon::apiserver;
 
 /// Where Networks, Subnets and pods' addresses come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -57,7 +54,7 @@ pub struct Connection {
 impl KubeConfig {
     /// Makes a client. That needs no answer of the API server.
     pub async fn connect(&self) -> anyhow::Result<Connection> {
-        let mut config = match &self.kubeconfig {
+        let config = match &self.kubeconfig {
             Some(path) => {
                 let file = Kubeconfig::read_from(path)
                     .with_context(|| format!("kube.kubeconfig: {} cannot be used", path.display()))?;
@@ -69,12 +66,11 @@ impl KubeConfig {
                 "kube.kubeconfig is not set, and this is no pod with a service account: write the path of a kubeconfig file",
             )?,
         };
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
         let server = config.cluster_url.to_string();
         let environment = std::env::var("POD_NAMESPACE").ok().filter(|namespace| !namespace.is_empty());
         let namespace =
             self.namespace.clone().or(environment).unwrap_or_else(|| config.default_namespace.clone());
-        let client = kube::Client::try_from(config).context("the client of the API server")?;
+        let client = apiserver::client(config).context("the client of the API server")?;
         Ok(Connection { client, server, namespace })
     }
 }

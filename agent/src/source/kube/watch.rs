@@ -7,7 +7,8 @@
 //! - **List** in pages; all of it is handed on at once ([`Change::Listed`]), so that what went away during a gap is seen to be gone.
 //! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes: the next goes on where that one was.
 //! - **A gap** (410, or a version that the server does not know, as after etcd was restored from a backup) is closed by a new list.
-//! - **Silence** for longer than `SILENCE` is a dead connection: bookmarks come about once a minute.
+//! - **Silence**: the client's sockets notice a peer that is gone in half a minute ([`trunkline_daemon::apiserver`]). One that is there and says nothing, not
+//!   even a bookmark, which come about once a minute, is given up after `SILENCE`.
 //! - **Failures** wait longer each time, up to `MAX_DELAY`, with jitter, so that the nodes of a cluster do not come back at the same moment.
 
 use std::future::Future;
@@ -32,7 +33,7 @@ const MIN_DELAY: Duration = Duration::from_millis(250);
 const MAX_DELAY: Duration = Duration::from_secs(15);
 /// How long a watch lasts at most, in seconds; the nodes' watches end at different times.
 const LIFE: (u32, u32) = (240, 290);
-/// A connection over which nothing came for so long is dead.
+/// A connection over which nothing came for so long has nobody at its other end who serves it.
 pub(super) const SILENCE: Duration = Duration::from_secs(150);
 /// A list or the answer to a watch takes no longer.
 const ANSWER: Duration = Duration::from_secs(30);

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::issue::{Kept, Step, Terms, step};
 use super::{Served, Source};
+use crate::watch::delays::Delays;
 use crate::webhook::configuration::NAME;
 use crate::webhook::metrics::Metrics;
 
@@ -87,7 +88,7 @@ pub(in super::super) async fn keep(
 fn told<K>(
     watch: impl Stream<Item = kube::runtime::watcher::Result<Option<K>>>,
 ) -> impl Stream<Item = Option<K>> {
-    watch.default_backoff().filter_map(|event| async {
+    watch.backoff(Delays::default()).filter_map(|event| async {
         event
             .inspect_err(|error| tracing::debug!(%error, "a watch for the webhook's certificate broke off"))
             .ok()

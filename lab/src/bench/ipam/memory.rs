@@ -19,6 +19,8 @@ pub(super) struct Figures {
     octets_per_given_address: f64,
     /// Octets for each of 300,000 pods in sixteen subnets.
     octets_per_pod: f64,
+    /// Octets for each of 100,000 IPInstances besides, in rows and indexes.
+    octets_per_row: f64,
 }
 
 pub(super) fn measure(place: &Place) -> Result<Figures> {
@@ -33,6 +35,7 @@ pub(super) fn measure(place: &Place) -> Result<Figures> {
         octets_per_free_address: figure(&log, "bytes_per_address_free")?,
         octets_per_given_address: figure(&log, "bytes_per_address_given")?,
         octets_per_pod: figure(&log, "bytes_per_pod")?,
+        octets_per_row: figure(&log, "bytes_per_row")?,
     })
 }
 
@@ -48,11 +51,12 @@ impl fmt::Display for Figures {
         write!(
             f,
             "in memory: {:.0} allocations a second in a /12 that is 90 % full; {} octets for an address that is free, {} for one that is \
-             given, {} for a pod of 300,000",
+             given, {} for a pod of 300,000, {} for the rest of its IPInstance",
             self.allocations_per_second,
             self.octets_per_free_address,
             self.octets_per_given_address,
-            self.octets_per_pod
+            self.octets_per_pod,
+            self.octets_per_row
         )
     }
 }

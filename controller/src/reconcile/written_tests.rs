@@ -1,0 +1,293 @@
+//! What is written to an API server, and what becomes of its answers: reconcilers against one that answers as the test says.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use hyper::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tower::service_fn;
+use trunkline_api::kube::IPInstanceObject;
+use trunkline_api::names::finalizer::{IP_ALLOCATED, METRICS_REGISTERED};
+use trunkline_api::pod::IpFamily;
+use trunkline_api::resources::{NetworkType, Subnet};
+
+use super::{Context, ipinstance, pod, subnet};
+use crate::books::{Books, Queues, Shared, Unanswered};
+use crate::cluster::{InstanceRow, Key};
+use crate::events::Events;
+use crate::ipam::{Assigned, Granted, State};
+use crate::leader::Fence;
+use crate::metrics::Metrics;
+use crate::queue::Outcome;
+use crate::selection::Policy;
+
+/// Method, path and body of a request.
+type Asked = (String, String, Value);
+
+/// A leader, and what it has asked.
+struct Leader {
+    context: Context,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+/// A leader with one network of three addresses, whose API server answers each request with a status and an object.
+fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'static) -> Leader {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&asked);
+    let service = service_fn(move |request: Request<Body>| {
+        let (answer, heard) = (answer.clone(), Arc::clone(&heard));
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let asked = (head.method.to_string(), head.uri.path().to_owned(), body);
+            let (status, object) = answer(&asked);
+            heard.lock().unwrap().push(asked);
+            let response =
+                Response::builder().status(status).body(Body::from(object.to_string().into_bytes()));
+            Ok::<_, kube::Error>(response.unwrap())
+        }
+    });
+    let client = Client::new(service, "default");
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let shared = Shared::new(Arc::clone(&metrics));
+    {
+        let mut books = shared.lock();
+        for (kind, name, spec) in [
+            ("Network", "net", json!({"type": "Overlay", "netID": 9})),
+            (
+                "Subnet",
+                "sub",
+                json!({"network": "net", "range": {"version": "4", "cidr": "10.0.0.0/24", "start": "10.0.0.1", "end": "10.0.0.3"}}),
+            ),
+        ] {
+            let object = json!({
+                "apiVersion": "networking.alibaba.com/v1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+            });
+            match kind {
+                "Network" => books.set_network(&name.into(), serde_json::from_value(object).unwrap()),
+                _ => books.set_subnet(&name.into(), serde_json::from_value(object).unwrap()),
+            }
+        }
+        books.begin_term(Queues::new(Duration::ZERO));
+    }
+    let policy = Policy {
+        family: IpFamily::V4,
+        network_type: NetworkType::Overlay,
+        retain: true,
+        stateful_kinds: vec!["StatefulSet".to_owned()],
+    };
+    let context = Context {
+        client: client.clone(),
+        shared,
+        policy: Arc::new(policy),
+        events: Events::start(client, "test".to_owned(), metrics),
+        calico: false,
+        fence: Fence::new(Instant::now() + Duration::from_secs(600), Duration::from_secs(5)),
+    };
+    Leader { context, asked }
+}
+
+impl Leader {
+    fn asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Books) -> T) -> T {
+        look(&mut self.context.shared.lock())
+    }
+
+    /// The watch shows an IPInstance.
+    fn show(&self, object: &Value) {
+        self.with(|books| {
+            let object: IPInstanceObject = serde_json::from_value(object.clone()).unwrap();
+            let row = InstanceRow::of(&object, &mut books.cluster.interner).unwrap();
+            books.set_instance(&key("10-0-0-1"), row);
+        });
+    }
+
+    fn state(&self) -> Option<State> {
+        self.with(|books| {
+            let ipam = &books.term.as_ref().unwrap().ipam;
+            ipam.holder("10.0.0.1".parse().unwrap()).map(|(_, state)| state)
+        })
+    }
+
+    /// Pods that are to be looked at, from now on none.
+    fn queued(&self) -> usize {
+        self.with(|books| {
+            let old =
+                std::mem::replace(&mut books.term.as_mut().unwrap().queues, Queues::new(Duration::ZERO));
+            old.pods.depth()
+        })
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new("default", name)
+}
+
+/// The IPInstance of 10.0.0.1, kept for or bound to a pod of this name.
+fn instance(version: &str, pod_uid: &str, more: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
+        "metadata": {
+            "name": "10-0-0-1", "namespace": "default", "uid": "i", "resourceVersion": version,
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "s", "controller": true}],
+        },
+        "spec": {
+            "network": "net", "subnet": "sub",
+            "address": {"version": "4", "ip": "10.0.0.1/24", "mac": "02:12:34:00:00:01"},
+            "binding": {"podName": "web-0", "podUID": pod_uid, "nodeName": if pod_uid.is_empty() { "" } else { "n1" }},
+        },
+    });
+    for (name, value) in more.as_object().into_iter().flatten() {
+        object["metadata"][name] = value.clone();
+    }
+    object
+}
+
+/// What takes a finalizer off, and no more.
+fn steps(uid: &str, place: usize, finalizer: &str) -> Value {
+    let at = format!("/metadata/finalizers/{place}");
+    json!([
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": at, "value": finalizer},
+        {"op": "remove", "path": at},
+    ])
+}
+
+#[tokio::test]
+async fn a_strangers_finalizer_stays() {
+    let leader = leader(|(_, path, _)| match path.contains("subnets") {
+        true => (404, json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": "gone"})),
+        false => (200, instance("2", "", json!({"finalizers": ["backup.example.com/copy"]}))),
+    });
+    let deleted = "2026-01-01T00:00:00Z";
+    let finalizers = json!(["backup.example.com/copy", IP_ALLOCATED]);
+    leader.show(&instance("1", "", json!({"deletionTimestamp": deleted, "finalizers": finalizers})));
+    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
+    let path = "/apis/networking.alibaba.com/v1/namespaces/default/ipinstances/10-0-0-1".to_owned();
+    assert_eq!(leader.asked(), [("PATCH".to_owned(), path, steps("i", 1, IP_ALLOCATED))]);
+    // Without ours it is the stranger's business, and the address nobody's before it is gone.
+    let left = json!({"deletionTimestamp": deleted, "finalizers": ["backup.example.com/copy"]});
+    leader.show(&instance("2", "", left));
+    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
+    assert_eq!((leader.asked(), leader.state()), (Vec::new(), Some(State::Releasing)));
+
+    let going: Subnet = serde_json::from_value(json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": "Subnet",
+        "metadata": {
+            "name": "sub", "uid": "u", "deletionTimestamp": deleted,
+            "finalizers": [METRICS_REGISTERED, "backup.example.com/copy"],
+        },
+        "spec": {"network": "net", "range": {"version": "4", "cidr": "10.0.0.0/24"}},
+    }))
+    .unwrap();
+    leader.with(|books| books.set_subnet(&"sub".into(), going));
+    assert_eq!(subnet::reconcile(leader.context.clone(), "sub".into()).await, Outcome::Done);
+    let path = "/apis/networking.alibaba.com/v1/subnets/sub".to_owned();
+    assert_eq!(leader.asked(), [("PATCH".to_owned(), path, steps("u", 0, METRICS_REGISTERED))]);
+}
+
+#[tokio::test]
+async fn a_finalizer_that_is_elsewhere_by_now_is_left_to_the_event_that_says_so() {
+    for (code, outcome) in
+        [(422, Outcome::Done), (409, Outcome::Done), (403, Outcome::Failed), (500, Outcome::Failed)]
+    {
+        let leader = leader(move |_| {
+            (
+                code,
+                json!({"kind": "Status", "status": "Failure", "code": code, "message": "no",
+                "reason": if code == 409 { "Conflict" } else { "" }}),
+            )
+        });
+        let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [IP_ALLOCATED]});
+        leader.show(&instance("1", "", deleted));
+        assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, outcome, "{code}");
+    }
+}
+
+/// The pod web-0 is gone, and of what was written for it no answer has come.
+fn unanswered(leader: &Leader, rebind: bool) {
+    leader.with(|books| {
+        let network = Arc::clone(books.cluster.network("net").unwrap());
+        let term = books.term.as_mut().unwrap();
+        let request = crate::ipam::Request {
+            namespace: "default",
+            network: "net",
+            addresses: &["10.0.0.1".parse().unwrap()],
+            own: if rebind { &["10.0.0.1".parse().unwrap()] } else { &[] },
+            ..Default::default()
+        };
+        let granted = term.ipam.allocate(&request, 1).unwrap();
+        assert!(matches!(granted.addresses.as_slice(), [Assigned { rebind: it, .. }] if *it == rebind));
+        let unanswered = Unanswered {
+            pod_uid: "p".into(),
+            network,
+            granted: Granted { addresses: granted.addresses, mac: granted.mac },
+            family: IpFamily::V4,
+        };
+        term.unanswered.insert(key("web-0"), unanswered);
+    });
+}
+
+#[tokio::test]
+async fn a_create_without_an_answer_is_settled_when_its_pod_is_gone() {
+    let missing = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found"});
+    // It was not written: the address is free again.
+    let absent = missing.clone();
+    let here = leader(move |_| (404, absent.clone()));
+    unanswered(&here, false);
+    assert_eq!(here.state(), Some(State::Given));
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
+    assert_eq!(here.state(), None);
+
+    // It was, as a list from anew has shown already: it is not forgotten because nothing is new in it.
+    let written = instance("5", "p", json!({"ownerReferences": [], "finalizers": [IP_ALLOCATED]}));
+    let answer = written.clone();
+    let here = leader(move |_| (200, answer.clone()));
+    unanswered(&here, false);
+    here.show(&written);
+    assert_eq!(here.state(), Some(State::InUse));
+    here.queued();
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
+    assert_eq!(here.queued(), 1, "its pod is looked at again");
+    here.asked();
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
+    assert_eq!(here.asked().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);
+
+    // Nobody knows yet: asked again.
+    let here = leader(move |_| {
+        (503, json!({"kind": "Status", "status": "Failure", "code": 503, "message": "later"}))
+    });
+    unanswered(&here, false);
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Failed);
+    assert_eq!(here.state(), Some(State::Given));
+    assert!(here.with(|books| books.term.as_ref().unwrap().unanswered.contains_key(&key("web-0"))));
+}
+
+#[tokio::test]
+async fn a_binding_without_an_answer_is_settled_when_its_pod_is_gone() {
+    let kept = instance("1", "", json!({"finalizers": [IP_ALLOCATED]}));
+    for (there, state) in [
+        // It was not written, and there is nothing new to be seen: the address is kept as before.
+        (kept.clone(), State::Retained),
+        // Somebody else wrote it meanwhile.
+        (instance("2", "", json!({"finalizers": [IP_ALLOCATED], "labels": {"a": "b"}})), State::Retained),
+        // It was.
+        (instance("2", "p", json!({"finalizers": [IP_ALLOCATED]})), State::InUse),
+    ] {
+        let answer = there.clone();
+        let leader = leader(move |_| (200, answer.clone()));
+        leader.show(&kept);
+        unanswered(&leader, true);
+        assert_eq!(leader.state(), Some(State::Rebinding));
+        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, Outcome::Done);
+        assert_eq!(leader.state(), Some(state), "{there}");
+    }
+}

@@ -1,0 +1,54 @@
+//! How long is waited before an API server that did not answer is asked again.
+//!
+//! A few replicas in a cluster ask, so they may ask often: an address that a pod waits for must not wait for the end of a long pause as well. (Agents,
+//! of which there are thousands, wait longer.)
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use kube::runtime::utils::Backoff;
+
+/// After the first failure.
+const FIRST: Duration = Duration::from_millis(200);
+/// While failures go on.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Each twice as long as the one before, with jitter, up to a bound; without an end.
+pub struct Delays(ExponentialBackoff);
+
+impl Default for Delays {
+    fn default() -> Self {
+        let builder = ExponentialBuilder::new().with_min_delay(FIRST).with_max_delay(LONGEST);
+        Delays(builder.with_factor(2.0).with_jitter().without_max_times().build())
+    }
+}
+
+impl Iterator for Delays {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next()
+    }
+}
+
+impl Backoff for Delays {
+    fn reset(&mut self) {
+        *self = Delays::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_grow_to_a_bound_have_no_end_and_begin_anew() {
+        let mut delays = Delays::default();
+        // Jitter adds as much again at most.
+        assert!(delays.next().is_some_and(|first| first >= FIRST && first <= 2 * FIRST));
+        assert!(delays.by_ref().take(100).all(|delay| delay <= 2 * LONGEST));
+        assert!(delays.next().is_some_and(|later| later >= LONGEST));
+        delays.reset();
+        assert!(delays.next().is_some_and(|first| first <= 2 * FIRST));
+    }
+}
