@@ -1,4 +1,4 @@
-//! Annotations, labels and finalizers: hybridnet's names, so that pods and nodes need no new ones.
+//! Annotations, labels, finalizers and conditions: hybridnet's names, so that pods and nodes need no new ones.
 
 /// API group of Network, Subnet, NodeInfo and IPInstance.
 pub const GROUP: &str = "networking.alibaba.com";
@@ -83,6 +83,14 @@ pub mod finalizer {
     pub const IP_ALLOCATED: &str = "networking.alibaba.com/ip-allocated";
     /// A Network whose metrics are still shown.
     pub const METRICS_REGISTERED: &str = "networking.alibaba.com/metrics-registered";
+}
+
+/// Conditions of nodes.
+pub mod condition {
+    /// Kubernetes' own: the node's network cannot be used. It makes a taint of it.
+    pub const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
+    /// The controller's reason for it: the node is in no Network.
+    pub const NO_NETWORK: &str = "NoNetwork";
 }
 
 /// Value of the quota labels: an address is left.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use trunkline_api::kube::IPInstanceObject;
-use trunkline_api::names::{annotation, finalizer};
+use trunkline_api::names::{annotation, condition, finalizer};
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::parse_mac;
 
@@ -239,7 +239,8 @@ impl NodeRow {
     /// Of what came from the API server.
     pub fn of(node: &Node) -> Self {
         let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-        let mut unavailable = conditions.filter(|condition| condition.type_ == "NetworkUnavailable");
+        let mut unavailable =
+            conditions.filter(|condition| condition.type_ == condition::NETWORK_UNAVAILABLE);
         NodeRow {
             uid: node.metadata.uid.as_deref().unwrap_or_default().into(),
             labels: node.metadata.labels.clone().unwrap_or_default(),

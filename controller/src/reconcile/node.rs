@@ -14,6 +14,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Map, Value, json};
 use trunkline_api::kube::NodeInfoObject;
+use trunkline_api::names::condition::{NETWORK_UNAVAILABLE, NO_NETWORK};
 use trunkline_api::names::{ATTACHED, label};
 use trunkline_api::resources::NetworkType;
 
@@ -23,9 +24,6 @@ use crate::books::Books;
 use crate::cluster::NodeRow;
 use crate::events::reason;
 use crate::queue::Outcome;
-
-/// The reason of the condition that is from here.
-const NO_NETWORK: &str = "NoNetwork";
 
 /// What is to be written of a node.
 #[derive(Debug, PartialEq)]
@@ -64,7 +62,7 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     };
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let condition = json!({
-        "type": "NetworkUnavailable",
+        "type": NETWORK_UNAVAILABLE,
         "status": if unavailable { "True" } else { "False" },
         "reason": if unavailable { NO_NETWORK } else { "NetworkAttached" },
         "message": text, "lastTransitionTime": now, "lastHeartbeatTime": now,

@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Replicas that run.
 pub(crate) struct Replicas {
     program: PathBuf,
+    kubeconfig: PathBuf,
     /// Besides those that all tests give.
     flags: Vec<String>,
     all: Vec<Replica>,
@@ -68,8 +69,20 @@ impl Replicas {
         count: usize,
         flags: &[&str],
     ) -> Result<Self> {
+        Self::standing_by_as(cluster, &cluster.kubeconfig(), program, count, flags)
+    }
+
+    /// As [`Self::standing_by`], but with the rights of whom this kubeconfig is for.
+    pub(crate) fn standing_by_as(
+        cluster: &Cluster,
+        kubeconfig: &Path,
+        program: &Path,
+        count: usize,
+        flags: &[&str],
+    ) -> Result<Self> {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut replicas = Self { program: program.to_owned(), flags, all: Vec::new(), killed: None };
+        let (program, kubeconfig) = (program.to_owned(), kubeconfig.to_owned());
+        let mut replicas = Self { program, kubeconfig, flags, all: Vec::new(), killed: None };
         for n in 1..=count {
             let identity = format!("controller-{n}");
             let ports = Ports { http: Port::claim()?, webhook: Port::claim()? };
@@ -81,7 +94,7 @@ impl Replicas {
 
     fn launch(&self, cluster: &Cluster, identity: &str, ports: &Ports) -> Result<Daemon> {
         let mut command = cmd(&self.program.display().to_string(), [""; 0]);
-        command.env("KUBECONFIG", cluster.kubeconfig());
+        command.env("KUBECONFIG", &self.kubeconfig);
         command.args([
             format!("--namespace={NAMESPACE}"),
             format!("--identity={identity}"),

@@ -11,6 +11,7 @@
 //! books    an auditor of addresses, which sees any that is given twice
 //! nodes    a fabric's nodes with their agents, joined to the cluster
 //! pods     what else there is in a cluster, pretended: nodes, namespaces, pods
+//! rights   the programs' accounts with the chart's rights, and whether these are as few as can be
 //! doorway  the API server on the loopback of another network namespace, for agents in namespaces
 //! ```
 //!
@@ -31,6 +32,7 @@ pub(crate) mod nodes;
 mod pki;
 pub(crate) mod pods;
 mod ports;
+pub(crate) mod rights;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -55,6 +57,20 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Etcd and its `etcdctl`.
 const PACKAGES: [&str; 2] = ["etcd-server", "etcd-client"];
+
+/// What the API server writes down of requests: those of service accounts, which are the programs under test, when the answer begins and
+/// when it ends.
+const AUDIT: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - { level: Metadata, userGroups: ['system:serviceaccounts'] }
+  - { level: None }
+";
+
+/// In the cluster's folder.
+const AUDIT_POLICY: &str = "audit-policy.yaml";
 
 /// What an account's token is good for, in seconds: longer than any test.
 const TOKEN_SECONDS: i64 = 24 * 3600;
@@ -100,6 +116,7 @@ impl Cluster {
             std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
         }
         std::fs::create_dir_all(&folder)?;
+        std::fs::write(folder.join(AUDIT_POLICY), AUDIT)?;
         let ports = Ports { etcd: Port::claim()?, etcd_peers: Port::claim()?, api: Port::claim()? };
         let pki = Pki::create(&folder.join("pki"))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -142,6 +159,11 @@ impl Cluster {
     /// Where its files are: `admin.kubeconfig`, `log/`, whatever a test puts there.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// What service accounts asked the API server for.
+    fn audit_log(&self) -> PathBuf {
+        self.folder.join("log/audit.log")
     }
 
     /// The administrator's kubeconfig.
@@ -256,6 +278,8 @@ impl Cluster {
     fn api_flags(&self) -> Vec<String> {
         let pki = |file: &str| self.folder.join("pki").join(file).display().to_string();
         vec![
+            format!("--audit-policy-file={}", self.folder.join(AUDIT_POLICY).display()),
+            format!("--audit-log-path={}", self.audit_log().display()),
             format!("--etcd-servers={}", self.etcd_url()),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--secure-port={}", self.ports.api.number()),

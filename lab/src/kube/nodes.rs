@@ -2,22 +2,23 @@
 //! pods are attached as a kubelet does it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::Cluster;
 use super::doorway::Doorway;
 use super::pods::{Plan, Pretended};
+use super::{Cluster, rights};
 use crate::client;
 use crate::cni::{Identity, Sandbox};
 use crate::fabric::Fabric;
 use crate::topology::Image;
 
-/// Registers each node with the labels of its agent.yaml, and starts its agent again with `source: kube`. The nodes reach the API server
-/// as long as the returned values live.
-pub(crate) fn join(cluster: &Cluster, fabric: &Fabric) -> Result<Vec<Doorway>> {
+/// Registers each node with the labels of its agent.yaml, and starts its agent again with `source: kube` and this kubeconfig. The nodes
+/// reach the API server as long as the returned values live.
+pub(crate) fn join(cluster: &Cluster, fabric: &Fabric, kubeconfig: &Path) -> Result<Vec<Doorway>> {
     let pretended = Pretended::new(cluster.client());
     let mut doorways = Vec::new();
     for name in fabric.topology.with_image(Image::Node) {
@@ -37,10 +38,7 @@ pub(crate) fn join(cluster: &Cluster, fabric: &Fabric) -> Result<Vec<Doorway>> {
         cluster.wait(pretended.node(name, &labels))?;
         config.remove("manifests");
         config.insert("source".to_owned(), json!("kube"));
-        config.insert(
-            "kube".to_owned(),
-            json!({ "kubeconfig": cluster.kubeconfig(), "namespace": "kube-system" }),
-        );
+        config.insert("kube".to_owned(), json!({ "kubeconfig": kubeconfig, "namespace": rights::NAMESPACE }));
         // In its place: the node has this very file mounted.
         std::fs::write(&file, serde_json::to_string_pretty(&config)?)?;
         client::end_agent(host, Signal::TERM)?;

@@ -23,6 +23,7 @@ pub mod assemble;
 pub mod cache;
 pub mod cluster;
 pub mod coalesce;
+pub mod condition;
 pub mod config;
 pub mod health;
 pub mod instances;

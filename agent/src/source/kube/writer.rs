@@ -9,11 +9,13 @@
 //! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so that what others write there stays theirs.
 //! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in `PEERS_APART`; the counts of prefixes are as
 //!   fresh as `PEERS_ANEW`. With ten thousand nodes that is 35 writes a second while nothing happens, and none if no count changed.
+//! - **Node condition** `NetworkUnavailable`, when it changes ([`super::condition`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -22,10 +24,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use trunkline_api::kube::Lenient;
 use trunkline_api::names::API_VERSION;
+use trunkline_api::names::condition::NETWORK_UNAVAILABLE;
 use trunkline_api::resources::{IPInstanceSpec, NodeInfoSpec, NodePeer, Vtep};
 
 use super::cluster::{Cluster, QUESTION};
 use super::coalesce::Coalesce;
+use super::condition::{Next, Silence, Verdict, compare};
 use super::instances::ObjectName;
 use crate::ipam::Record;
 use crate::observe::Observer;
@@ -93,6 +97,10 @@ struct Writer {
     peers: Option<Vec<NodePeer>>,
     /// When the peers are to be looked at.
     peers_at: Instant,
+    silence: Silence,
+    /// What the node's condition is to say, and what it was last found or made to say.
+    verdict: Option<Verdict>,
+    said: Option<Verdict>,
     /// Nothing is written before.
     not_before: Option<Instant>,
     delays: Option<ExponentialBackoff>,
@@ -108,6 +116,9 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         vtep: None,
         peers: None,
         peers_at: Instant::now() + PEERS_APART,
+        silence: Silence::default(),
+        verdict: None,
+        said: None,
         not_before: None,
         delays: None,
     };
@@ -120,7 +131,8 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         // Without a plan it is not known whether there are tunnels.
         let vtep = sources.plan.borrow_and_update().as_ref().map(|plan| plan.vtep.clone());
         let vtep_due = ready && vtep.is_some() && writer.vtep != vtep;
-        let pending = vtep_due || !writer.instances.is_empty();
+        let condition_due = writer.verdict.filter(|verdict| writer.said != Some(*verdict));
+        let pending = vtep_due || condition_due.is_some() || !writer.instances.is_empty();
         let next = match (writer.not_before, pending) {
             (Some(at), true) => Some(at),
             (None, true) => Some(Instant::now()),
@@ -133,7 +145,10 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
                 Some(Wish::Detached(sandbox)) => writer.instances.cancel(|_, holder| holder.sandbox == sandbox),
                 None => return,
             },
-            Ok(()) = sources.plan.changed() => {}
+            // Networks may have come or gone.
+            Ok(()) = sources.plan.changed() => {
+                writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
+            }
             Ok(()) = sources.uid.changed() => {}
             Ok(()) = sources.sessions.changed() => {
                 writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
@@ -144,8 +159,11 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
                     writer.write_node(vtep.flatten(), uid.unwrap_or_default()).await
                 } else if let Some((name, holder)) = writer.instances.next() {
                     writer.write_instance(name, holder).await
+                } else if let Some(verdict) = condition_due {
+                    writer.write_condition(verdict).await
                 } else {
-                    writer.write_peers().await
+                    let plan = sources.plan.borrow().clone();
+                    writer.look_at_peers(plan.is_some_and(|plan| plan.served().next().is_some())).await
                 };
                 writer.after(outcome);
             }
@@ -227,10 +245,75 @@ impl Writer {
         Ok(())
     }
 
-    async fn write_peers(&mut self) -> Result<(), String> {
-        self.peers_at = Instant::now() + PEERS_ANEW;
+    /// `serves`: networks, on this node.
+    async fn look_at_peers(&mut self, serves: bool) -> Result<(), String> {
+        let now = Instant::now();
         // Without a speaker there are none.
         let peers = self.observer.node_peers().await;
+        let (verdict, again) = self.silence.judge(serves, &peers, now);
+        if !serves {
+            // The controller's word may have replaced what was said.
+            self.said = None;
+        }
+        self.verdict = verdict;
+        self.peers_at = again.unwrap_or(now + PEERS_ANEW).min(now + PEERS_ANEW);
+        self.write_peers(peers).await
+    }
+
+    /// Says in the Node's status whether its network can be used.
+    async fn write_condition(&mut self, verdict: Verdict) -> Result<(), String> {
+        let nodes: Api<Node> = Api::all(self.cluster.connection().client.clone());
+        let told = |error| format!("the condition of Node {}: {error}", self.node);
+        let node = match timeout(QUESTION, nodes.get_opt(&self.node)).await {
+            Ok(Ok(Some(node))) => node,
+            // Who is not there is not available either.
+            Ok(Ok(None)) => {
+                self.said = Some(verdict);
+                return Ok(());
+            }
+            Ok(Err(error)) => return Err(told(super::watch::words(&error))),
+            Err(_) => return Err(told(no_answer())),
+        };
+        match compare(verdict, &node) {
+            Next::Nothing => {}
+            Next::Wait => {
+                (self.verdict, self.peers_at) = (None, Instant::now() + PEERS_APART);
+                return Ok(());
+            }
+            Next::Write => {
+                let condition = json!({
+                    "type": NETWORK_UNAVAILABLE, "status": verdict.status(),
+                    "reason": verdict.reason(), "message": verdict.message(),
+                    "lastTransitionTime": now(), "lastHeartbeatTime": now(),
+                });
+                // By its version: of two that write at a time one looks again.
+                let patch = json!({
+                    "metadata": {"resourceVersion": node.metadata.resource_version},
+                    "status": {"conditions": [condition]},
+                });
+                let patch = Patch::Strategic(&patch);
+                let written =
+                    timeout(QUESTION, nodes.patch_status(&self.node, &PatchParams::default(), &patch)).await;
+                if let Ok(Err(kube::Error::Api(status))) = &written
+                    && status.is_conflict()
+                {
+                    return Ok(());
+                }
+                settled(written).map_err(told)?;
+                match verdict {
+                    Verdict::Available => tracing::info!("this node's network is said to be available"),
+                    Verdict::NoSession => {
+                        tracing::warn!("no BGP session is up: this node's network is said to be unavailable");
+                        self.cluster.warn(verdict.reason(), verdict.message().to_owned());
+                    }
+                }
+            }
+        }
+        self.said = Some(verdict);
+        Ok(())
+    }
+
+    async fn write_peers(&mut self, peers: Vec<NodePeer>) -> Result<(), String> {
         let peers = keep_times(peers, self.peers.as_deref().unwrap_or_default());
         if self.peers.as_ref() == Some(&peers) {
             return Ok(());
@@ -272,8 +355,12 @@ fn settled<T>(written: Result<kube::Result<T>, tokio::time::error::Elapsed>) -> 
         Ok(Ok(_)) => Ok(()),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),
         Ok(Err(error)) => Err(super::watch::words(&error)),
-        Err(_) => Err(format!("no answer within {} s", QUESTION.as_secs())),
+        Err(_) => Err(no_answer()),
     }
+}
+
+fn no_answer() -> String {
+    format!("no answer within {} s", QUESTION.as_secs())
 }
 
 /// A time that is computed from "for so many seconds" differs by one from look to look: it stays as long as the state does.

@@ -1,5 +1,5 @@
 //! The agent with an API server as its source: one node between two ToRs, whose pods' addresses come from IPInstances that the test
-//! makes in the controller's place. The agent has the rights that it needs and no others.
+//! makes in the controller's place. The agent has the Helm chart's rights, and uses each of them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,6 +14,8 @@ use crate::client;
 use crate::cni::{self, Sandbox};
 use crate::kube::Cluster;
 use crate::kube::doorway::Doorway;
+use crate::kube::pods::{Plan, Pretended};
+use crate::kube::rights::Accounts;
 use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{Bed, Manifest, lab, lost_nothing};
 use crate::tests::{Context, passed};
@@ -34,38 +36,6 @@ pub(super) const TESTS: &[Test] = &[
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What the ToRs of the topology have.
 const KEY: &str = "one-rack-lab-secret";
-
-/// What an agent may do.
-const RIGHTS: &str = r#"
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: { name: trunkline-agent }
-rules:
-  - { apiGroups: [networking.alibaba.com], resources: [networks, subnets, ipinstances], verbs: [get, list, watch] }
-  - { apiGroups: [networking.alibaba.com], resources: [nodeinfoes], verbs: [get, list, watch, create, patch] }
-  - { apiGroups: [networking.alibaba.com], resources: [nodeinfoes/status, ipinstances/status], verbs: [patch] }
-  - { apiGroups: [""], resources: [nodes], verbs: [get, list, watch] }
-  - { apiGroups: [""], resources: [pods], verbs: [get] }
-  - { apiGroups: ["", events.k8s.io], resources: [events], verbs: [create, patch] }
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: { name: trunkline-agent }
-roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: trunkline-agent }
-subjects: [{ kind: ServiceAccount, name: trunkline-agent, namespace: kube-system }]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: { name: trunkline-agent, namespace: kube-system }
-rules:
-  - { apiGroups: [""], resources: [secrets], verbs: [get, list, watch] }
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: { name: trunkline-agent, namespace: kube-system }
-roleRef: { apiGroup: rbac.authorization.k8s.io, kind: Role, name: trunkline-agent }
-subjects: [{ kind: ServiceAccount, name: trunkline-agent, namespace: kube-system }]
-"#;
 
 const OBJECTS: &str = r#"
 apiVersion: v1
@@ -100,6 +70,27 @@ metadata: { name: rack1-v6 }
 spec: { network: rack1, range: { version: "6", cidr: "fd00:201::/112" } }
 "#;
 
+const OVERLAY: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: tunnels }
+spec: { type: Overlay, netID: 4 }
+";
+
+const BAD_SUBNET: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: bad }
+spec: { network: nowhere, range: { version: '4', cidr: 10.202.0.0/24 } }
+";
+
+const GOOD_SUBNET: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: good }
+spec: { network: rack1, range: { version: '4', cidr: 10.203.0.0/24 } }
+";
+
 fn secret(key: &str) -> String {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tor", "namespace": "kube-system"}, "stringData": {"md5": key}})
         .to_string()
@@ -109,6 +100,7 @@ fn secret(key: &str) -> String {
 struct Node<'a> {
     bed: &'a Bed<'a>,
     cluster: &'a mut Cluster,
+    accounts: Accounts,
     _doorway: Doorway,
 }
 
@@ -133,8 +125,7 @@ fn on_a_node(
                     &format!("crd/{crd}"),
                 ])?;
             }
-            let kubeconfig = cluster.service_account("kube-system", "trunkline-agent")?;
-            cluster.apply(RIGHTS)?;
+            let accounts = Accounts::create(cluster)?;
             cluster.apply(OBJECTS)?;
             cluster.apply(&secret(key))?;
             let doorway = cluster.doorway(&bed.node()?.ns)?;
@@ -142,25 +133,29 @@ fn on_a_node(
             config.overwrite(&format!(
                 "nodeName: node1\nsource: kube\nkube: {{kubeconfig: {}, namespace: kube-system}}\nrouterID: 10.0.1.11\n\
                  readiness: {{timeoutSeconds: 10}}\n",
-                kubeconfig.display()
+                accounts.agent.display()
             ))?;
             client::end_agent(bed.node()?, Signal::TERM)?;
             client::start_agent(bed.node()?)?;
-            test(Node { bed, cluster, _doorway: doorway })
+            test(Node { bed, cluster, accounts, _doorway: doorway })
         })
     })
 }
 
 impl Node<'_> {
-    /// An IPInstance as the controller makes it.
+    /// An IPInstance as the controller makes it; hybridnet's says nothing of families.
     fn give(&self, pod: &Sandbox, address: &str, family: &str, node: &str) -> Result<()> {
         let v6 = address.contains(':');
+        let annotations = match family {
+            "" => json!({}),
+            family => json!({"networking.alibaba.com/ip-family": family}),
+        };
         let object = json!({
             "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
             "metadata": {
                 "name": address.replace(['.', ':'], "-"), "namespace": "lab",
                 "labels": {"networking.alibaba.com/node": node, "networking.alibaba.com/network": "rack1"},
-                "annotations": {"networking.alibaba.com/ip-family": family},
+                "annotations": annotations,
             },
             "spec": {
                 "network": "rack1", "subnet": if v6 { "rack1-v6" } else { "rack1-v4" },
@@ -237,6 +232,10 @@ fn addresses(context: &Context) -> Result<Verdict> {
         })?;
         ensure!(peers["metadata"]["ownerReferences"][0]["name"] == "node1", "{peers}");
         ensure!(!peers.to_string().contains(KEY), "the key is in the NodeInfo");
+        node.wait_object("node/node1", |object| {
+            let is = |one: &Value| one["type"] == "NetworkUnavailable" && one["status"] == "False";
+            object["status"]["conditions"].as_array().is_some_and(|all| all.iter().any(is))
+        })?;
 
         let first = bed.pod("first")?;
         node.give(&first, "10.201.7.1", "DualStack", "node1")?;
@@ -292,19 +291,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         );
 
         // A bad object among good ones.
-        node.cluster.apply(
-            r#"
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: bad }
-spec: { network: nowhere, range: { version: "4", cidr: 10.202.0.0/24 } }
----
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: good }
-spec: { network: rack1, range: { version: "4", cidr: 10.203.0.0/24 } }
-"#,
-        )?;
+        node.cluster.apply(&format!("{BAD_SUBNET}---{GOOD_SUBNET}"))?;
         let source = node.wait_source("the bad Subnet to be named", |source| !source.faults.is_empty())?;
         ensure!(
             source.faults.len() == 1 && source.faults[0].starts_with("Subnet bad: spec.network"),
@@ -328,6 +315,43 @@ spec: { network: rack1, range: { version: "4", cidr: 10.203.0.0/24 } }
         ensure!(!told.contains(KEY), "the key is in an event");
         node.cluster.kubectl(["delete", "subnet", "bad"])?;
         node.wait_source("the fault to be gone", |source| source.faults.is_empty())?;
+        // The same fault again is the same event, counted up.
+        node.cluster.apply(BAD_SUBNET)?;
+        wait_for("the event to be counted up", PATIENCE, || {
+            let counts = node.cluster.kubectl([
+                "get",
+                "events.v1.events.k8s.io",
+                "-A",
+                "-o",
+                "jsonpath={.items[*].series.count}",
+            ])?;
+            Ok(Seen::when(counts.contains('2'), || counts))
+        })?;
+        node.cluster.kubectl(["delete", "subnet", "bad"])?;
+
+        // An address that hybridnet gave does not say whether there will be another: the pod does.
+        let older = bed.pod("older")?;
+        let plan = Plan {
+            namespace: "lab".to_owned(),
+            name: older.name.clone(),
+            node: "node1".to_owned(),
+            family: "IPv4",
+            stateful_set: None,
+        };
+        node.cluster.wait(Pretended::new(node.cluster.client()).create(&plan))?;
+        node.give(&older, "10.201.7.9", "", "node1")?;
+        let got = node.add(&older)?;
+        ensure!(words(&got) == ["10.201.7.9"], "{got:?}");
+        cni::del(bed.fabric, &cni::trunkline(None), &older)?;
+
+        // Other nodes matter as long as there is an Overlay.
+        let follows = |source: &ClusterStatus| {
+            source.watches.iter().any(|watch| watch.name == "nodeinfoes" && watch.live)
+        };
+        node.cluster.apply(OVERLAY)?;
+        node.wait_source("the other nodes to be watched", follows)?;
+        node.cluster.kubectl(["delete", "network", "tunnels"])?;
+        node.wait_source("the other nodes to be left alone", |source| !follows(source))?;
 
         // The next sandbox of the same pod, whose DEL has not come: it gives way.
         let again = Sandbox { container_id: format!("{}-again", late.container_id), ..late.clone() };
@@ -343,8 +367,9 @@ spec: { network: rack1, range: { version: "4", cidr: 10.203.0.0/24 } }
         let pings = lost_nothing(pings)?;
         cni::del(bed.fabric, &cni::trunkline(None), &first)?;
         bed.nothing_but(&[], &[])?;
+        let rights = node.accounts.check(node.cluster, &["agent"], &[])?;
         passed(format!(
-            "given, late, refused, a bad Subnet named, a key changed live; {pings} pings, none lost"
+            "given, late, refused, a bad Subnet named, a key changed live; {pings} pings, none lost; {rights}"
         ))
     })
 }

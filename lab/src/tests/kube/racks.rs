@@ -1,18 +1,20 @@
-//! The whole: two racks of real routers, an agent on each node that knows nothing but its name and the API server, one controller,
-//! and pods that are made in the API server and attached as a kubelet does it.
+//! The whole: two racks of real routers, an agent on each node that knows nothing but its name and the API server, one controller that
+//! is asked for admission, too, and pods that are made in the API server and attached as a kubelet does it. Agents and controller have the
+//! accounts that the Helm chart gives them, and each right of these is used here or named in `UNSEEN`.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{Test, Verdict, cluster, crds};
+use super::{Test, Verdict, cluster, crds, webhook};
 use crate::cni::{self, Sandbox};
 use crate::fabric::Fabric;
 use crate::kube::controller::Replicas;
 use crate::kube::pods::{Plan, Pretended};
+use crate::kube::rights::{Accounts, Unseen};
 use crate::kube::{Cluster, nodes};
 use crate::pinger::{Flow, Pinger};
 use crate::shell::{Seen, wait_for};
@@ -22,12 +24,44 @@ use crate::{client, evidence, routers};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/racks",
-    about: "pods of the API server across two racks; a StatefulSet's pod moves with its addresses; a node is drained",
+    about: "pods of the API server across two racks; a StatefulSet's pod moves with its addresses; a node is drained; rights as few as can be",
     run: racks,
 }];
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "shop";
+
+/// Rights that nothing here uses.
+const UNSEEN: &[Unseen] = &[
+    ("agent", "list", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
+    ("agent", "watch", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
+    ("agent", "get", "pods", "addresses that hybridnet gave: kube/agent"),
+    ("agent", "create", "events.events.k8s.io", "faults, which the webhook keeps out here: kube/agent"),
+    ("agent", "patch", "events.events.k8s.io", "faults, which the webhook keeps out here: kube/agent"),
+    ("controller", "get", "ipinstances.networking.alibaba.com", "where an answer was lost: kube/leader-kill"),
+];
+
+/// What a cluster may have besides: objects with hybridnet's finalizer, and a node that is in no Network.
+const FRINGE: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: spare, finalizers: [networking.alibaba.com/metrics-registered] }
+spec: { netID: 9, nodeSelector: { rack: none } }
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: spare, finalizers: [networking.alibaba.com/metrics-registered] }
+spec: { network: spare, range: { version: '4', cidr: 10.209.0.0/24, gateway: 10.209.0.1 } }
+---
+apiVersion: v1
+kind: Node
+metadata: { name: nowhere }
+---
+apiVersion: networking.alibaba.com/v1
+kind: NodeInfo
+metadata: { name: nowhere }
+spec: {}
+";
 
 /// The Secret that both racks' Networks name for their sessions.
 const SECRETS: &str = "
@@ -93,12 +127,18 @@ impl Racks<'_> {
         cluster.apply(&self.network("node2a")?)?;
         cluster.apply(SUBNETS)?;
         cluster.wait(Pretended::new(cluster.client()).namespace(NAMESPACE))?;
-        let _doorways = nodes::join(cluster, self.fabric)?;
-        let mut replicas = Replicas::start(cluster, controller, 1)?;
+        let accounts = Accounts::create(cluster)?;
+        let _doorways = nodes::join(cluster, self.fabric, &accounts.agent)?;
+        let flags = ["--patch-calico-pod-ips-annotation"];
+        let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 1, &flags)?;
+        replicas.wait_leader(cluster)?;
+        let [port] = replicas.webhooks()[..] else { bail!("one replica") };
+        webhook::register(cluster, &mut replicas, port, port)?;
         for node in self.fabric.topology.with_image(Image::Node) {
             client::wait_established(self.fabric.host(node)?, PATIENCE)?;
         }
         self.peers_are_told("node2b")?;
+        self.condition("node2b", "False", "TrunklineServes")?;
 
         let mut pods = Vec::new();
         for (n, node) in ["node1a", "node1b", "node2a", "node2b"].into_iter().enumerate() {
@@ -127,8 +167,65 @@ impl Racks<'_> {
         pods.push(db);
         self.is_empty("node1b", &freed)?;
         self.reach_each_other(&pods.iter().collect::<Vec<_>>())?;
+        self.fringe(&pods[0])?;
         replicas.still_running()?;
-        passed(format!("{} pods on three nodes in the end, all pairs of both families", pods.len()))
+        let rights = accounts.check(cluster, &["agent", "controller"], UNSEEN)?;
+        passed(format!("{} pods on three nodes in the end, all pairs of both families; {rights}", pods.len()))
+    }
+
+    /// What the programs do besides, each of which needs a right.
+    fn fringe(&self, pod: &Attached) -> Result<()> {
+        let cluster = self.cluster;
+        let name = &pod.plan.name;
+        let jsonpath = "jsonpath={.metadata.annotations.cni\\.projectcalico\\.org/podIPs}";
+        let told = cluster.kubectl(["get", "pod", name, "-n", NAMESPACE, "-o", jsonpath])?;
+        ensure!(told.contains(&pod.addresses[0].to_string()), "Calico is told {told:?} of {name}");
+
+        cluster.apply(FRINGE)?;
+        self.condition("nowhere", "True", "NoNetwork")?;
+        cluster.kubectl(["delete", "node", "nowhere"])?;
+        wait_for("the NodeInfo of a node that is gone to go", PATIENCE, || {
+            let left = cluster.kubectl(["get", "nodeinfo", "nowhere", "--ignore-not-found", "-o", "name"])?;
+            Ok(Seen::when(left.is_empty(), || left))
+        })?;
+        // These wait for the finalizers.
+        cluster.kubectl(["delete", "subnet", "spare", "--timeout=60s"])?;
+        cluster.kubectl(["delete", "network", "spare", "--timeout=60s"])?;
+
+        for (annotation, words) in
+            [("specified-network", "Network nowhere"), ("specified-subnet", "Subnet nowhere")]
+        {
+            let pod = serde_json::json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": "lost", "namespace": NAMESPACE,
+                    "annotations": { format!("networking.alibaba.com/{annotation}"): "nowhere" },
+                },
+                "spec": { "containers": [{ "name": "main", "image": "pretended" }] },
+            });
+            let refused = cluster.apply(&pod.to_string()).err().context("a pod of nowhere was taken")?;
+            ensure!(format!("{refused:#}").contains(words), "{refused:#}");
+        }
+
+        let spoil = r#"{"data":{"tls.crt":""}}"#;
+        cluster.kubectl(["patch", "secret", "trunkline-webhook", "-n", "kube-system", "-p", spoil])?;
+        wait_for("the webhook's Secret to be mended", PATIENCE, || {
+            let certificate = webhook::serving(cluster)?;
+            Ok(Seen::when(!certificate.is_empty(), || "empty".to_owned()))
+        })
+    }
+
+    /// Waits for what a Node's condition says of its network.
+    fn condition(&self, node: &str, status: &str, reason: &str) -> Result<()> {
+        wait_for(&format!("the condition of Node {node}"), PATIENCE, || {
+            let text = self.cluster.kubectl(["get", "node", node, "-o", "json"])?;
+            let conditions = serde_json::from_str::<Value>(&text)?["status"]["conditions"].take();
+            let is = |one: &Value| {
+                one["type"] == "NetworkUnavailable" && one["status"] == status && one["reason"] == reason
+            };
+            let there = conditions.as_array().is_some_and(|all| all.iter().any(is));
+            Ok(Seen::when(there, || conditions.to_string()))
+        })
     }
 
     /// The rack's Network as the topology has it, but with its password in a Secret.

@@ -59,19 +59,29 @@ fn start(cluster: &Cluster, program: &std::path::Path, flags: &[&str]) -> Result
     cluster.apply(LEASE)?;
     let mut replicas = Replicas::standing_by(cluster, program, 2, flags)?;
     let [one, other] = replicas.webhooks()[..] else { bail!("two replicas") };
+    register(cluster, &mut replicas, one, other)?;
+    Ok(replicas)
+}
+
+/// Has the API server ask one port to validate and one to mutate, and waits until it does.
+pub(super) fn register(
+    cluster: &Cluster,
+    replicas: &mut Replicas,
+    validating: u16,
+    mutating: u16,
+) -> Result<()> {
     let configured = |port: u16| {
         configurations(
             &Address::Url(format!("https://127.0.0.1:{port}")),
             "system:serviceaccount:kube-system:trunkline-controller",
         )
     };
-    let (validating, mutating) = (configured(one).0, configured(other).1);
+    let (validating, mutating) = (configured(validating).0, configured(mutating).1);
     cluster.wait(async {
         Api::all(cluster.client()).create(&PostParams::default(), &validating).await?;
         Api::all(cluster.client()).create(&PostParams::default(), &mutating).await
     })?;
-    await_verdicts(cluster, &mut replicas)?;
-    Ok(replicas)
+    await_verdicts(cluster, replicas)
 }
 
 /// Held by somebody who is not there, for a day.
@@ -152,7 +162,7 @@ fn life(context: &Lab) -> Result<Verdict> {
 }
 
 /// What is served, by the Secret.
-fn serving(cluster: &Cluster) -> Result<Vec<u8>> {
+pub(super) fn serving(cluster: &Cluster) -> Result<Vec<u8>> {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), "kube-system");
     let secret = cluster.wait(secrets.get(NAME))?;
     let data = secret.data.unwrap_or_default();

@@ -1,0 +1,328 @@
+//! The programs' accounts with the rights that the Helm chart gives them, and whether these are as few as can be: what each asked for is in
+//! the API server's audit log, what each may is in the chart's `files/rights.yaml`. Nothing may be refused, and nothing granted for nothing.
+//!
+//! A test sees what it exercises. What it does not is named in the test's table with the reason, so that a right for which nobody knows
+//! one is found.
+//!
+//! Awkward: server-side apply of an object that is not there is a `patch` in the audit log, and needs `create`, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Cluster;
+use crate::shell::{Seen, wait_for};
+
+/// How long the API server may take to go by a role.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The namespace that the programs run in.
+pub(crate) const NAMESPACE: &str = "kube-system";
+
+/// Who, which verb, of which resource (with its group, and its subresource), and why it is not seen.
+pub(crate) type Unseen = (&'static str, &'static str, &'static str, &'static str);
+
+/// The accounts, made and bound.
+pub(crate) struct Accounts {
+    /// Kubeconfigs.
+    pub agent: PathBuf,
+    pub controller: PathBuf,
+    granted: BTreeSet<Right>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Right {
+    account: String,
+    resource: String,
+    verb: String,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.account, self.verb, self.resource)
+    }
+}
+
+/// The chart's file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    agent: Rules,
+    controller: Rules,
+    webhook: Rules,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    cluster: Vec<PolicyRule>,
+    namespace: Vec<PolicyRule>,
+}
+
+/// A line of the audit log.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    verb: String,
+    user: User,
+    /// Not there for paths that are no resources, such as `/version`.
+    object_ref: Option<Reference>,
+    response_status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct User {
+    username: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Reference {
+    api_group: String,
+    resource: String,
+    subresource: String,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    code: u16,
+}
+
+impl Accounts {
+    /// Makes them as the chart does.
+    pub(crate) fn create(cluster: &Cluster) -> Result<Self> {
+        let path = cluster.place.repository.join("deploy/helm/trunkline/files/rights.yaml");
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let File { agent, mut controller, webhook } =
+            serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
+        controller.cluster.extend(webhook.cluster);
+        controller.namespace.extend(webhook.namespace);
+        let mut granted = BTreeSet::new();
+        let mut kubeconfigs = Vec::new();
+        for (account, rules) in [("agent", agent), ("controller", controller)] {
+            let name = format!("trunkline-{account}");
+            kubeconfigs.push(cluster.service_account(NAMESPACE, &name)?);
+            for (kind, namespace, rules) in
+                [("ClusterRole", None, rules.cluster), ("Role", Some(NAMESPACE), rules.namespace)]
+            {
+                granted.extend(rules.iter().flat_map(|rule| rights(account, rule)));
+                for object in bound(kind, namespace, &name, &rules) {
+                    cluster.apply(&object.to_string())?;
+                }
+                in_force(cluster, account, &rules)?;
+            }
+        }
+        let [agent, controller] = kubeconfigs.try_into().map_err(|_| anyhow::anyhow!("two accounts"))?;
+        Ok(Self { agent, controller, granted })
+    }
+
+    /// Fails if one was refused something, or has a right that neither was used nor is among `unseen`. Says how many were used.
+    pub(crate) fn check(&self, cluster: &Cluster, accounts: &[&str], unseen: &[Unseen]) -> Result<String> {
+        let Asked { allowed, refused } = asked(cluster)?;
+        if !refused.is_empty() {
+            bail!("the chart's rights are too few, the API server refused: {}", list(&refused));
+        }
+        let granted: BTreeSet<&Right> =
+            self.granted.iter().filter(|right| accounts.contains(&&*right.account)).collect();
+        let unseen: BTreeMap<Right, &str> = unseen
+            .iter()
+            .map(|&(account, verb, resource, why)| {
+                let [account, verb, resource] = [account, verb, resource].map(str::to_owned);
+                (Right { account, resource, verb }, why)
+            })
+            .collect();
+        if let Some(stale) = unseen.keys().find(|right| !granted.contains(right)) {
+            bail!("the test's table names {stale}, which the chart does not grant: take it out");
+        }
+        let mut report = String::new();
+        for right in &granted {
+            let said = match (allowed.contains(*right), unseen.get(*right)) {
+                (true, _) => "used",
+                (false, why) => why.unwrap_or(&"NOT USED"),
+            };
+            writeln!(report, "{right}: {said}")?;
+        }
+        std::fs::write(cluster.folder().join("log/rights.txt"), &report)?;
+        let idle: BTreeSet<Right> = granted
+            .iter()
+            .filter(|right| !allowed.contains(**right) && !unseen.contains_key(**right))
+            .map(|right| (*right).clone())
+            .collect();
+        if !idle.is_empty() {
+            bail!("the chart grants what nobody used: {}", list(&idle));
+        }
+        let used = granted.iter().filter(|right| allowed.contains(**right)).count();
+        Ok(format!("{used} of {} granted rights used, nothing refused", granted.len()))
+    }
+}
+
+fn list(rights: &BTreeSet<Right>) -> String {
+    rights.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Waits until the API server goes by a role that was just made.
+fn in_force(cluster: &Cluster, account: &str, rules: &[PolicyRule]) -> Result<()> {
+    let unnamed = rules.iter().filter(|rule| rule.resource_names.is_none());
+    let first = unnamed.flat_map(|rule| rights(account, rule)).next();
+    let right = first.with_context(|| format!("trunkline-{account} has a role without rules"))?;
+    wait_for(&format!("the right {right}"), PATIENCE, || {
+        let is = can(cluster, NAMESPACE, account, &right.verb, &right.resource)?;
+        Ok(Seen::when(is, || "not yet".to_owned()))
+    })
+}
+
+/// Whether an account of this namespace may do something there.
+pub(crate) fn can(
+    cluster: &Cluster,
+    namespace: &str,
+    account: &str,
+    verb: &str,
+    resource: &str,
+) -> Result<bool> {
+    let user = format!("--as=system:serviceaccount:{namespace}:trunkline-{account}");
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let subresource = format!("--subresource={subresource}");
+    let mut command =
+        cluster.kubectl_command(&["auth", "can-i", verb, resource, &subresource, "-n", namespace, &user]);
+    // Its exit status is its answer, too.
+    let output = command.output()?;
+    match String::from_utf8_lossy(&output.stdout).trim() {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        other => {
+            bail!("kubectl auth can-i {verb} {resource}: {other} {}", String::from_utf8_lossy(&output.stderr))
+        }
+    }
+}
+
+/// A role and its binding.
+fn bound(kind: &str, namespace: Option<&str>, name: &str, rules: &[PolicyRule]) -> [Value; 2] {
+    let api_version = "rbac.authorization.k8s.io/v1";
+    let metadata = json!({ "name": name, "namespace": namespace });
+    let role = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "rules": rules });
+    let binding = json!({
+        "apiVersion": api_version, "kind": format!("{kind}Binding"), "metadata": metadata,
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name },
+        "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": NAMESPACE }],
+    });
+    [role, binding]
+}
+
+/// Everything that a rule grants, one by one.
+fn rights(account: &str, rule: &PolicyRule) -> Vec<Right> {
+    let none = Vec::new();
+    let mut all = Vec::new();
+    for group in rule.api_groups.as_ref().unwrap_or(&none) {
+        for resource in rule.resources.as_ref().unwrap_or(&none) {
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let resource = name(group, resource, subresource);
+            all.extend(rule.verbs.iter().map(|verb| Right {
+                account: account.to_owned(),
+                resource: resource.clone(),
+                verb: verb.clone(),
+            }));
+        }
+    }
+    all
+}
+
+/// As kubectl calls a resource.
+fn name(group: &str, resource: &str, subresource: &str) -> String {
+    let mut name = resource.to_owned();
+    for (separator, part) in [('.', group), ('/', subresource)] {
+        if !part.is_empty() {
+            name.push(separator);
+            name.push_str(part);
+        }
+    }
+    name
+}
+
+#[derive(Default)]
+struct Asked {
+    allowed: BTreeSet<Right>,
+    refused: BTreeSet<Right>,
+}
+
+/// What the accounts have asked for so far.
+fn asked(cluster: &Cluster) -> Result<Asked> {
+    let path = cluster.audit_log();
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    // The last line may be half written.
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let mut asked = Asked::default();
+    for line in whole.lines() {
+        take(&mut asked, serde_json::from_str(line).with_context(|| format!("the audit log: {line}"))?);
+    }
+    Ok(asked)
+}
+
+fn take(asked: &mut Asked, line: Line) {
+    let start = format!("system:serviceaccount:{NAMESPACE}:trunkline-");
+    let Some(account) = line.user.username.strip_prefix(&start) else { return };
+    let Some(Reference { api_group, resource, subresource }) = line.object_ref else { return };
+    let right = Right {
+        account: account.to_owned(),
+        resource: name(&api_group, &resource, &subresource),
+        verb: line.verb,
+    };
+    match line.response_status.map_or(0, |status| status.code) {
+        // To whom, by which token: nobody.
+        401 => {}
+        403 => drop(asked.refused.insert(right)),
+        code => {
+            if code == 201 && right.verb == "patch" {
+                asked.allowed.insert(Right { verb: "create".to_owned(), ..right.clone() });
+            }
+            asked.allowed.insert(right);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_is_read_from_the_audit_log() {
+        let line = |user: &str, verb: &str, object: Value, code: u16| -> Line {
+            serde_json::from_value(json!({
+                "verb": verb, "user": { "username": user }, "objectRef": object, "responseStatus": { "code": code },
+            }))
+            .expect("a line")
+        };
+        let agent = "system:serviceaccount:kube-system:trunkline-agent";
+        let status = json!({ "apiGroup": "networking.alibaba.com", "resource": "nodeinfoes", "subresource": "status" });
+        let mut asked = Asked::default();
+        take(&mut asked, line(agent, "patch", status, 200));
+        take(&mut asked, line(agent, "patch", json!({ "apiGroup": "g", "resource": "r" }), 201));
+        take(&mut asked, line(agent, "get", json!({ "resource": "secrets" }), 403));
+        take(&mut asked, line("system:admin", "delete", json!({ "resource": "secrets" }), 200));
+        assert_eq!(
+            list(&asked.allowed),
+            "agent patch nodeinfoes.networking.alibaba.com/status, agent create r.g, agent patch r.g"
+        );
+        assert_eq!(list(&asked.refused), "agent get secrets");
+    }
+
+    #[test]
+    fn a_rule_is_every_verb_of_every_resource() {
+        let rule =
+            json!({ "apiGroups": ["", "g"], "resources": ["a", "b/status"], "verbs": ["get", "patch"] });
+        let rule: PolicyRule = serde_json::from_value(rule).expect("a rule");
+        let all: BTreeSet<Right> = rights("agent", &rule).into_iter().collect();
+        assert_eq!(
+            list(&all),
+            "agent get a, agent patch a, agent get a.g, agent patch a.g, agent get b.g/status, agent patch b.g/status, \
+             agent get b/status, agent patch b/status"
+        );
+    }
+}
