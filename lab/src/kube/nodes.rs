@@ -2,7 +2,9 @@
 //! pods are attached as a kubelet does it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::process::Signal;
@@ -12,9 +14,13 @@ use super::doorway::Doorway;
 use super::pods::{Plan, Pretended};
 use super::{Cluster, rights};
 use crate::client;
-use crate::cni::{Identity, Sandbox};
+use crate::cni::{self, Identity, Sandbox};
 use crate::fabric::Fabric;
+use crate::pinger::{Flow, Pinger};
 use crate::topology::Image;
+
+/// How long pods may take to find each other.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Registers each node with the labels of its agent.yaml, and starts its agent again with `source: kube` and this kubeconfig. The nodes
 /// reach the API server as long as the returned values live.
@@ -47,10 +53,43 @@ pub(crate) fn join(cluster: &Cluster, fabric: &Fabric, kubeconfig: &Path) -> Res
     Ok(doorways)
 }
 
-/// A new pod of the API server and its sandbox on its node, not yet attached.
-pub(crate) fn pod(cluster: &Cluster, fabric: &Fabric, plan: &Plan) -> Result<Sandbox> {
-    let uid = cluster.wait(Pretended::new(cluster.client()).create(plan))?;
+/// A pod that is attached.
+pub(crate) struct Attached {
+    pub plan: Plan,
+    pub sandbox: Sandbox,
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Makes a pod in the API server and attaches it as its node's kubelet does. The kubelet does not wait for addresses: ADD does.
+pub(crate) fn attach(cluster: &Cluster, fabric: &Fabric, plan: Plan) -> Result<Attached> {
+    let pretended = Pretended::new(cluster.client());
+    let uid = cluster.wait(pretended.create(&plan))?;
     let mut sandbox = Sandbox::create(fabric, &plan.node, &plan.name)?;
     sandbox.identity = Identity { namespace: plan.namespace.clone(), name: plan.name.clone(), uid };
-    Ok(sandbox)
+    let addresses = cni::add(fabric, &cni::trunkline(None), &sandbox)?.addresses;
+    cluster.wait(pretended.report(&plan.namespace, &plan.name, &addresses))?;
+    Ok(Attached { plan, sandbox, addresses })
+}
+
+impl Attached {
+    /// As a kubelet does when its pod was deleted: DEL, then the pod goes.
+    pub(crate) fn take_away(self, cluster: &Cluster, fabric: &Fabric) -> Result<()> {
+        cni::del(fabric, &cni::trunkline(None), &self.sandbox)?;
+        self.sandbox.ns.delete()?;
+        cluster.wait(Pretended::new(cluster.client()).delete(&self.plan.namespace, &self.plan.name))
+    }
+}
+
+/// Waits until each of these pods reaches each other one, in every family.
+pub(crate) fn reach_each_other(pods: &[&Attached]) -> Result<()> {
+    let mut flows = Vec::new();
+    for (n, from) in pods.iter().enumerate() {
+        for (_, to) in pods.iter().enumerate().filter(|(m, _)| *m != n) {
+            for address in &to.addresses {
+                let name = format!("{} to {} {address}", from.plan.name, to.plan.name);
+                flows.push(Flow { name, from: from.sandbox.ns.clone(), to: *address });
+            }
+        }
+    }
+    Pinger::start(flows, Duration::from_millis(20))?.settle(PATIENCE)
 }

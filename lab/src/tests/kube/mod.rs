@@ -5,6 +5,7 @@ mod api_server;
 mod chart;
 pub(crate) mod crds;
 mod disturbed;
+mod overlay;
 mod racks;
 mod restored;
 mod storm;
@@ -22,6 +23,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     chart::TESTS,
     crds::TESTS,
     disturbed::TESTS,
+    overlay::TESTS,
     racks::TESTS,
     restored::TESTS,
     webhook::TESTS,

@@ -10,13 +10,12 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::{Test, Verdict, cluster, crds, webhook};
-use crate::cni::{self, Sandbox};
 use crate::fabric::Fabric;
+use crate::kube::Cluster;
 use crate::kube::controller::Replicas;
+use crate::kube::nodes::{self, Attached};
 use crate::kube::pods::{Plan, Pretended};
 use crate::kube::rights::{Accounts, Unseen};
-use crate::kube::{Cluster, nodes};
-use crate::pinger::{Flow, Pinger};
 use crate::shell::{Seen, wait_for};
 use crate::tests::{Context as Lab, passed};
 use crate::topology::Image;
@@ -106,13 +105,6 @@ fn racks(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// A pod that is attached.
-struct Attached {
-    plan: Plan,
-    sandbox: Sandbox,
-    addresses: Vec<IpAddr>,
-}
-
 struct Racks<'a> {
     cluster: &'a Cluster,
     fabric: &'a Fabric,
@@ -146,27 +138,27 @@ impl Racks<'_> {
         }
         let db = self.attach("db-0", "node1a", Some("db"))?;
         let kept = db.addresses.clone();
-        self.reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
+        nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
         self.agent_told(&db)?;
 
         // Moved: away from node1a, and made anew on the other node of its rack.
-        self.take_away(db)?;
+        db.take_away(cluster, self.fabric)?;
         let db = self.attach("db-0", "node1b", Some("db"))?;
         ensure!(db.addresses == kept, "db-0 had {kept:?} on node1a and has {:?} on node1b", db.addresses);
-        self.reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
+        nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
 
         // Drained: the StatefulSet's pod goes back, the other of the node is made anew elsewhere.
         cluster.kubectl(["cordon", "node1b"])?;
         let web = pods.remove(1);
         let freed = web.addresses.clone();
-        self.take_away(web)?;
-        self.take_away(db)?;
+        web.take_away(cluster, self.fabric)?;
+        db.take_away(cluster, self.fabric)?;
         let db = self.attach("db-0", "node1a", Some("db"))?;
         ensure!(db.addresses == kept, "db-0 had {kept:?} and has {:?} after the drain", db.addresses);
         pods.push(self.attach("web-4", "node2a", None)?);
         pods.push(db);
         self.is_empty("node1b", &freed)?;
-        self.reach_each_other(&pods.iter().collect::<Vec<_>>())?;
+        nodes::reach_each_other(&pods.iter().collect::<Vec<_>>())?;
         self.fringe(&pods[0])?;
         replicas.still_running()?;
         let rights = accounts.check(cluster, &["agent", "controller"], UNSEEN)?;
@@ -250,32 +242,9 @@ impl Racks<'_> {
             family: "DualStack",
             stateful_set,
         };
-        // The kubelet does not wait for addresses: ADD does.
-        let sandbox = nodes::pod(self.cluster, self.fabric, &plan)?;
-        let addresses = cni::add(self.fabric, &cni::trunkline(None), &sandbox)?.addresses;
-        ensure!(addresses.len() == 2, "{name} on {node}: {addresses:?}");
-        self.cluster.wait(Pretended::new(self.cluster.client()).report(NAMESPACE, name, &addresses))?;
-        Ok(Attached { plan, sandbox, addresses })
-    }
-
-    /// As a kubelet does when its pod was deleted: DEL, then the pod goes.
-    fn take_away(&self, pod: Attached) -> Result<()> {
-        cni::del(self.fabric, &cni::trunkline(None), &pod.sandbox)?;
-        pod.sandbox.ns.delete()?;
-        self.cluster.wait(Pretended::new(self.cluster.client()).delete(NAMESPACE, &pod.plan.name))
-    }
-
-    fn reach_each_other(&self, pods: &[&Attached]) -> Result<()> {
-        let mut flows = Vec::new();
-        for from in pods {
-            for to in pods.iter().filter(|to| to.plan.name != from.plan.name) {
-                for address in &to.addresses {
-                    let name = format!("{} to {} {address}", from.plan.name, to.plan.name);
-                    flows.push(Flow { name, from: from.sandbox.ns.clone(), to: *address });
-                }
-            }
-        }
-        Pinger::start(flows, Duration::from_millis(20))?.settle(PATIENCE)
+        let pod = nodes::attach(self.cluster, self.fabric, plan)?;
+        ensure!(pod.addresses.len() == 2, "{name} on {node}: {:?}", pod.addresses);
+        Ok(pod)
     }
 
     /// The agent writes which sandbox has the address.

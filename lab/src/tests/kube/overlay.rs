@@ -1,0 +1,123 @@
+//! The overlay with an API server: nodes tell where they are in their NodeInfos, and learn from the IPInstances which pods are behind whom.
+//! No NodeInfo is written by hand and no block is given to a node, so everything that pods reach each other by was written by agents and the
+//! controller.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::{Test, Verdict, cluster, crds};
+use crate::client;
+use crate::fabric::Fabric;
+use crate::kube::Cluster;
+use crate::kube::controller::Replicas;
+use crate::kube::nodes::{self, Attached};
+use crate::kube::pods::{Plan, Pretended};
+use crate::kube::rights::{Accounts, Unseen};
+use crate::shell::{Seen, wait_for};
+use crate::tests::{Context as Lab, passed};
+use crate::topology::Image;
+
+pub(super) const TESTS: &[Test] = &[Test {
+    name: "kube/overlay",
+    about: "overlay pods on three nodes, known from NodeInfos and IPInstances alone; one moves with its addresses",
+    run: overlay,
+}];
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Its pods are in the overlay, since it says so.
+const TUNNELLED: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: { name: tunnelled, annotations: { networking.alibaba.com/network-type: Overlay } }
+";
+
+/// Of the agents' rights those that nothing here uses: the rest is what an overlay needs.
+const UNSEEN: &[Unseen] = &[
+    ("agent", "get", "pods", "addresses that hybridnet gave: kube/agent"),
+    ("agent", "create", "events.events.k8s.io", "there is no fault: kube/agent"),
+    ("agent", "patch", "events.events.k8s.io", "there is no fault: kube/agent"),
+    ("agent", "list", "secrets", "the peers have no keys: kube/racks"),
+    ("agent", "watch", "secrets", "the peers have no keys: kube/racks"),
+];
+
+/// Where each node's end of the tunnels is.
+const ENDS: [(&str, &str); 3] = [("node1", "10.51.0.11"), ("node2", "10.51.0.12"), ("node3", "10.52.0.13")];
+
+fn overlay(context: &Lab) -> Result<Verdict> {
+    let (product, controller) = (context.product()?, context.controller()?);
+    cluster(context, "overlay", |cluster| {
+        let fabric = Fabric::up(&context.place, "hybrid", &product)?;
+        fabric.watched(|fabric| {
+            for node in fabric.topology.with_image(Image::Node) {
+                client::wait_answering(fabric.host(node)?)?;
+            }
+            tunnels(cluster, fabric, &controller)
+        })
+    })
+}
+
+fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> Result<Verdict> {
+    crds::install(cluster)?;
+    let accounts = Accounts::create(cluster)?;
+    for file in ["networks", "subnets"] {
+        let file = fabric.file(&format!("hybrid/manifests/{file}.yaml"));
+        cluster.apply(&std::fs::read_to_string(&file).with_context(|| file.display().to_string())?)?;
+    }
+    cluster.apply(TUNNELLED)?;
+    cluster.wait(Pretended::new(cluster.client()).namespace("routed"))?;
+    let _doorways = nodes::join(cluster, fabric, &accounts.agent)?;
+    let flags = ["--webhook=false"];
+    let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 1, &flags)?;
+    replicas.wait_leader(cluster)?;
+    for (node, end) in ENDS {
+        wait_for(&format!("NodeInfo {node} to tell its end of the tunnels"), PATIENCE, || {
+            let args = ["get", "nodeinfo", node, "-o", "json", "--ignore-not-found"];
+            let info: Value = serde_json::from_str(&cluster.kubectl(args)?).unwrap_or_default();
+            Ok(Seen::when(info["spec"]["vtepInfo"]["ip"] == end, || info["spec"].to_string()))
+        })?;
+    }
+
+    let attach = |namespace: &str, name: &str, node: &str, stateful_set| -> Result<Attached> {
+        let plan = Plan {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            node: node.to_owned(),
+            family: "DualStack",
+            stateful_set,
+        };
+        nodes::attach(cluster, fabric, plan)
+    };
+    let mut pods = Vec::new();
+    for (n, (node, _)) in ENDS.into_iter().enumerate() {
+        pods.push(attach("tunnelled", &format!("tunnelled-{n}"), node, None)?);
+        pods.push(attach("routed", &format!("routed-{n}"), node, None)?);
+    }
+    for pod in pods.iter().filter(|pod| pod.plan.namespace == "tunnelled") {
+        let is_overlay = |address: &IpAddr| {
+            let text = address.to_string();
+            text.starts_with("10.70.") || text.starts_with("fd00:70::")
+        };
+        ensure!(
+            pod.addresses.len() == 2 && pod.addresses.iter().all(is_overlay),
+            "{}: {:?}",
+            pod.plan.name,
+            pod.addresses
+        );
+    }
+    let db = attach("tunnelled", "db-0", "node1", Some("db"))?;
+    let kept = db.addresses.clone();
+    nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
+
+    // The same addresses behind another node, in another rack.
+    db.take_away(cluster, fabric)?;
+    let db = attach("tunnelled", "db-0", "node3", Some("db"))?;
+    ensure!(db.addresses == kept, "db-0 had {kept:?} on node1 and has {:?} on node3", db.addresses);
+    nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
+    replicas.still_running()?;
+    let rights = accounts.check(cluster, &["agent"], UNSEEN)?;
+    passed(format!("{} pods on three nodes, all pairs of both families; {rights}", pods.len() + 1))
+}
