@@ -27,7 +27,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::issue::{Kept, Step, Terms, step};
-use super::{Served, Source};
+use super::{Served, Source, Unusable};
 use crate::watch::delays::Delays;
 use crate::webhook::configuration::NAME;
 use crate::webhook::metrics::Metrics;
@@ -167,17 +167,14 @@ impl Keeper {
     /// Serves what is kept and does what is next; says after how long there is more to do.
     async fn act(&mut self) -> anyhow::Result<Option<Duration>> {
         let Some(secret) = self.secret.clone() else { return Ok(None) };
-        let kept = secret.as_ref().and_then(|secret| Kept::read(secret.data.as_ref()?));
-        if let Some(kept) = &kept
-            && self.last.as_ref() != Some(kept)
-        {
-            if self.last.as_ref().map(|last| &last.current) != Some(&kept.current) {
-                self.served.replace(kept.current.chain.as_bytes(), kept.current.key.as_bytes())?;
-                tracing::info!(expires = %kept.current.expires, names = ?kept.current.names, "the webhook's certificate is served");
-            }
-            self.metrics.certificate_expires.set(kept.current.expires.as_second());
-            self.last = Some(kept.clone());
-        }
+        let read = secret.as_ref().and_then(|secret| Kept::read(secret.data.as_ref()?));
+        let kept = read.filter(|kept| {
+            self.take(kept)
+                .inspect_err(|error| {
+                    tracing::warn!(secret = self.name, %error, "what the Secret holds cannot be served");
+                })
+                .is_ok()
+        });
         let (Some(kept), true) = (&self.last, kept.is_some()) else {
             // Deleted or overwritten: what is trusted goes on, if it is known here.
             let now = Timestamp::now();
@@ -203,6 +200,20 @@ impl Keeper {
             Step::AwaitTrust => Ok(None),
             Step::Write(kept) => self.write(secret.as_ref(), &kept).await,
         }
+    }
+
+    /// Serves what is kept, if that is news.
+    fn take(&mut self, kept: &Kept) -> Result<(), Unusable> {
+        if self.last.as_ref() == Some(kept) {
+            return Ok(());
+        }
+        if self.last.as_ref().map(|last| &last.current) != Some(&kept.current) {
+            self.served.replace(kept.current.chain.as_bytes(), kept.current.key.as_bytes())?;
+            tracing::info!(expires = %kept.current.expires, names = ?kept.current.names, "the webhook's certificate is served");
+        }
+        self.metrics.certificate_expires.set(kept.current.expires.as_second());
+        self.last = Some(kept.clone());
+        Ok(())
     }
 
     /// Whoever else has written meanwhile is told by the watch.
