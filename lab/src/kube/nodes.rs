@@ -17,6 +17,7 @@ use crate::client;
 use crate::cni::{self, Identity, Sandbox};
 use crate::fabric::Fabric;
 use crate::pinger::{Flow, Pinger};
+use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
 
 /// How long pods may take to find each other.
@@ -60,10 +61,16 @@ pub(crate) struct Attached {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Makes a pod in the API server and attaches it as its node's kubelet does. The kubelet does not wait for addresses: ADD does.
-pub(crate) fn attach(cluster: &Cluster, fabric: &Fabric, plan: Plan) -> Result<Attached> {
+/// Makes a pod in the API server, with more annotations, and attaches it as its node's kubelet does. The kubelet does not wait for
+/// addresses: ADD does.
+pub(crate) fn attach(
+    cluster: &Cluster,
+    fabric: &Fabric,
+    plan: Plan,
+    annotations: &[(&str, &str)],
+) -> Result<Attached> {
     let pretended = Pretended::new(cluster.client());
-    let uid = cluster.wait(pretended.create(&plan))?;
+    let uid = cluster.wait(pretended.create_with(&plan, annotations))?;
     let mut sandbox = Sandbox::create(fabric, &plan.node, &plan.name)?;
     sandbox.identity = Identity { namespace: plan.namespace.clone(), name: plan.name.clone(), uid };
     let addresses = cni::add(fabric, &cni::trunkline(None), &sandbox)?.addresses;
@@ -92,4 +99,29 @@ pub(crate) fn reach_each_other(pods: &[&Attached]) -> Result<()> {
         }
     }
     Pinger::start(flows, Duration::from_millis(20))?.settle(PATIENCE)
+}
+
+/// Waits until a node's NodeInfo says that all of its peers, so many, are established.
+pub(crate) fn tells_its_peers(cluster: &Cluster, node: &str, count: usize) -> Result<()> {
+    wait_for(&format!("the peers in NodeInfo {node}"), PATIENCE, || {
+        let text = cluster.kubectl(["get", "nodeinfoes", node, "-o", "json"])?;
+        let peers = serde_json::from_str::<Value>(&text)?["status"]["peers"].take();
+        let up = peers
+            .as_array()
+            .is_some_and(|p| p.len() == count && p.iter().all(|p| p["state"] == "Established"));
+        Ok(Seen::when(up, || peers.to_string()))
+    })
+}
+
+/// Waits for what a Node's condition says of its network.
+pub(crate) fn says(cluster: &Cluster, node: &str, status: &str, reason: &str) -> Result<()> {
+    wait_for(&format!("the condition of Node {node}"), PATIENCE, || {
+        let text = cluster.kubectl(["get", "node", node, "-o", "json"])?;
+        let conditions = serde_json::from_str::<Value>(&text)?["status"]["conditions"].take();
+        let is = |one: &Value| {
+            one["type"] == "NetworkUnavailable" && one["status"] == status && one["reason"] == reason
+        };
+        let there = conditions.as_array().is_some_and(|all| all.iter().any(is));
+        Ok(Seen::when(there, || conditions.to_string()))
+    })
 }

@@ -90,7 +90,15 @@ impl Pretended {
 
     /// Makes a pod, and returns its UID.
     pub(crate) async fn create(&self, plan: &Plan) -> Result<String> {
-        let pod = self.pods(&plan.namespace).create(&PostParams::default(), &plan.pod()).await?;
+        self.create_with(plan, &[]).await
+    }
+
+    /// As [`Self::create`], with more annotations.
+    pub(crate) async fn create_with(&self, plan: &Plan, annotations: &[(&str, &str)]) -> Result<String> {
+        let mut pod = plan.pod();
+        let more = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        pod.metadata.annotations.get_or_insert_default().extend(more);
+        let pod = self.pods(&plan.namespace).create(&PostParams::default(), &pod).await?;
         pod.metadata.uid.context("a pod without a UID")
     }
 

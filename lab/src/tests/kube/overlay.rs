@@ -28,12 +28,9 @@ pub(super) const TESTS: &[Test] = &[Test {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Its pods are in the overlay, since it says so.
-const TUNNELLED: &str = "
-apiVersion: v1
-kind: Namespace
-metadata: { name: tunnelled, annotations: { networking.alibaba.com/network-type: Overlay } }
-";
+const NAMESPACE: &str = "mixed";
+/// What a pod of the overlay says; others are their rack's.
+const TUNNELLED: &[(&str, &str)] = &[("networking.alibaba.com/network-type", "Overlay")];
 
 /// Of the agents' rights those that nothing here uses: the rest is what an overlay needs.
 const UNSEEN: &[Unseen] = &[
@@ -67,8 +64,7 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
         let file = fabric.file(&format!("hybrid/manifests/{file}.yaml"));
         cluster.apply(&std::fs::read_to_string(&file).with_context(|| file.display().to_string())?)?;
     }
-    cluster.apply(TUNNELLED)?;
-    cluster.wait(Pretended::new(cluster.client()).namespace("routed"))?;
+    cluster.wait(Pretended::new(cluster.client()).namespace(NAMESPACE))?;
     let _doorways = nodes::join(cluster, fabric, &accounts.agent)?;
     let flags = ["--webhook=false"];
     let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 1, &flags)?;
@@ -81,22 +77,19 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
         })?;
     }
 
-    let attach = |namespace: &str, name: &str, node: &str, stateful_set| -> Result<Attached> {
+    let attach = |name: &str, node: &str, stateful_set, annotations| -> Result<Attached> {
         let plan = Plan {
-            namespace: namespace.to_owned(),
+            namespace: NAMESPACE.to_owned(),
             name: name.to_owned(),
             node: node.to_owned(),
             family: "DualStack",
             stateful_set,
         };
-        nodes::attach(cluster, fabric, plan)
+        nodes::attach(cluster, fabric, plan, annotations)
     };
     let mut pods = Vec::new();
     for (n, (node, _)) in ENDS.into_iter().enumerate() {
-        pods.push(attach("tunnelled", &format!("tunnelled-{n}"), node, None)?);
-        pods.push(attach("routed", &format!("routed-{n}"), node, None)?);
-    }
-    for pod in pods.iter().filter(|pod| pod.plan.namespace == "tunnelled") {
+        let pod = attach(&format!("tunnelled-{n}"), node, None, TUNNELLED)?;
         let is_overlay = |address: &IpAddr| {
             let text = address.to_string();
             text.starts_with("10.70.") || text.starts_with("fd00:70::")
@@ -107,16 +100,22 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
             pod.plan.name,
             pod.addresses
         );
+        pods.push(pod);
+        pods.push(attach(&format!("routed-{n}"), node, None, &[])?);
     }
-    let db = attach("tunnelled", "db-0", "node1", Some("db"))?;
+    let db = attach("db-0", "node1", Some("db"), TUNNELLED)?;
     let kept = db.addresses.clone();
     nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
 
     // The same addresses behind another node, in another rack.
     db.take_away(cluster, fabric)?;
-    let db = attach("tunnelled", "db-0", "node3", Some("db"))?;
+    let db = attach("db-0", "node3", Some("db"), TUNNELLED)?;
     ensure!(db.addresses == kept, "db-0 had {kept:?} on node1 and has {:?} on node3", db.addresses);
     nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
+    for (node, _) in ENDS {
+        nodes::tells_its_peers(cluster, node, 1)?;
+        nodes::says(cluster, node, "False", "TrunklineServes")?;
+    }
     replicas.still_running()?;
     let rights = accounts.check(cluster, &["agent"], UNSEEN)?;
     passed(format!("{} pods on three nodes, all pairs of both families; {rights}", pods.len() + 1))

@@ -62,6 +62,13 @@ metadata: { name: nowhere }
 spec: {}
 ";
 
+const OVERLAY: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: tunnels }
+spec: { type: Overlay, netID: 4 }
+";
+
 /// The Secret that both racks' Networks name for their sessions.
 const SECRETS: &str = "
 {apiVersion: v1, kind: Secret, metadata: {name: rack1, namespace: kube-system}, stringData: {password: rack1-lab-secret}}
@@ -129,8 +136,8 @@ impl Racks<'_> {
         for node in self.fabric.topology.with_image(Image::Node) {
             client::wait_established(self.fabric.host(node)?, PATIENCE)?;
         }
-        self.peers_are_told("node2b")?;
-        self.condition("node2b", "False", "TrunklineServes")?;
+        nodes::tells_its_peers(cluster, "node2b", 2)?;
+        nodes::says(cluster, "node2b", "False", "TrunklineServes")?;
 
         let mut pods = Vec::new();
         for (n, node) in ["node1a", "node1b", "node2a", "node2b"].into_iter().enumerate() {
@@ -174,7 +181,7 @@ impl Racks<'_> {
         ensure!(told.contains(&pod.addresses[0].to_string()), "Calico is told {told:?} of {name}");
 
         cluster.apply(FRINGE)?;
-        self.condition("nowhere", "True", "NoNetwork")?;
+        nodes::says(cluster, "nowhere", "True", "NoNetwork")?;
         cluster.kubectl(["delete", "node", "nowhere"])?;
         wait_for("the NodeInfo of a node that is gone to go", PATIENCE, || {
             let left = cluster.kubectl(["get", "nodeinfo", "nowhere", "--ignore-not-found", "-o", "name"])?;
@@ -183,6 +190,10 @@ impl Racks<'_> {
         // These wait for the finalizers.
         cluster.kubectl(["delete", "subnet", "spare", "--timeout=60s"])?;
         cluster.kubectl(["delete", "network", "spare", "--timeout=60s"])?;
+
+        // With its end the webhook asks for hybridnet's clusters that it may reach to.
+        cluster.apply(OVERLAY)?;
+        cluster.kubectl(["delete", "network", "tunnels", "--timeout=60s"])?;
 
         for (annotation, words) in
             [("specified-network", "Network nowhere"), ("specified-subnet", "Subnet nowhere")]
@@ -204,19 +215,6 @@ impl Racks<'_> {
         wait_for("the webhook's Secret to be mended", PATIENCE, || {
             let certificate = webhook::serving(cluster)?;
             Ok(Seen::when(!certificate.is_empty(), || "empty".to_owned()))
-        })
-    }
-
-    /// Waits for what a Node's condition says of its network.
-    fn condition(&self, node: &str, status: &str, reason: &str) -> Result<()> {
-        wait_for(&format!("the condition of Node {node}"), PATIENCE, || {
-            let text = self.cluster.kubectl(["get", "node", node, "-o", "json"])?;
-            let conditions = serde_json::from_str::<Value>(&text)?["status"]["conditions"].take();
-            let is = |one: &Value| {
-                one["type"] == "NetworkUnavailable" && one["status"] == status && one["reason"] == reason
-            };
-            let there = conditions.as_array().is_some_and(|all| all.iter().any(is));
-            Ok(Seen::when(there, || conditions.to_string()))
         })
     }
 
@@ -242,7 +240,7 @@ impl Racks<'_> {
             family: "DualStack",
             stateful_set,
         };
-        let pod = nodes::attach(self.cluster, self.fabric, plan)?;
+        let pod = nodes::attach(self.cluster, self.fabric, plan, &[])?;
         ensure!(pod.addresses.len() == 2, "{name} on {node}: {:?}", pod.addresses);
         Ok(pod)
     }
@@ -256,18 +254,6 @@ impl Racks<'_> {
             let told =
                 status["sandboxID"] == *pod.sandbox.container_id && status["nodeName"] == *pod.plan.node;
             Ok(Seen::when(told, || status.to_string()))
-        })
-    }
-
-    /// The node's sessions are in its NodeInfo.
-    fn peers_are_told(&self, node: &str) -> Result<()> {
-        wait_for(&format!("the peers in NodeInfo {node}"), PATIENCE, || {
-            let text = self.cluster.kubectl(["get", "nodeinfoes", node, "-o", "json"])?;
-            let peers = serde_json::from_str::<Value>(&text)?["status"]["peers"].take();
-            let up = peers
-                .as_array()
-                .is_some_and(|p| p.len() == 2 && p.iter().all(|p| p["state"] == "Established"));
-            Ok(Seen::when(up, || peers.to_string()))
         })
     }
 
