@@ -68,7 +68,7 @@ pub(crate) fn agent(host: &Host) -> Result<Pid> {
     match agents(host).as_slice() {
         [pid] => Ok(*pid),
         [] => {
-            bail!("{}: no agent runs; its log is {}", host.name, host.folder.join("log/agent.log").display())
+            bail!("{}: no agent runs; its log is {}", host.name, host.logs().join("agent.log").display())
         }
         several => bail!("{}: {} agents run", host.name, several.len()),
     }
@@ -98,7 +98,7 @@ pub(crate) fn start_agent(host: &Host) -> Result<()> {
 pub(crate) fn wait_answering(host: &Host) -> Result<()> {
     wait_for(&format!("the agent on {} to answer", host.name), Duration::from_secs(20), || {
         if agents(host).is_empty() {
-            let log = std::fs::read_to_string(host.folder.join("log/agent.log")).unwrap_or_default();
+            let log = std::fs::read_to_string(host.logs().join("agent.log")).unwrap_or_default();
             let end: Vec<&str> = log.lines().rev().take(5).collect();
             return Ok(Seen::NotYet(format!("no agent runs; its log ends: {end:?}")));
         }

@@ -38,7 +38,7 @@ pub(crate) struct Identity {
 impl Sandbox {
     /// Makes the namespace.
     pub(crate) fn create(fabric: &Fabric, node: &str, pod: &str) -> Result<Self> {
-        let ns = Namespace::create(&fabric.pod_namespace(node, pod))?;
+        let ns = fabric.host(node)?.sandbox(&fabric.pod_namespace(node, pod))?;
         Ok(Self::of(ns, node, pod))
     }
 

@@ -39,23 +39,9 @@ fn start(host: &Host, image: Image, env: &[(&str, &str)]) -> Result<()> {
     }
 }
 
-/// The daemons of /etc/frr/daemons (zebra and bgpd if there is none), then the configuration through vtysh, as
-/// frrinit.sh does it.
+/// The daemons of /etc/frr/daemons, then the configuration, as frrinit.sh does it, by the script that FRR's image has.
 pub(crate) fn start_frr(host: &Host) -> Result<()> {
-    let wanted = host.sh("cat /etc/frr/daemons")?;
-    let set = |name: &str, value: &str| wanted.lines().any(|l| l.trim() == format!("{name}={value}"));
-    let option = |name: &str| {
-        let line = wanted.lines().find_map(|l| l.trim().strip_prefix(&format!("{name}=")));
-        line.map(|value| value.trim_matches('"').to_owned())
-    };
-    for daemon in ["zebra", "bgpd", "bfdd", "staticd"] {
-        if daemon == "zebra" || set(daemon, "yes") {
-            let args = option(&format!("{daemon}_options")).unwrap_or("-A 127.0.0.1".to_owned());
-            let wrap = option(&format!("{daemon}_wrap")).unwrap_or_default();
-            host.sh(&format!("{wrap} /usr/lib/frr/{daemon} -d {args} --log file:/var/log/frr/{daemon}.log"))?;
-        }
-    }
-    host.run("vtysh", ["-b"]).map(|_| ())
+    host.sh(include_str!("../images/frr")).map(drop)
 }
 
 pub(crate) fn start_gobgp(host: &Host, env: &[(&str, &str)]) -> Result<()> {
@@ -68,8 +54,9 @@ pub(crate) fn start_gobgp(host: &Host, env: &[(&str, &str)]) -> Result<()> {
 
 /// Starts the node's agent and returns at once; whoever needs it to be ready waits for that.
 pub(crate) fn start_agent(host: &Host, env: &[(&str, &str)]) -> Result<Child> {
-    if !host.product.join("trunkline").exists() {
-        bail!("{} is not built", host.product.join("trunkline").display());
+    let program = host.product.join("trunkline");
+    if !host.contained && !program.exists() {
+        bail!("{} is not built", program.display());
     }
     host.daemon("agent.log", "trunkline", &["agent", "--config", "/etc/trunkline/agent.yaml"], env)
 }

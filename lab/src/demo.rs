@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use ipnet::IpNet;
 use rustix::process::Signal;
 use serde::Serialize;
@@ -16,9 +16,10 @@ use crate::pinger::{Flow, Outcome, Pinger, some, unreachable};
 use crate::progress::{say, seconds, step, step_with, table};
 use crate::routes::RouteMonitor;
 use crate::stats::percentile;
-use crate::{client, evidence, packages, product, routers};
+use crate::topology::Topology;
+use crate::{client, containerlab, evidence, packages, product, routers};
 
-const TOPOLOGY: &str = "two-racks";
+pub(crate) const TOPOLOGY: &str = "two-racks";
 const PODS_PER_NODE: usize = 3;
 const INTERVAL: Duration = Duration::from_millis(5);
 /// How long an agent stays away in a restart, in requests of every flow: two seconds.
@@ -150,14 +151,23 @@ impl Summary {
     }
 }
 
-/// `cargo lab demo`. Returns whether everything that was promised held.
-pub(crate) fn demo(place: &Place, json: bool) -> Result<bool> {
+/// `cargo lab demo`, in containers if asked for. Returns whether everything that was promised held.
+pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
     packages::need_root("cargo lab demo")?;
     say("Trunkline on two racks: 2 spines (BIRD), 4 ToRs (FRR), 4 nodes with 3 pods each\n");
-    packages::need(packages::ALWAYS.into_iter().chain(["frr", "bird2"]))?;
+    if let Some(why) = contained.then(containerlab::missing).flatten() {
+        bail!("--containerlab: {why}");
+    }
+    let routers: &[&str] = if contained { &[] } else { &["frr", "bird2"] };
+    packages::need(packages::ALWAYS.into_iter().chain(routers.iter().copied()))?;
     let start = Instant::now();
     let product = product::build(place)?;
-    let mut summary = tour(place, &product)?;
+    let mut summary = if contained {
+        containerlab::images::build(place, [&Topology::load(&place.topology_file(TOPOLOGY)?)?], &product)?;
+        tour(|| containerlab::deploy(place, TOPOLOGY))?
+    } else {
+        tour(|| Fabric::up(place, TOPOLOGY, &product))?
+    };
     summary.wall_s = start.elapsed().as_secs_f64();
     let faults = summary.faults();
     if json {
@@ -173,6 +183,15 @@ pub(crate) fn demo(place: &Place, json: bool) -> Result<bool> {
         say(&format!("NOT everything held: {}", faults.join("; ")));
     }
     say("\nLook around:");
+    if contained {
+        say(
+            "  containerlab deploy -t lab/topologies/two-racks.clab.yml   the same in your hands; the images stay",
+        );
+        say("  docker exec clab-two-racks-node1a trunkline peers");
+        say("  docker exec clab-two-racks-node1a pod add web global       a pod, by the plugin");
+        say("  containerlab destroy -t lab/topologies/two-racks.clab.yml --cleanup");
+        return Ok(faults.is_empty());
+    }
     say("  cargo lab up two-racks                                    bring it up and leave it running");
     say("  cargo lab exec two-racks node1a trunkline peers           the operator's commands");
     say("  cargo lab exec two-racks tor1a vtysh -c 'show bgp ipv4 unicast'");
@@ -180,14 +199,10 @@ pub(crate) fn demo(place: &Place, json: bool) -> Result<bool> {
     Ok(faults.is_empty())
 }
 
-/// Brings the fabric up, goes through all steps, and takes it down.
-pub(crate) fn tour(place: &Place, product: &std::path::Path) -> Result<Summary> {
+/// Brings two-racks up, goes through all steps, and takes it down.
+pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>) -> Result<Summary> {
     let start = Instant::now();
-    let fabric = step_with(
-        "bringing the fabric up",
-        || Fabric::up(place, TOPOLOGY, product),
-        |f| f.topology.summary(),
-    )?;
+    let fabric = step_with("bringing the fabric up", bring_up, |f| f.topology.summary())?;
     let mut summary = fabric.watched(|fabric| {
         evidence::capture(fabric)?;
         let mut tour = Tour::new(fabric)?;

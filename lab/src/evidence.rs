@@ -31,10 +31,14 @@ const TRUNKLINE: [(&str, &str); 1] = [(
     "for c in status peers routes pods; do echo \"# trunkline $c\"; trunkline $c; trunkline $c -o json; done; nft list ruleset",
 )];
 
-/// Records the BGP messages of every Trunkline node from now on, into its log folder.
+/// Records the BGP messages of every Trunkline node from now on, into its log folder; not of containers, which see no folder
+/// of the machine's.
 pub(crate) fn capture(fabric: &Fabric) -> Result<()> {
     for node in fabric.topology.with_image(Image::Node) {
         let host = fabric.host(node)?;
+        if host.contained {
+            continue;
+        }
         let file = host.folder.join("log/bgp.pcap");
         let args = ["-i", "any", "-Z", "root", "-U", "-w", &file.display().to_string(), "tcp port 179"];
         let _until_the_lab_ends = host.daemon("tcpdump.log", "tcpdump", &args, &[])?;
@@ -61,7 +65,7 @@ pub(crate) fn gather(fabric: &Fabric, error: &str) -> Result<PathBuf> {
         for (file, command) in EVERY_NODE.iter().chain(own) {
             look(host, command, &into.join(file));
         }
-        copy_logs(&host.folder.join("log"), &into);
+        copy_logs(&host.logs(), &into);
     }
     Ok(folder)
 }

@@ -80,7 +80,8 @@ impl Place {
         }
     }
 
-    fn namespace(&self, topology: &str, node: &str) -> String {
+    /// The name of a node's network namespace; with a `-` and more behind it, of a pod's.
+    pub(crate) fn namespace(&self, topology: &str, node: &str) -> String {
         match &self.tag {
             Some(tag) => format!("tl-{tag}-{topology}-{node}"),
             None => format!("tl-{topology}-{node}"),
@@ -125,6 +126,8 @@ pub(crate) struct Fabric {
     /// `target/lab/<topology>`.
     pub folder: PathBuf,
     place: Place,
+    /// How it is taken down, also when only its name is known.
+    takedown: fn(&Place, &Topology),
     /// While this is there, dropping the value takes the lab down.
     guard: Option<Registered>,
 }
@@ -135,7 +138,7 @@ impl Fabric {
     pub(crate) fn up(place: &Place, name: &str, product: &Path) -> Result<Self> {
         let topology = Topology::load(&place.topology_file(name)?)?;
         let folder = place.folder(name);
-        let orphaned = State::read(&folder.join("state.json")).is_ok_and(|state| state.is_orphaned());
+        let orphaned = Self::is_orphaned(place, name);
         if let Some(running) = Self::open(place, name).ok().filter(|_| !orphaned) {
             bail!(
                 "{name} is up already (since {} in {}); `cargo lab down {name}` takes it down",
@@ -157,27 +160,45 @@ impl Fabric {
             }
             Self::remove(place, &topology);
         }
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        }
-        std::fs::create_dir_all(&folder)?;
-        let files = folder.join("files");
-        copy_files(&topology, &files)?;
-
-        let mut fabric = Self { topology, hosts: BTreeMap::new(), folder, place: place.clone(), guard: None };
-        let (guard_place, guard_topology) = (place.clone(), fabric.topology.clone());
-        fabric.guard = Some(interrupt::on_stop(move || {
-            // Twice: the thread that was building may have made one more before it noticed.
-            Self::remove(&guard_place, &guard_topology);
-            Self::remove(&guard_place, &guard_topology);
-        }));
-        fabric.build(&files, product).inspect_err(|_| {
+        let mut fabric = Self::begin(place, topology, Self::remove)?;
+        fabric.build(product).inspect_err(|_| {
             say("");
         })?;
         Ok(fabric)
     }
 
-    fn build(&mut self, files: &Path, product: &Path) -> Result<()> {
+    /// An empty folder with the files that the nodes bind, and a lab without hosts, which is taken down whatever becomes of it.
+    pub(crate) fn begin(place: &Place, topology: Topology, takedown: fn(&Place, &Topology)) -> Result<Self> {
+        let folder = place.folder(&topology.name);
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        std::fs::create_dir_all(&folder)?;
+        copy_files(&topology, &folder.join("files"))?;
+        let mut fabric =
+            Self { topology, hosts: BTreeMap::new(), folder, place: place.clone(), takedown, guard: None };
+        let (guard_place, guard_topology) = (place.clone(), fabric.topology.clone());
+        fabric.guard = Some(interrupt::on_stop(move || {
+            // Twice: the thread that was building may have made one more before it noticed.
+            takedown(&guard_place, &guard_topology);
+            takedown(&guard_place, &guard_topology);
+        }));
+        Ok(fabric)
+    }
+
+    /// Takes over the nodes that another program has brought up, daemons and all.
+    pub(crate) fn adopt(&mut self, hosts: BTreeMap<String, Host>) -> Result<()> {
+        self.hosts = hosts;
+        self.write_state(Path::new(""))
+    }
+
+    /// The process that brought a lab up was killed before it could take it down.
+    pub(crate) fn is_orphaned(place: &Place, name: &str) -> bool {
+        State::read(&place.folder(name).join("state.json")).is_ok_and(|state| state.is_orphaned())
+    }
+
+    fn build(&mut self, product: &Path) -> Result<()> {
+        let files = &self.folder.join("files");
         for (name, node) in &self.topology.nodes {
             interrupt::check()?;
             let ns = self.place.namespace(&self.topology.name, name);
@@ -189,21 +210,26 @@ impl Fabric {
         }
         for (name, node) in &self.topology.nodes {
             for line in &node.exec {
-                self.host(name)?.sh(line).with_context(|| format!("topology.nodes.{name}.exec"))?;
+                let (program, args) = line.split_first().context("a command")?;
+                self.host(name)?.run(program, args).with_context(|| format!("topology.nodes.{name}.exec"))?;
             }
         }
+        self.write_state(product)?;
+        daemons::start_all(self)
+    }
+
+    fn write_state(&self, product: &Path) -> Result<()> {
         let state = State {
             nodes: self.hosts.values().map(|h| (h.name.clone(), h.pause)).collect(),
             product: product.to_owned(),
             owner: Some(std::process::id()),
         };
-        state.write(&self.state_file())?;
-        daemons::start_all(self)
+        state.write(&self.state_file())
     }
 
     fn connect(&self, link: &Link) -> Result<()> {
         let (a, b) = (self.host(&link.a.node)?, self.host(&link.b.node)?);
-        let mtu = link.mtu.unwrap_or(1500).to_string();
+        let mtu = link.mtu.to_string();
         // Both ends are made where they belong; nothing passes through the machine's own namespace.
         run(cmd("ip", ["link", "add", "name", &link.a.interface, "mtu", &mtu, "netns", a.ns.name()])
             .args(["type", "veth", "peer", "name", &link.b.interface, "mtu", &mtu, "netns", b.ns.name()]))?;
@@ -227,13 +253,14 @@ impl Fabric {
                 name: node.clone(),
                 pause,
                 product: state.product.clone(),
+                contained: false,
             };
             if !host.is_up() {
                 bail!(not_up());
             }
             hosts.insert(node, host);
         }
-        Ok(Self { topology, hosts, folder, place: place.clone(), guard: None })
+        Ok(Self { topology, hosts, folder, place: place.clone(), takedown: Self::remove, guard: None })
     }
 
     /// From here on the lab outlives this process.
@@ -320,7 +347,7 @@ impl Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         if self.guard.take().is_some() {
-            Self::remove(&self.place, &self.topology);
+            (self.takedown)(&self.place, &self.topology);
             let _absent = std::fs::remove_file(self.state_file());
         }
     }

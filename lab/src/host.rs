@@ -56,6 +56,8 @@ pub(crate) struct Host {
     pub pause: u32,
     /// Folder with the product's binaries, first in PATH.
     pub product: PathBuf,
+    /// It is a container (`containerlab/`): its files are where only it sees them, its processes have numbers of its own.
+    pub contained: bool,
 }
 
 impl Host {
@@ -101,7 +103,31 @@ impl Host {
             folder: folder.to_owned(),
             pause: sleeper.id(),
             product: product.to_owned(),
+            contained: false,
         })
+    }
+
+    /// The node's /var/log, as the machine sees it.
+    pub(crate) fn logs(&self) -> PathBuf {
+        if self.contained { self.root().join("var/log") } else { self.folder.join("log") }
+    }
+
+    /// The root of a container, as the machine sees it.
+    fn root(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.pause))
+    }
+
+    /// Makes a pod's network namespace, which has this name on the node and on the machine.
+    pub(crate) fn sandbox(&self, name: &str) -> Result<Namespace> {
+        if !self.contained {
+            return Namespace::create(name);
+        }
+        self.run("ip", ["netns", "add", name])?;
+        self.run("ip", ["-n", name, "link", "set", "lo", "up"])?;
+        let ns = Namespace::named(name);
+        std::os::unix::fs::symlink(self.root().join("run/netns").join(name), ns.path())
+            .with_context(|| format!("{} cannot be made", ns.path().display()))?;
+        Ok(ns)
     }
 
     /// Whether the namespaces are still there and are ours.
@@ -121,7 +147,11 @@ impl Host {
         args: impl IntoIterator<Item = I>,
     ) -> Command {
         let mut command = cmd("nsenter", [format!("--net={}", self.ns.path().display())]);
-        command.arg(format!("--mount=/proc/{}/ns/mnt", self.pause)).args(["--", program]).args(args);
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.pause));
+        if self.contained {
+            command.arg(format!("--pid=/proc/{}/ns/pid", self.pause));
+        }
+        command.args(["--", program]).args(args);
         command.env("PATH", self.path_variable());
         command
     }
@@ -170,7 +200,7 @@ impl Host {
         args: &[&str],
         env: &[(&str, &str)],
     ) -> Result<Child> {
-        let path = self.folder.join("log").join(log);
+        let path = self.logs().join(log);
         let out = std::fs::File::options().create(true).append(true).open(&path)?;
         let err = out.try_clone()?;
         self.command(program, args)

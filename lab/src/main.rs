@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! topology  reads lab/topologies/*.clab.yml, strictly
-//!   └─ fabric   brings one up and down: host (namespaces, mounts), daemons (FRR, BIRD, GoBGP, the agent), evidence (after a failure)
+//!   ├─ fabric   brings one up and down: host (namespaces, mounts), daemons (FRR, BIRD, GoBGP, the agent), evidence (after a failure)
+//!   └─ containerlab   likewise, by containerlab and Docker: builds the images, deploys, and gives back the same fabric
 //!        ├─ demo    the tour on two-racks, with times and lost packets
 //!        ├─ tests   fmt to labs, one function each
 //!        └─ bench   attach, codec, fib, l2, memory and speakers, each against its peer in the same run
@@ -17,6 +18,7 @@ mod bench;
 mod capture;
 mod client;
 mod cni;
+mod containerlab;
 mod crds;
 mod daemons;
 mod demo;
@@ -95,7 +97,12 @@ enum Command {
         /// Print the summary as one JSON object on standard output.
         #[arg(long)]
         json: bool,
+        /// In containers that containerlab deploys; needs Docker and containerlab.
+        #[arg(long)]
+        containerlab: bool,
     },
+    /// Build the container images of all topologies' nodes, for `containerlab deploy -t lab/topologies/….clab.yml`.
+    Images,
     /// Run every check and test, from formatting to whole fabrics, or those whose name contains a filter.
     Test {
         /// Only tests whose name contains one of these.
@@ -229,8 +236,23 @@ fn run(cli: Cli) -> Result<ExitCode> {
             say(&format!("{topology} is down: {removed} namespaces removed"));
         }
         Command::Exec { topology, node, command } => return exec(&place, &topology, &node, &command),
-        Command::Demo { json } => {
-            return Ok(if demo::demo(&place, json)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        Command::Images => {
+            packages::need_root("cargo lab images")?;
+            let product = product::build(&place)?;
+            let files = place
+                .topology_names()
+                .into_iter()
+                .map(|name| Ok(Topology::load(&place.topology_file(&name)?)?));
+            let topologies = files.collect::<Result<Vec<_>>>()?;
+            let built = containerlab::images::build(&place, &topologies, &product)?;
+            say(&format!("{built} images; containerlab deploy -t lab/topologies/two-racks.clab.yml"));
+        }
+        Command::Demo { json, containerlab } => {
+            return Ok(if demo::demo(&place, json, containerlab)? {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            });
         }
         Command::Bench { what, json, speakers } => {
             let met = match what {

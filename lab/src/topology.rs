@@ -1,9 +1,11 @@
 //! A topology is a containerlab file, and this module reads the part of that format which the runner can bring to life
 //! in network namespaces: nodes of kind `linux` with `image`, `binds`, `exec`, `env`, `labels` and `sysctls`, and links
-//! in the short form `endpoints: ["a:eth1", "b:eth1"]`. The same file deploys with containerlab itself.
+//! in the short form `endpoints: ["a:eth1", "b:eth1"]`. The same file deploys with containerlab itself (`containerlab/`).
 //!
 //! Reading is strict. What containerlab knows and the runner does not is refused by name rather than ignored, because a
-//! lab that quietly differs from its file proves nothing. Every error says which file and which field.
+//! lab that quietly differs from its file proves nothing. Where containerlab has a default that namespaces have not, the
+//! file must say what it means: `network-mode: none`, as there would otherwise be a management network with a default
+//! route in every node, and each link's `mtu`, which would be 9500. Every error says which file and which field.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -35,10 +37,12 @@ pub(crate) struct Topology {
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub image: Image,
+    /// As the file has it, with its tag.
+    pub image_name: String,
     /// Source (relative to the topology's folder) and absolute target.
     pub binds: Vec<(PathBuf, PathBuf)>,
-    /// Commands run once the links are there, in order.
-    pub exec: Vec<String>,
+    /// Commands run once the links are there, in order, each as its words: there is no shell but one that is named.
+    pub exec: Vec<Vec<String>>,
     pub env: BTreeMap<String, String>,
     pub labels: BTreeMap<String, String>,
     pub sysctls: BTreeMap<String, String>,
@@ -70,6 +74,17 @@ impl Image {
         Self::NAMES.iter().find(|(known, _)| *known == untagged).map(|(_, image)| *image)
     }
 
+    /// The stage of lab/images/Containerfile that builds it.
+    pub(crate) fn stage(self) -> &'static str {
+        match self {
+            Self::Frr => "frr",
+            Self::Bird => "bird",
+            Self::GoBgp => "gobgp",
+            Self::Node => "node",
+            Self::Host => "host",
+        }
+    }
+
     /// Debian packages whose daemons this image stands for.
     pub(crate) fn packages(self) -> &'static [&'static str] {
         match self {
@@ -86,7 +101,7 @@ impl Image {
 pub(crate) struct Link {
     pub a: Endpoint,
     pub b: Endpoint,
-    pub mtu: Option<u32>,
+    pub mtu: u32,
 }
 
 /// One end of a link.
@@ -122,6 +137,8 @@ struct Body {
 struct NodeFile {
     kind: Option<String>,
     image: Option<String>,
+    #[serde(rename = "network-mode")]
+    network_mode: Option<String>,
     #[serde(default)]
     binds: Vec<String>,
     #[serde(default)]
@@ -172,6 +189,14 @@ impl Topology {
         let parsed: File = serde_saphyr::from_str(text)
             .map_err(|source| TopologyError::Syntax { file: file.to_owned(), source: Box::new(source) })?;
         let check = Check { file };
+        if let Some((number, _)) =
+            text.lines().enumerate().find(|(_, line)| line.contains('$') || line.contains("{{"))
+        {
+            let field = format!("line {}", number + 1);
+            return Err(
+                check.fault(field, "has '$' or '{{', which containerlab takes for variables of its own")
+            );
+        }
         check.name("name", &parsed.name)?;
         for kind in parsed.topology.kinds.keys() {
             check.kind(&format!("topology.kinds.{kind}"), kind)?;
@@ -271,6 +296,14 @@ impl Check<'_> {
         let join = |pick: fn(&NodeFile) -> &BTreeMap<String, Scalar>| -> BTreeMap<String, String> {
             layers.iter().flat_map(|l| pick(l)).map(|(k, v)| (k.clone(), v.text())).collect()
         };
+        let network_mode = layers.iter().rev().find_map(|l| l.network_mode.as_deref());
+        if network_mode != Some("none") {
+            let problem = match network_mode {
+                None => "is missing; write `network-mode: none`, or containerlab adds a management network",
+                Some(_) => "is not run here; the only mode is \"none\"",
+            };
+            return Err(self.fault(format!("{field}.network-mode"), problem));
+        }
         let image_name = layers.iter().rev().find_map(|l| l.image.clone());
         let Some(image_name) = image_name else {
             return Err(self.fault(format!("{field}.image"), "is missing; one of: ".to_owned() + &images()));
@@ -285,10 +318,16 @@ impl Check<'_> {
         for (i, bind) in layers.iter().flat_map(|l| &l.binds).enumerate() {
             binds.push(self.bind(&format!("{field}.binds[{i}]"), bind)?);
         }
+        let mut exec = Vec::new();
+        for (i, line) in layers.iter().flat_map(|l| &l.exec).enumerate() {
+            let fault = |problem| self.fault(format!("{field}.exec[{i}]"), format!("{line:?} {problem}"));
+            exec.push(words(line).map_err(fault)?);
+        }
         Ok(Node {
             image,
+            image_name,
             binds,
-            exec: layers.iter().flat_map(|l| &l.exec).cloned().collect(),
+            exec,
             env: join(|l| &l.env),
             labels: join(|l| &l.labels),
             sysctls: join(|l| &l.sysctls),
@@ -336,14 +375,15 @@ impl Check<'_> {
                     return Err(self.fault(field, format!("{name} is an end of two links")));
                 }
             }
-            if let Some(mtu) = link.mtu.filter(|m| !(1280..=65535).contains(m)) {
-                return Err(self.fault(
-                    format!("topology.links[{i}].mtu"),
-                    format!("{mtu} is outside 1280..65535 (IPv6 needs 1280)"),
-                ));
+            let field = format!("topology.links[{i}].mtu");
+            let Some(mtu) = link.mtu else {
+                return Err(self.fault(field, "is missing; containerlab would take 9500"));
+            };
+            if !(1280..=65535).contains(&mtu) {
+                return Err(self.fault(field, format!("{mtu} is outside 1280..65535 (IPv6 needs 1280)")));
             }
             let [a, b] = ends;
-            checked.push(Link { a, b, mtu: link.mtu });
+            checked.push(Link { a, b, mtu });
         }
         Ok(checked)
     }
@@ -378,6 +418,44 @@ impl Check<'_> {
     }
 }
 
+/// The words of a command line, split as containerlab does it: by blanks outside of quotes. It has no shell, so neither has
+/// the runner; what only a shell understands is refused, as containerlab would hand it to the program.
+fn words(line: &str) -> Result<Vec<String>, &'static str> {
+    let mut words: Vec<String> = Vec::new();
+    let (mut quote, mut inside) = (None, false);
+    for c in line.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                if !inside {
+                    words.push(String::new());
+                    inside = true;
+                }
+            }
+            (None, c) if c.is_whitespace() => inside = false,
+            (None, ';' | '|' | '&' | '<' | '>' | '`' | '*') => {
+                return Err("needs a shell, and containerlab starts none; write sh -c '…'");
+            }
+            (_, '\\') => return Err("has a backslash, which shells and containerlab read differently"),
+            (_, c) => {
+                if !inside {
+                    words.push(String::new());
+                    inside = true;
+                }
+                if let Some(word) = words.last_mut() {
+                    word.push(c);
+                }
+            }
+        }
+    }
+    match quote {
+        Some(_) => Err("has a quote that is not closed"),
+        None if words.is_empty() => Err("is empty"),
+        None => Ok(words),
+    }
+}
+
 fn images() -> String {
     Image::NAMES.map(|(name, _)| name).join(", ")
 }
@@ -395,10 +473,11 @@ mod tests {
     const GOOD: &str = r#"
 name: t
 topology:
+  defaults: { network-mode: none }
   kinds: { linux: { sysctls: { net.ipv4.ip_forward: 1 } } }
   nodes:
     r1: { kind: linux, image: "trunkline-lab/frr:8.4", binds: ["a.conf:/etc/frr/frr.conf"], labels: { role: tor } }
-    h1: { kind: linux, image: trunkline-lab/host, env: { A: 1 } }
+    h1: { kind: linux, image: trunkline-lab/host, env: { A: 1 }, exec: ["sh -c 'ip link; ip addr'"] }
   links:
     - endpoints: ["r1:eth1", "h1:eth1"]
       mtu: 1500
@@ -412,6 +491,7 @@ topology:
         assert_eq!(t.nodes["h1"].sysctls["net.ipv4.ip_forward"], "1");
         assert_eq!(t.nodes["r1"].binds[0].1, PathBuf::from("/etc/frr/frr.conf"));
         assert_eq!(t.with_role("tor").collect::<Vec<_>>(), ["r1"]);
+        assert_eq!(t.nodes["h1"].exec, [["sh", "-c", "ip link; ip addr"]]);
         assert_eq!(t.links.len(), 1);
         assert_eq!(t.packages().into_iter().collect::<Vec<_>>(), ["frr"]);
     }
@@ -419,7 +499,7 @@ topology:
     /// Each row: what is changed in the good file, and the words that the error must have.
     #[test]
     fn each_fault_is_named_with_file_and_field() {
-        let rows: [(&str, &str, &[&str]); 10] = [
+        let rows: [(&str, &str, &[&str]); 16] = [
             ("role: tor", "role: tor }, colour: { a: b", &["colour", "line"]),
             ("kind: linux, image: \"", "kind: srl, image: \"", &["topology.nodes.r1.kind", "srl", "linux"]),
             ("trunkline-lab/frr:8.4", "frr:8", &["topology.nodes.r1.image", "trunkline-lab/frr"]),
@@ -430,6 +510,12 @@ topology:
             ("\"h1:eth1\"", "\"r1:eth1\"", &["topology.links[0].endpoints", "two links"]),
             ("\"h1:eth1\"", "\"h1:eth0\"", &["topology.links[0].endpoints", "eth0"]),
             ("mtu: 1500", "mtu: 500", &["topology.links[0].mtu", "500"]),
+            ("      mtu: 1500\n", "", &["topology.links[0].mtu", "missing", "9500"]),
+            ("{ network-mode: none }", "{}", &["network-mode", "missing", "management"]),
+            ("network-mode: none", "network-mode: host", &["network-mode", "none"]),
+            ("sh -c 'ip link; ip addr'", "ip link; ip addr", &["topology.nodes.h1.exec[0]", "sh -c"]),
+            ("; ip addr'", "; ip addr $X'", &["line 8", "variables"]),
+            ("ip addr'", "ip addr", &["topology.nodes.h1.exec[0]", "not closed"]),
         ];
         for (from, to, words) in rows {
             assert!(GOOD.contains(from), "{from}");

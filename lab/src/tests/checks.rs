@@ -12,6 +12,11 @@ pub(super) const TESTS: &[Test] = &[
     Test { name: "check/fmt", about: "the source is formatted", run: fmt },
     Test { name: "check/clippy", about: "no lint fires, in product, tests and lab", run: clippy },
     Test { name: "check/docs", about: "the documentation builds without a warning", run: docs },
+    Test {
+        name: "check/book",
+        about: "every page of docs/ is a chapter of the book, and every relative link leads somewhere",
+        run: super::book::book,
+    },
     Test { name: "check/deny", about: "licences, sources and duplicates of dependencies", run: deny },
     Test { name: "check/advisories", about: "no dependency has a known vulnerability", run: advisories },
     Test {

@@ -51,7 +51,8 @@ fn up_and_down(context: &Context) -> Result<Verdict> {
 
 fn the_demo(context: &Context) -> Result<Verdict> {
     crate::progress::say("");
-    let summary = demo::tour(&context.place, &context.product()?)?;
+    let product = context.product()?;
+    let summary = demo::tour(|| Fabric::up(&context.place, demo::TOPOLOGY, &product))?;
     let faults = summary.faults();
     if !faults.is_empty() {
         bail!("{}", faults.join("; "));

@@ -7,12 +7,15 @@
 mod attach;
 mod bed;
 mod bfd;
+mod book;
 pub(crate) mod checks;
+mod containerlab;
 mod crash;
 mod extras;
 mod fabrics;
 mod faults;
 mod flaps;
+mod fleets;
 mod greeter;
 mod hairpin;
 mod hybrid;
@@ -108,6 +111,8 @@ fn all() -> Vec<&'static Test> {
     let usual = [
         checks::TESTS,
         fabrics::TESTS,
+        fleets::TESTS,
+        containerlab::TESTS,
         attach::TESTS,
         extras::TESTS,
         manifests::TESTS,

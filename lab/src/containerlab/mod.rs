@@ -1,0 +1,145 @@
+//! A topology brought up by containerlab itself, from the file that the runner reads, unchanged:
+//!
+//! ```text
+//! images      Debian's FRR, BIRD and GoBGP, and the agent and plugin of this tree, as containers (lab/images)
+//!   └─ deploy    `containerlab deploy`: containers, links, exec lines ─► the same Fabric and Hosts that the runner makes
+//!        └─ demo, tests   see no difference: a container is a network and a mount namespace too
+//! ```
+//!
+//! What is awkward:
+//!
+//! - Daemons start with their container, before it has links: everything here must cope with links that come later, and does.
+//! - A container's mounts are its own: a pod's namespace is made inside, where the plugin is told of it, and its name on the
+//!   machine is a link through the container's first process.
+//! - A container that ends loses the links that containerlab made, so its first process outlives the daemons.
+//! - containerlab only notes an `exec` line that failed. What the line was for is then missing, and a test says so.
+//! - containerlab itself makes a management network (unused: every node has `network-mode: none`) and turns the machine's own
+//!   `rp_filter` off.
+
+pub(crate) mod images;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::fabric::{Fabric, Place};
+use crate::host::Host;
+use crate::netns::Namespace;
+use crate::progress::say;
+use crate::shell::{cmd, run};
+use crate::topology::Topology;
+
+/// Why containerlab cannot be used here, if it cannot.
+pub(crate) fn missing() -> Option<String> {
+    let first_line = |e: anyhow::Error| format!("{e:#}").lines().next().unwrap_or_default().to_owned();
+    if let Err(e) = run(&mut cmd("docker", ["info", "--format", "{{.ServerVersion}}"])) {
+        return Some(format!("Docker does not answer: {}", first_line(e)));
+    }
+    if let Err(e) = run(&mut cmd("containerlab", ["version"])) {
+        return Some(format!(
+            "containerlab is not there (https://containerlab.dev/install): {}",
+            first_line(e)
+        ));
+    }
+    None
+}
+
+/// Deploys a topology whose images are there. It is destroyed when the value is dropped, on Ctrl-C and on a panic.
+pub(crate) fn deploy(place: &Place, name: &str) -> Result<Fabric> {
+    let place = tagged(place);
+    let file = place.topology_file(name)?;
+    let topology = Topology::load(&file)?;
+    if Fabric::is_orphaned(&place, name) {
+        destroy(&place, &topology);
+    }
+    ensure!(
+        containers_of(&place, &topology)?.is_empty(),
+        "a lab called {} is deployed already; `containerlab destroy --name {0}` ends it, --tag gives this one another name",
+        lab_name(&place, &topology)
+    );
+    let mut fabric = Fabric::begin(&place, topology, destroy)?;
+    std::fs::copy(&file, topology_file(&fabric.folder, name))?;
+    let said = run(&mut containerlab(&place, &fabric.topology, "deploy"))?;
+    std::fs::write(fabric.folder.join("deploy.log"), &said)?;
+    fabric.adopt(hosts(&place, &fabric)?)?;
+    Ok(fabric)
+}
+
+/// The containers of a lab that are there, whether they run or not.
+pub(crate) fn containers(place: &Place, topology: &Topology) -> Result<Vec<String>> {
+    containers_of(&tagged(place), topology)
+}
+
+fn containers_of(place: &Place, topology: &Topology) -> Result<Vec<String>> {
+    let label = format!("label=containerlab={}", lab_name(place, topology));
+    let names = run(&mut cmd("docker", ["ps", "--all", "--format", "{{.Names}}", "--filter", &label]))?;
+    Ok(names.lines().map(str::to_owned).collect())
+}
+
+/// A place of its own: its files and its pods are kept apart from those of the same topology in namespaces.
+fn tagged(place: &Place) -> Place {
+    Place { tag: Some(format!("clab{}", place.tag.as_deref().unwrap_or_default())), ..place.clone() }
+}
+
+fn hosts(place: &Place, fabric: &Fabric) -> Result<BTreeMap<String, Host>> {
+    let lab = lab_name(place, &fabric.topology);
+    let mut hosts = BTreeMap::new();
+    for node in fabric.topology.nodes.keys() {
+        let container = format!("clab-{lab}-{node}");
+        let pid = run(&mut cmd("docker", ["inspect", "--format", "{{.State.Pid}}", &container]))?;
+        let pid: u32 =
+            pid.trim().parse().with_context(|| format!("the first process of {container}: {pid:?}"))?;
+        ensure!(
+            pid != 0 && Path::new(&format!("/proc/{pid}/ns/net")).exists(),
+            "{container} does not run on this machine: `docker logs {container}` may say why"
+        );
+        let ns = Namespace::named(&container);
+        ensure!(ns.exists(), "containerlab has not named the network namespace of {container}");
+        let host = Host {
+            name: node.clone(),
+            ns,
+            folder: fabric.folder.join(node),
+            pause: pid,
+            product: PathBuf::from(images::PROGRAMS),
+            contained: true,
+        };
+        std::fs::create_dir_all(host.logs())?;
+        hosts.insert(node.clone(), host);
+    }
+    Ok(hosts)
+}
+
+/// Ends the lab, whoever deployed it, and removes the names that its pods had on the machine.
+fn destroy(place: &Place, topology: &Topology) {
+    if let Err(e) = run(containerlab(place, topology, "destroy").arg("--cleanup")) {
+        say(&format!("could not destroy {}: {e:#}", lab_name(place, topology)));
+    }
+    for ns in
+        Namespace::all().into_iter().filter(|ns| ns.name().starts_with(&place.namespace(&topology.name, "")))
+    {
+        // Gone with its container; what is left is a name.
+        let _gone = std::fs::remove_file(ns.path());
+    }
+}
+
+fn lab_name(place: &Place, topology: &Topology) -> String {
+    match place.tag.as_deref().and_then(|tag| tag.strip_prefix("clab")).filter(|tag| !tag.is_empty()) {
+        Some(tag) => format!("{}-{tag}", topology.name),
+        None => topology.name.clone(),
+    }
+}
+
+fn topology_file(folder: &Path, name: &str) -> PathBuf {
+    folder.join("files").join(format!("{name}.clab.yml"))
+}
+
+/// `containerlab VERB` of this lab. The file is a copy beside copies of what the nodes bind: nothing that the lab does
+/// reaches the repository.
+fn containerlab(place: &Place, topology: &Topology, verb: &str) -> Command {
+    let folder = place.folder(&topology.name);
+    let mut command = cmd("containerlab", [verb, "--name", &lab_name(place, topology), "--topo"]);
+    command.arg(topology_file(&folder, &topology.name)).env("CLAB_LABDIR_BASE", &folder);
+    command
+}
