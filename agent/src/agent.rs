@@ -151,6 +151,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         pods = recovery.pods.len(),
         "the agent starts"
     );
+    let metrics = Metrics::new().context("making the metrics")?;
     let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
         node: node.clone(),
         router_id: config.router_id,
@@ -176,9 +177,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         pods: recovery.pods,
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
+        metrics: metrics.clone(),
     });
 
-    let metrics = Metrics::new().context("making the metrics")?;
     let observer = Arc::new(Observer {
         node: node.clone(),
         manifests: match &cluster {
@@ -193,6 +194,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         kernel,
         devices: devices.clone(),
         metrics: metrics.clone(),
+        http_fault: http::Fault::default(),
     });
     let pods = Pods {
         addresses: match &cluster {
@@ -208,10 +210,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         turns: Turns::default(),
     };
 
-    let http_listener = http::bind(config.http_address).await.with_context(|| {
-        format!("httpAddress {}: cannot listen there: choose another address or port", config.http_address)
-    })?;
-    tokio::spawn(http::serve(http_listener, Arc::clone(&observer)));
+    let (probed, address, fault) = (Arc::clone(&observer), config.http_address, observer.http_fault.clone());
+    tokio::spawn(async move { http::serve(http::bind_patiently(address, fault).await, probed).await });
     let source = match cluster {
         None => {
             let source = FolderSource::new(&config.manifests).context("watching the manifests")?;

@@ -24,7 +24,7 @@ use trunkline_bgp::net::{CommandError, Monitor};
 use trunkline_bgp::rib;
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
-use trunkline_daemon::http::Probe;
+use trunkline_daemon::http::{self, Probe};
 
 use crate::attach::device::{default_mac, host_ifname};
 use crate::attach::workers::DeviceWorkers;
@@ -63,6 +63,8 @@ pub struct Observer {
     pub devices: DeviceWorkers,
     /// What is counted as it happens.
     pub metrics: Metrics,
+    /// Why `/metrics` and the probes are not served, if they are not.
+    pub http_fault: http::Fault,
 }
 
 impl Observer {
@@ -81,20 +83,42 @@ impl Observer {
     /// What is missing before pods can be attached.
     pub async fn missing(&self) -> Vec<String> {
         match (self.view().await, self.summary().await) {
-            (Ok(view), Ok(summary)) => missing(&view, &summary, self.cluster.as_ref()).await,
+            (Ok(view), Ok(summary)) => {
+                missing(&view, &statuses(&view).await, &summary, self.cluster.as_ref())
+            }
             _ => vec!["the agent is stopping".to_owned()],
         }
     }
 
     /// The agent at a glance.
     pub async fn agent(&self) -> Result<AgentStatus, Failure> {
-        let (view, summary) = (self.view().await?, self.summary().await?);
-        let not_ready = missing(&view, &summary, self.cluster.as_ref()).await;
-        let peers = statuses(&view).await;
-        let ranges = match &view.bgp {
-            Some(bgp) => bgp.speaker.ranges().await.unwrap_or_default(),
-            None => Vec::new(),
-        };
+        let view = self.view().await?;
+        let (peers, ranges) = tokio::join!(statuses(&view), ranges(&view));
+        self.agent_with(&view, &peers, &ranges).await
+    }
+
+    /// Everything that `/metrics` shows of how things stand, each owner asked once: while a full table comes in, the speaker answers between
+    /// two batches of it.
+    async fn standing(&self) -> Result<Standing, Failure> {
+        let view = self.view().await?;
+        let (statuses, ranges) = tokio::join!(statuses(&view), ranges(&view));
+        let agent = self.agent_with(&view, &statuses, &ranges).await?;
+        let peers = view.bgp.as_ref().map(|bgp| {
+            let found = statuses.iter().map(|status| peer(status, bgp));
+            found.chain(bgp.waiting.iter().map(|peer| waiting_peer(peer, bgp))).collect()
+        });
+        let refused_connections = view.bgp.as_ref().map_or(0, |bgp| bgp.speaker.refused());
+        Ok(Standing { agent, peers: peers.unwrap_or_default(), refused_connections })
+    }
+
+    async fn agent_with(
+        &self,
+        view: &View,
+        peers: &[PeerStatus],
+        ranges: &[RangeStatus],
+    ) -> Result<AgentStatus, Failure> {
+        let summary = self.summary().await?;
+        let not_ready = missing(view, peers, &summary, self.cluster.as_ref());
         let kernel = self.kernel.status();
         Ok(AgentStatus {
             node: self.node.clone(),
@@ -122,7 +146,7 @@ impl Observer {
                 ranges: ranges.iter().map(range).collect(),
                 stations: bgp.monitors.iter().map(station).collect(),
             }),
-            networks: networks(&view, |subnet| match &self.cluster {
+            networks: networks(view, &summary, |subnet| match &self.cluster {
                 Some(cluster) => cluster.counts(subnet),
                 None => {
                     let pool = summary.subnets.iter().find(|pool| pool.spec.subnet == subnet);
@@ -133,16 +157,21 @@ impl Observer {
             unrecorded: view.unrecorded.len(),
             kernel: KernelStatus {
                 routes_wanted: kernel.routes as u64,
-                routes_installed: self.kernel.installed().await.map_err(|_| stopping())? as u64,
+                routes_installed: kernel.installed as u64,
                 routes_stale: kernel.stale_routes as u64,
                 rules: kernel.rules as u64,
                 forwarding_wanted: kernel.forwarding.wanted as u64,
                 forwarding_installed: kernel.forwarding.installed as u64,
                 forwarding_repairs: kernel.forwarding.repairs,
                 repairs: kernel.repairs,
-                errors: kernel.errors,
+                errors: kernel.errors.values().sum(),
+                errors_by_reason: {
+                    let named = kernel.errors.iter();
+                    named.map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+                },
                 last_error: kernel.last_error.or_else(|| view.kernel_faults.first().cloned()),
             },
+            http_fault: self.http_fault.words(),
         })
     }
 
@@ -415,12 +444,8 @@ fn station(monitor: &Monitor) -> BmpStation {
 
 impl Probe for Observer {
     async fn metrics(&self) -> String {
-        let (agent, peers) = match (self.agent().await, self.peers(None).await) {
-            (Ok(agent), Ok(peers)) => (agent, peers),
-            _ => return String::new(),
-        };
-        let refused_connections = self.bgp().await.map_or(0, |bgp| bgp.speaker.refused());
-        match self.metrics.render(&Standing { agent, peers, refused_connections }) {
+        let Ok(standing) = self.standing().await else { return String::new() };
+        match self.metrics.render(&standing) {
             Ok(text) => text,
             Err(error) => {
                 tracing::error!(%error, "the metrics cannot be written");
@@ -480,7 +505,7 @@ fn failed(peer: PeerKey, error: &CommandError) -> Failure {
 }
 
 /// What is missing before pods can be attached, each with what to look at.
-async fn missing(view: &View, summary: &Summary, cluster: Option<&Cluster>) -> Vec<String> {
+fn missing(view: &View, peers: &[PeerStatus], summary: &Summary, cluster: Option<&Cluster>) -> Vec<String> {
     let mut missing = Vec::new();
     if !view.applied {
         let unheard = cluster.map(|cluster| match cluster.status() {
@@ -518,7 +543,6 @@ async fn missing(view: &View, summary: &Summary, cluster: Option<&Cluster>) -> V
     missing.extend(summary.fault.as_ref().map(ToString::to_string));
     missing.extend(view.speaker_fault.clone());
     if let Some(bgp) = &view.bgp {
-        let peers = bgp.speaker.peers().await.unwrap_or_default();
         let required =
             || peers.iter().filter(|peer| peer.range.is_none() && !bgp.optional.contains(&peer.key()));
         let waiting = || bgp.waiting.iter().filter(|peer| !peer.optional);
@@ -547,7 +571,14 @@ async fn statuses(view: &View) -> Vec<PeerStatus> {
     }
 }
 
-fn networks(view: &View, counts: impl Fn(&str) -> Counts) -> Vec<NetworkStatus> {
+async fn ranges(view: &View) -> Vec<RangeStatus> {
+    match &view.bgp {
+        Some(bgp) => bgp.speaker.ranges().await.unwrap_or_default(),
+        None => Vec::new(),
+    }
+}
+
+fn networks(view: &View, summary: &Summary, counts: impl Fn(&str) -> Counts) -> Vec<NetworkStatus> {
     view.networks
         .iter()
         .map(|(name, network)| {
@@ -596,6 +627,7 @@ fn networks(view: &View, counts: impl Fn(&str) -> Counts) -> Vec<NetworkStatus> 
                 .to_owned(),
                 table: network.table(),
                 refused: network.refused.clone(),
+                attachments: summary.records.iter().filter(|record| record.network == *name).count(),
                 subnets,
             }
         })
@@ -647,6 +679,8 @@ fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
                 advertised: family.advertised,
                 stale: family.stale,
                 long_lived_stale: family.long_lived_stale,
+                restartable: family.restartable,
+                stale_expires_seconds: family.stale_expires.map(|after| after.as_secs()),
                 end_of_rib_received: family.end_of_rib_received,
                 end_of_rib_sent: family.end_of_rib_sent,
             })

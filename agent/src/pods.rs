@@ -70,12 +70,28 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// ADD. When `abandoned` ends the client has given up, and waiting for the fabric is over.
+    /// ADD, asked for at `began`. When `abandoned` ends the client has given up, and waiting for the fabric is over.
     pub async fn attach(
         &self,
         request: Attach,
         netns: Option<OwnedFd>,
+        began: Instant,
         abandoned: impl Future<Output = ()>,
+    ) -> Result<Attachment, Failure> {
+        let mut network = String::new();
+        let outcome = self.try_attach(request, netns, began, abandoned, &mut network).await;
+        self.metrics.request("attach", &network, outcome.is_ok(), began.elapsed());
+        outcome
+    }
+
+    /// The network is written down as soon as it is known.
+    async fn try_attach(
+        &self,
+        request: Attach,
+        netns: Option<OwnedFd>,
+        began: Instant,
+        abandoned: impl Future<Output = ()>,
+        network: &mut String,
     ) -> Result<Attachment, Failure> {
         // The client's own; waiting for the fabric ends earlier.
         let patience = Duration::from_millis(request.deadline_ms).saturating_sub(MARGIN).max(MARGIN);
@@ -96,10 +112,11 @@ impl Pods {
             Some(record) => (record, false),
             None => self.reserve(request, &key, client, abandoned.as_mut()).await?,
         };
+        network.clone_from(&record.network);
         let deadline = (Instant::now() + self.readiness_timeout.max(MARGIN)).min(client);
         let outcome = match unsuited(&record, named_mac) {
             Some(failure) => Err(failure),
-            None => self.complete(&record, netns, deadline, abandoned).await,
+            None => self.complete(&record, netns, began, deadline, abandoned).await,
         };
         match outcome {
             Ok(attachment) => {
@@ -131,7 +148,12 @@ impl Pods {
             uid: pod.uid.clone(),
         });
         let pod = pod.unwrap_or_default();
-        let (wanted, mac) = self.addresses.wanted(&request, key, &pod, deadline, abandoned).await?;
+        let asked = Instant::now();
+        let wanted = self.addresses.wanted(&request, key, &pod, deadline, abandoned).await;
+        if let Addresses::Cluster(_) = self.addresses {
+            self.metrics.address_wait(wanted.is_ok(), asked.elapsed());
+        }
+        let (wanted, mac) = wanted?;
         let reservation = Reservation {
             key: key.clone(),
             conf_name: request.conf_name,
@@ -172,6 +194,7 @@ impl Pods {
         &self,
         record: &Record,
         netns: OwnedFd,
+        began: Instant,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
     ) -> Result<Attachment, Failure> {
@@ -184,7 +207,11 @@ impl Pods {
         for address in &free {
             address.announce().await.map_err(wire_failure)?;
         }
-        self.told(gate, deadline, abandoned).await?;
+        let gated = !gate.prefixes.is_empty();
+        self.told(gate, &record.network, deadline, abandoned).await?;
+        if gated {
+            self.metrics.advertised(&record.network, began.elapsed());
+        }
         // Nobody waits for the record's second commit: without it the next start sees a complete device and takes the
         // record for attached.
         let (key, saved) = (record.key.clone(), self.ipam.attached(record.key.clone(), device.mtu));
@@ -244,6 +271,7 @@ impl Pods {
     async fn told(
         &self,
         gate: Gate,
+        network: &str,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
     ) -> Result<(), Failure> {
@@ -273,27 +301,38 @@ impl Pods {
             }
             () = abandoned => Err(Failure::new(Code::TryAgainLater, "the client has given up")),
         };
-        self.metrics.gate(outcome.is_ok(), began.elapsed());
+        self.metrics.gate(network, outcome.is_ok(), began.elapsed());
         outcome
     }
 
-    /// DEL. What is not there is gone already.
-    pub async fn detach(&self, request: Detach, netns: Option<OwnedFd>) -> Result<Done, Failure> {
+    /// DEL, asked for at `began`. What is not there is gone already.
+    pub async fn detach(
+        &self,
+        request: Detach,
+        netns: Option<OwnedFd>,
+        began: Instant,
+    ) -> Result<Done, Failure> {
         let key = key_of(&request.interface);
         let _turn = self.turns.take(&key).await;
-        self.remove(&key, netns).await
+        let outcome = self.remove(&key, netns).await;
+        let record = outcome.as_ref().ok().and_then(Option::as_ref);
+        let network = record.map(|record| record.network.as_str()).unwrap_or_default();
+        self.metrics.request("detach", network, outcome.is_ok(), began.elapsed());
+        outcome.map(|_| Done {})
     }
 
-    /// The record is looked at last, so that it goes even if there was no device, and the device even without record.
-    async fn remove(&self, key: &AttachmentKey, netns: Option<OwnedFd>) -> Result<Done, Failure> {
+    /// The record is looked at last, so that it goes even if there was no device, and the device even without record. The record, if there
+    /// was one.
+    async fn remove(&self, key: &AttachmentKey, netns: Option<OwnedFd>) -> Result<Option<Record>, Failure> {
         let host_ifname = device::host_ifname(&key.container_id, &key.ifname);
         self.reconcile.remove_pod(host_ifname.clone()).await;
         self.devices.detach(host_ifname, netns).await.map_err(device_failure)?;
-        if let Some(record) = self.ipam.release(key.clone()).await.map_err(ipam_failure)? {
-            self.addresses.detached(&record);
-            tracing::info!(attachment = %key, pod = %pod_name(&record), addresses = addresses(&record), "detached");
+        let record = self.ipam.release(key.clone()).await.map_err(ipam_failure)?;
+        if let Some(record) = &record {
+            self.addresses.detached(record);
+            tracing::info!(attachment = %key, pod = %pod_name(record), addresses = addresses(record), "detached");
         }
-        Ok(Done {})
+        Ok(record)
     }
 
     /// Looks after the bandwidth limits of devices that somebody has changed something of, as long as somebody tells.
@@ -396,7 +435,7 @@ impl Pods {
             let _turn = self.turns.take(&record.key).await;
             let removed = self.remove(&record.key, None).await;
             if outcome.is_ok() {
-                outcome = removed;
+                outcome = removed.map(|_| Done {});
             }
         }
         outcome

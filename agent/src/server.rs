@@ -67,10 +67,8 @@ impl Server {
             Command::Attach(attach) => {
                 let key = format!("{}/{}", attach.interface.container_id, attach.interface.ifname);
                 let name = attach.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
-                let outcome = self.pods.attach(*attach, descriptor, socket::gone(&stream)).await;
-                let took = began.elapsed();
-                self.pods.metrics.request("attach", outcome.is_ok(), took);
-                let ms = took.as_micros() as f64 / 1000.0;
+                let outcome = self.pods.attach(*attach, descriptor, began, socket::gone(&stream)).await;
+                let ms = began.elapsed().as_micros() as f64 / 1000.0;
                 match &outcome {
                     Ok(attachment) => {
                         let addresses: Vec<String> = attachment
@@ -93,8 +91,8 @@ impl Server {
             }
             Command::Detach(detach) => {
                 let key = format!("{}/{}", detach.interface.container_id, detach.interface.ifname);
-                let outcome = self.pods.detach(detach, descriptor).await;
-                self.done("detach", &key, began, &outcome);
+                let outcome = self.pods.detach(detach, descriptor, began).await;
+                failed("detach", &key, &outcome);
                 answer(&mut stream, outcome).await;
             }
             Command::Check(check) => {
@@ -116,7 +114,7 @@ impl Server {
                     missing => Err(Failure::new(Code::NotAvailable, "no pod can be attached now")
                         .with_details(missing.join("; "))),
                 };
-                self.pods.metrics.request("status", outcome.is_ok(), began.elapsed());
+                self.pods.metrics.request("status", "", outcome.is_ok(), began.elapsed());
                 answer(&mut stream, outcome).await;
             }
             Command::Query(query) => self.query(&mut stream, query, descriptor).await,
@@ -124,10 +122,8 @@ impl Server {
     }
 
     fn done(&self, command: &str, subject: &str, began: Instant, outcome: &Result<Done, Failure>) {
-        self.pods.metrics.request(command, outcome.is_ok(), began.elapsed());
-        if let Err(failure) = outcome {
-            tracing::warn!(subject, %failure, "{command} failed");
-        }
+        self.pods.metrics.request(command, "", outcome.is_ok(), began.elapsed());
+        failed(command, subject, outcome);
     }
 
     async fn query(&self, stream: &mut UnixStream, query: Query, descriptor: Option<OwnedFd>) {
@@ -166,6 +162,12 @@ impl Server {
                 answer(stream, outcome).await;
             }
         }
+    }
+}
+
+fn failed(command: &str, subject: &str, outcome: &Result<Done, Failure>) {
+    if let Err(failure) = outcome {
+        tracing::warn!(subject, %failure, "{command} failed");
     }
 }
 

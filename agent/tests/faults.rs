@@ -8,6 +8,8 @@ mod host;
 mod namespace;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
@@ -189,6 +191,30 @@ fn bad_manifests_are_refused_with_file_field_and_fix_and_what_ran_stays() {
             eventually(what, || host.status().manifests.refused.is_empty());
         }
         undisturbed(&host);
+    });
+}
+
+#[test]
+fn a_port_of_metrics_that_is_taken_stops_no_agent_and_is_said() {
+    isolated("a_port_of_metrics_that_is_taken_stops_no_agent_and_is_said", |_| {
+        let taken = TcpListener::bind("127.0.0.1:9473").unwrap();
+        let (host, _routers, _speakers) = settled(SUBNET);
+        host.add("c1", &namespace()).unwrap();
+        let fault = host.status().http_fault.unwrap();
+        assert!(fault.starts_with("127.0.0.1:9473: Address already in use"), "{fault}");
+        let status = host.prints("status");
+        assert!(status.contains("/metrics, /healthz and /readyz are NOT SERVED: 127.0.0.1:9473"), "{status}");
+        undisturbed(&host);
+        drop(taken);
+        eventually("it is served once the port is free", || host.status().http_fault.is_none());
+        let mut stream = TcpStream::connect("127.0.0.1:9473").unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        for line in ["trunkline_attachments 1", "trunkline_bgp_peer_hold_time_seconds{peer=\"10.255.0.1\"} "]
+        {
+            assert!(answer.contains(line), "{line} is not in\n{answer}");
+        }
     });
 }
 

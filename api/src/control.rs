@@ -5,6 +5,7 @@
 //! an interface**, to be added to and never renamed. Times are counted in seconds back from the answer, so that nothing
 //! depends on clocks that agree.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
@@ -120,6 +121,9 @@ pub struct AgentStatus {
     pub unrecorded: usize,
     /// The kernel's tables.
     pub kernel: KernelStatus,
+    /// Why `/metrics`, `/healthz` and `/readyz` are not served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_fault: Option<String>,
 }
 
 /// The folder of manifests, or the API server.
@@ -251,6 +255,9 @@ pub struct NetworkStatus {
     pub table: Option<u32>,
     /// Why it is not served here.
     pub refused: Option<String>,
+    /// Attached pods' interfaces in it, on this node.
+    #[serde(default)]
+    pub attachments: usize,
     /// Its subnets.
     pub subnets: Vec<SubnetStatus>,
 }
@@ -313,6 +320,9 @@ pub struct KernelStatus {
     pub repairs: u64,
     /// What the kernel refused.
     pub errors: u64,
+    /// The same by reason: the error number's name, or who refused.
+    #[serde(default)]
+    pub errors_by_reason: BTreeMap<String, u64>,
     /// The last refusal, in words.
     pub last_error: Option<String>,
 }
@@ -459,6 +469,12 @@ pub struct PeerFamily {
     /// Of the stale, the last to be used: the peer's restart takes long (RFC 9494).
     #[serde(default)]
     pub long_lived_stale: usize,
+    /// Its paths would be kept over a loss of the session that stands (RFC 4724, RFC 9494).
+    #[serde(default)]
+    pub restartable: bool,
+    /// Until what is kept over the peer's restart is removed, unless it is told again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale_expires_seconds: Option<u64>,
     /// End-of-RIB has come.
     pub end_of_rib_received: bool,
     /// End-of-RIB has gone out.

@@ -12,12 +12,14 @@
 //! - [`pool`]: which addresses of a subnet are given out, and which comes next.
 //! - [`attach`]: the protocol between the CNI plugin and the agent.
 //! - [`control`]: what the operator's commands ask, and the shape of `-o json`.
+//! - [`metrics`]: the catalogue of what is exported to Prometheus.
 
 pub mod attach;
 pub mod control;
 #[cfg(feature = "kube")]
 pub mod kube;
 pub mod manifest;
+pub mod metrics;
 pub mod names;
 pub mod pod;
 pub mod policy;

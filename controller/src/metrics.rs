@@ -1,27 +1,23 @@
-//! What `/metrics` shows.
+//! What `/metrics` shows: the values of the catalogue ([`trunkline_api::metrics`]).
 //!
 //! As in the agent: what happened is counted as it happens; how things stand (queues, addresses) is read from the books at each
-//! scrape and built into a registry that lives as long as the answer, so that a network that is gone has no series left.
+//! scrape and written down once, so that a network that is gone has no series left.
 
 use std::time::Duration;
 
-use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
-};
+use prometheus::{HistogramVec, IntCounterVec, Registry};
+use trunkline_api::metrics::of_controller as m;
+use trunkline_daemon::metrics::{Standing, counter, histogram};
 
 use crate::books::{Books, Queues, Shared};
-
-/// Upper bounds of the allocations' buckets, in seconds.
-const BUCKETS: [f64; 10] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 /// What is counted as it happens.
 pub struct Metrics {
     registry: Registry,
-    allocations: Histogram,
+    allocations: HistogramVec,
     addresses: IntCounterVec,
     failures: IntCounterVec,
-    events_dropped: IntCounter,
+    events_dropped: IntCounterVec,
     watch_failures: IntCounterVec,
 }
 
@@ -29,40 +25,14 @@ impl Metrics {
     /// The counters, all at zero.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let allocations = Histogram::with_opts(
-            HistogramOpts::new(
-                "trunkline_controller_allocation_seconds",
-                "Giving a pod its addresses, from the decision to the API server's answer.",
-            )
-            .buckets(BUCKETS.to_vec()),
-        )?;
-        let counters =
-            |name: &str, help: &str, label: &str| IntCounterVec::new(Opts::new(name, help), &[label]);
-        let addresses = counters(
-            "trunkline_controller_addresses_total",
-            "Addresses that were given, kept for the next pod of a name, or given back.",
-            "what",
-        )?;
-        let failures = counters(
-            "trunkline_controller_allocation_failures_total",
-            "Pods that got no address, by reason.",
-            "reason",
-        )?;
-        let watch_failures = counters(
-            "trunkline_controller_watch_failures_total",
-            "Watches of the API server that broke off or could not be begun, by kind.",
-            "kind",
-        )?;
-        let events_dropped = IntCounter::new(
-            "trunkline_controller_events_dropped_total",
-            "Events that were not written, because there were too many or the API server refused them.",
-        )?;
-        registry.register(Box::new(allocations.clone()))?;
-        registry.register(Box::new(addresses.clone()))?;
-        registry.register(Box::new(failures.clone()))?;
-        registry.register(Box::new(watch_failures.clone()))?;
-        registry.register(Box::new(events_dropped.clone()))?;
-        Ok(Metrics { registry, allocations, addresses, failures, events_dropped, watch_failures })
+        Ok(Metrics {
+            allocations: histogram(&registry, &m::ALLOCATIONS)?,
+            addresses: counter(&registry, &m::ADDRESSES)?,
+            failures: counter(&registry, &m::ALLOCATION_FAILURES)?,
+            events_dropped: counter(&registry, &m::EVENTS_DROPPED)?,
+            watch_failures: counter(&registry, &m::WATCH_FAILURES)?,
+            registry,
+        })
     }
 
     /// Where others register what they count.
@@ -72,7 +42,7 @@ impl Metrics {
 
     /// A pod has its addresses.
     pub fn allocated(&self, addresses: usize, took: Duration) {
-        self.allocations.observe(took.as_secs_f64());
+        self.allocations.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
         self.addresses.with_label_values(&["given"]).inc_by(addresses as u64);
     }
 
@@ -93,7 +63,7 @@ impl Metrics {
 
     /// An event was not written.
     pub fn event_dropped(&self) {
-        self.events_dropped.inc();
+        self.events_dropped.with_label_values::<&str>(&[]).inc();
     }
 
     /// A watch broke off.
@@ -104,70 +74,43 @@ impl Metrics {
 
 /// Everything in Prometheus' text format.
 pub fn text(shared: &Shared) -> String {
-    let mut families = shared.metrics().registry.gather();
-    match standing(&shared.lock()) {
-        Ok(registry) => families.extend(registry.gather()),
-        Err(error) => tracing::warn!(%error, "metrics could not be built"),
+    let mut page = Standing::default();
+    stand(&mut page, &shared.lock());
+    match trunkline_daemon::metrics::text(&shared.metrics().registry, page) {
+        Ok(text) => text,
+        Err(error) => {
+            tracing::error!(%error, "the metrics cannot be written");
+            String::new()
+        }
     }
-    let mut text = Vec::new();
-    if let Err(error) = TextEncoder::new().encode(&families, &mut text) {
-        tracing::warn!(%error, "metrics could not be written");
-    }
-    String::from_utf8_lossy(&text).into_owned()
 }
 
-fn standing(books: &Books) -> prometheus::Result<Registry> {
-    let registry = Registry::new();
-    let gauge = |name: &str, help: &str, value: usize| -> prometheus::Result<()> {
-        let gauge = IntGauge::new(name, help)?;
-        gauge.set(value as i64);
-        registry.register(Box::new(gauge))
-    };
-    let gauges = |name: &str, help: &str, labels: &[&str]| -> prometheus::Result<IntGaugeVec> {
-        let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
-        registry.register(Box::new(gauges.clone()))?;
-        Ok(gauges)
-    };
+fn stand(page: &mut Standing, books: &Books) {
     let term = books.term.as_ref();
-    gauge("trunkline_controller_leader", "1 while this replica leads.", term.is_some().into())?;
-    let version =
-        gauges("trunkline_controller_build_info", "The version that runs; always 1.", &["version"])?;
-    version.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    page.put_bool(m::LEADER, &[], term.is_some());
+    page.put_bool(m::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], true);
     let cluster = &books.cluster;
-    gauge("trunkline_controller_ipinstances", "IPInstances that are known.", cluster.instances.len())?;
-    let Some(term) = term else { return Ok(registry) };
-    gauge("trunkline_controller_pods", "Pods with a node that are known.", cluster.pods.len())?;
-    gauge("trunkline_controller_pods_waiting", "Pods that got no address yet.", term.waiting.len())?;
-    gauge(
-        "trunkline_controller_address_conflicts",
-        "IPInstances with an address that another one has.",
-        term.ipam.conflicts().count(),
-    )?;
-    let depth = gauges("trunkline_controller_queue_depth", "Objects that wait to be looked at.", &["queue"])?;
-    let failing =
-        gauges("trunkline_controller_queue_failing", "Objects whose last look failed.", &["queue"])?;
+    page.put_count(m::IPINSTANCES, &[], cluster.instances.len() as u64);
+    let Some(term) = term else { return };
+    page.put_count(m::PODS, &[], cluster.pods.len() as u64);
+    page.put_count(m::PODS_WAITING, &[], term.waiting.len() as u64);
+    page.put_count(m::CONFLICTS, &[], term.ipam.conflicts().count() as u64);
     for (name, waiting, failed) in queues(&term.queues) {
-        depth.with_label_values(&[name]).set(waiting as i64);
-        failing.with_label_values(&[name]).set(failed as i64);
+        page.put_count(m::QUEUE_DEPTH, &[name], waiting as u64);
+        page.put_count(m::QUEUE_FAILING, &[name], failed as u64);
     }
-    let addresses = gauges(
-        "trunkline_controller_network_addresses",
-        "Addresses of a network: that there are, that are given, that are left. Pairs: those that are left.",
-        &["network", "family", "state"],
-    )?;
     for network in cluster.networks() {
         let usage = term.ipam.network_usage(network.name());
         for (family, usage) in [("ipv4", usage.v4), ("ipv6", usage.v6)] {
             for (state, count) in
                 [("total", usage.total), ("used", usage.used), ("available", usage.available)]
             {
-                addresses.with_label_values(&[network.name(), family, state]).set(count.into());
+                page.put(m::NETWORK_ADDRESSES, &[network.name(), family, state], f64::from(count));
             }
         }
         let pairs = usage.dual_stack.available;
-        addresses.with_label_values(&[network.name(), "dualstack", "available"]).set(pairs.into());
+        page.put(m::NETWORK_ADDRESSES, &[network.name(), "dualstack", "available"], f64::from(pairs));
     }
-    Ok(registry)
 }
 
 fn queues(queues: &Queues) -> [(&'static str, usize, usize); 6] {
@@ -189,8 +132,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_is_documented_and_every_documented_one_is_there() {
+    fn every_metric_of_the_catalogue_is_exported() {
         let shared = Shared::new(Arc::new(Metrics::new().unwrap()));
+        crate::webhook::Metrics::register(shared.metrics().registry()).unwrap().touch();
         let network = serde_json::from_value(serde_json::json!({
             "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": "n"}, "spec": {},
         }));
@@ -205,11 +149,8 @@ mod tests {
             .filter_map(|line| line.strip_prefix("# TYPE "))
             .filter_map(|line| line.split(' ').next())
             .collect();
-        let documented: BTreeSet<&str> = include_str!("../../docs/metrics.md")
-            .split('`')
-            .filter(|word| word.starts_with("trunkline_controller_"))
-            .filter_map(|word| word.split('{').next())
-            .collect();
-        assert_eq!(exported, documented);
+        let declared: BTreeSet<&str> =
+            m::SECTIONS.iter().flat_map(|section| section.metrics).map(|metric| metric.name).collect();
+        assert_eq!(exported, declared);
     }
 }

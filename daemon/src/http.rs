@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -34,9 +34,54 @@ pub trait Probe: Send + Sync + 'static {
     fn unready(&self) -> impl Future<Output = Vec<String>> + Send;
 }
 
+/// Between two tries to get an address that is taken. Nobody tells when it is free.
+const BIND_AGAIN: Duration = Duration::from_secs(2);
+
 /// Binds the address.
 pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address).await
+}
+
+/// Why nothing is served, while nothing is. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Fault(Arc<Mutex<Option<String>>>);
+
+impl Fault {
+    /// In words; none while all is well.
+    pub fn words(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, words: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = words;
+    }
+}
+
+/// Binds the address, and tries again for as long as that fails: whoever has more to do than to be asked how it does runs on meanwhile. The
+/// log and `fault` say so.
+pub async fn bind_patiently(address: SocketAddr, fault: Fault) -> TcpListener {
+    loop {
+        match bind(address).await {
+            Ok(listener) => {
+                if fault.words().is_some() {
+                    tracing::info!(%address, "/metrics, /healthz and /readyz are served now");
+                }
+                fault.set(None);
+                return listener;
+            }
+            Err(error) => {
+                let words = format!("{address}: {error}");
+                if fault.words().as_ref() != Some(&words) {
+                    tracing::error!(
+                        "/metrics, /healthz and /readyz are not served: {words}: \
+                         free the address or configure another; it is tried again"
+                    );
+                }
+                fault.set(Some(words));
+                tokio::time::sleep(BIND_AGAIN).await;
+            }
+        }
+    }
 }
 
 /// Out of descriptors or memory: no event says when it is over, and asking again at once would be a busy loop.
@@ -140,6 +185,21 @@ mod tests {
         stream.read_to_string(&mut answer).await.unwrap();
         server.abort();
         answer
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_taken_is_waited_for_and_said() {
+        let taken = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = taken.local_addr().unwrap();
+        let fault = Fault::default();
+        let waiting = tokio::spawn(bind_patiently(address, fault.clone()));
+        while fault.words().is_none() {
+            tokio::task::yield_now().await;
+        }
+        assert!(fault.words().unwrap().starts_with(&format!("{address}: Address already in use")));
+        drop(taken);
+        let listener = waiting.await.unwrap();
+        assert_eq!((listener.local_addr().unwrap(), fault.words()), (address, None));
     }
 
     #[tokio::test]

@@ -3,9 +3,11 @@
 //! - [`apiserver`]: the client of the API server, which notices a dead connection.
 //! - [`logging`]: one line per event on standard error.
 //! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
+//! - [`metrics`]: from the catalogue's declarations to Prometheus' text format.
 //! - [`panics`]: what a panic does.
 
 pub mod apiserver;
 pub mod http;
 pub mod logging;
+pub mod metrics;
 pub mod panics;

@@ -22,6 +22,7 @@ mod containerlab;
 mod crds;
 mod daemons;
 mod demo;
+mod docs;
 mod evidence;
 mod fabric;
 mod fuzz;
@@ -139,6 +140,12 @@ enum Command {
     },
     /// Write deploy/crds, the CustomResourceDefinitions, from the types of api/.
     Crds {
+        /// Write nothing; the exit status is 1 if a file is not current.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Write what is made from the code: docs/metrics.md.
+    Docs {
         /// Write nothing; the exit status is 1 if a file is not current.
         #[arg(long)]
         check: bool,
@@ -276,6 +283,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Crds { check } => {
             return Ok(if crds::run(&place, check)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Docs { check } => {
+            return Ok(if docs::run(&place, check)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Kube { action: Kube::Up } => kube::up(&place)?,
         Command::List => list(&place)?,

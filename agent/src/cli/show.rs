@@ -75,6 +75,9 @@ pub fn agent(status: &AgentStatus) -> String {
         let error = error.map(|error| format!(": {error}")).unwrap_or_default();
         line("bmp", format!("{} {state} for {}{error}", station.address, duration(station.seconds)));
     }
+    if let Some(fault) = &status.http_fault {
+        line("http", format!("/metrics, /healthz and /readyz are NOT SERVED: {fault}"));
+    }
     line("pods", format!("{} attached", status.attachments));
     if status.unrecorded > 0 {
         line(

@@ -17,7 +17,7 @@
 //!
 //! The thread blocks in netlink and nothing else waits for it: pods overtake large tables between two batches.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -113,8 +113,10 @@ pub struct KernelStatus {
     pub rescans: u64,
     /// Own routes that are wanted.
     pub routes: usize,
-    /// What the kernel refused since the start.
-    pub errors: u64,
+    /// Of these, the ones that are installed.
+    pub installed: usize,
+    /// What the kernel refused since the start, by reason: the name of its error number, or who refused.
+    pub errors: BTreeMap<&'static str, u64>,
     /// Routes of the last run that nobody has asked for yet.
     pub stale_routes: usize,
     /// Own rules.
@@ -185,7 +187,6 @@ enum Command {
     Learned(Vec<RouteChange>, Reply<Result<(), KernelError>>),
     Release(Family, Reply<Result<(), KernelError>>),
     Devices(Reply<Vec<OwnDevice>>),
-    Installed(Reply<usize>),
     Nat(Reply<NatRules>),
     Resync(Reply<Result<usize, KernelError>>),
 }
@@ -262,11 +263,6 @@ impl KernelHandle {
     /// Own devices, by their alias.
     pub async fn devices(&self) -> Result<Vec<OwnDevice>, KernelError> {
         self.ask(Command::Devices).await
-    }
-
-    /// How many of the wanted routes are installed. Looks at each: for status and scrapes.
-    pub async fn installed(&self) -> Result<usize, KernelError> {
-        self.ask(Command::Installed).await
     }
 
     /// What is masqueraded.

@@ -21,6 +21,8 @@ use tokio::sync::{mpsc, watch};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, FamilySet, NextHop};
 
+use self::reason::Reason;
+use self::routes::WantedRoutes;
 use super::events::{Events, Heard};
 use super::netlink::objects;
 use super::netlink::{Batch, Connection, NetlinkError, Refusal};
@@ -37,6 +39,8 @@ use crate::plan::{
 
 mod hear;
 mod links;
+mod reason;
+mod routes;
 
 /// Requests in one `send`: enough to make the system call cheap, few enough that a pod does not wait for long.
 const BATCH: usize = 512;
@@ -47,14 +51,6 @@ pub(super) struct Outlets {
     pub(super) device_gone: mpsc::UnboundedSender<String>,
     pub(super) limits_touched: mpsc::UnboundedSender<String>,
     pub(super) status: Arc<Mutex<KernelStatus>>,
-}
-
-/// A wanted route.
-struct Entry {
-    /// As it was asked for.
-    wanted: Arc<RouteTarget>,
-    /// As it is installed; none if it is not (yet).
-    installed: Option<Arc<RouteTarget>>,
 }
 
 /// A request in the batch, for its answer.
@@ -87,7 +83,7 @@ pub(super) struct Owner {
     learned: FxHashMap<RouteKey, Arc<RouteTarget>>,
     hold: FamilySet,
 
-    routes: FxHashMap<RouteKey, Entry>,
+    routes: WantedRoutes,
     /// Equal targets are one allocation: a table of 100,000 routes has a handful.
     targets: HashMap<RouteTarget, Arc<RouteTarget>>,
     rules: BTreeSet<Rule>,
@@ -110,7 +106,7 @@ pub(super) struct Owner {
     rescans: u64,
     faults: Vec<String>,
     last_error: Option<String>,
-    errors: u64,
+    errors: BTreeMap<&'static str, u64>,
     /// Answers or notifications were lost.
     unsure: bool,
 }
@@ -135,7 +131,7 @@ impl Owner {
             pod_names: FxHashMap::default(),
             learned: FxHashMap::default(),
             hold: config.hold,
-            routes: FxHashMap::default(),
+            routes: WantedRoutes::default(),
             targets: HashMap::new(),
             rules: BTreeSet::new(),
             found: routes,
@@ -153,7 +149,7 @@ impl Owner {
             rescans: 0,
             faults: Vec::new(),
             last_error: None,
-            errors: 0,
+            errors: BTreeMap::new(),
             unsure: false,
         })
     }
@@ -179,7 +175,10 @@ impl Owner {
                 if self.plan.nat.is_empty() {
                     nftables = None;
                 } else if let Some(fresh) = self.nftables.take() {
-                    nftables = fresh.register().map_err(|error| self.fault(format!("nftables: {error}"))).ok();
+                    let fresh = fresh.register();
+                    nftables = fresh
+                        .map_err(|error| self.fault(Reason::Nftables, format!("nftables: {error}")))
+                        .ok();
                 }
                 tokio::select! {
                     biased;
@@ -196,7 +195,7 @@ impl Owner {
                             }
                             Ok(Heard::Lost) => self.unsure = true,
                             Err(error) => {
-                                self.fault(format!("notifications: {error}"));
+                                self.fault(Reason::Netlink, format!("notifications: {error}"));
                                 ready.clear_ready();
                                 self.unsure = true;
                             }
@@ -216,12 +215,12 @@ impl Owner {
                                 }
                             }
                             Err(error) => {
-                                self.fault(format!("nftables' notifications: {error}"));
+                                self.fault(Reason::Nftables, format!("nftables' notifications: {error}"));
                                 nftables = None;
                             }
                         },
                         Err(error) => {
-                            self.fault(format!("nftables' notifications: {error}"));
+                            self.fault(Reason::Nftables, format!("nftables' notifications: {error}"));
                             nftables = None;
                         }
                     },
@@ -233,7 +232,7 @@ impl Owner {
                 if self.unsure
                     && let Err(error) = self.rescan()
                 {
-                    self.fault(format!("rescan: {error}"));
+                    self.fault(Reason::of(&error), format!("rescan: {error}"));
                 }
                 self.report();
             }
@@ -244,10 +243,12 @@ impl Owner {
         match command {
             Urgent::AddPod(pod, reply) => {
                 let result = self.add_pod(pod);
+                self.report();
                 let _ = reply.send(result);
             }
             Urgent::RemovePod(host_ifname, reply) => {
                 let result = self.remove_pod(&host_ifname);
+                self.report();
                 let _ = reply.send(result);
             }
         }
@@ -305,9 +306,6 @@ impl Owner {
                 }
                 let _ = reply.send(devices);
             }
-            Command::Installed(reply) => {
-                let _ = reply.send(self.routes.values().filter(|entry| entry.installed.is_some()).count());
-            }
             Command::Nat(reply) => {
                 let _ = reply.send(self.plan.nat.clone());
             }
@@ -343,7 +341,7 @@ impl Owner {
         for (path, wanted) in &plan.sysctls {
             match sysctl::apply(path, wanted) {
                 Ok(changed) => self.changed += usize::from(changed),
-                Err(error) => self.fault(error),
+                Err(error) => self.fault(Reason::Sysctl, error),
             }
         }
         // NAT is not looked at again while it stays the same: asking `nft` costs a process.
@@ -352,14 +350,17 @@ impl Owner {
                 // Before the table is made, so that nothing falls between.
                 match Events::open_nftables() {
                     Ok(events) => self.nftables = Some(events),
-                    Err(error) => self.fault(format!(
-                        "nftables: {error}: if somebody deletes the table, it stays away until the agent's restart"
-                    )),
+                    Err(error) => self.fault(
+                        Reason::Nftables,
+                        format!(
+                            "nftables: {error}: if somebody deletes the table, it stays away until the agent's restart"
+                        ),
+                    ),
                 }
             }
             match nat::apply(&plan.nat) {
                 Ok(changed) => self.changed += usize::from(changed),
-                Err(error) => self.fault(error),
+                Err(error) => self.fault(Reason::Nftables, error),
             }
         }
 
@@ -457,7 +458,7 @@ impl Owner {
         for key in pod.routes.keys() {
             // Another pod may have taken the address over already.
             let own = pod.routes.get(key);
-            if self.routes.get(key).is_some_and(|entry| Some(&*entry.wanted) == own) {
+            if self.routes.get(key).is_some_and(|entry| Some(&**entry.wanted()) == own) {
                 self.settle_to(*key, None)?;
             }
         }
@@ -540,14 +541,14 @@ impl Owner {
     /// Puts into the batch what is missing between what is installed and what is wanted.
     fn settle_to(&mut self, key: RouteKey, wanted: Option<Arc<RouteTarget>>) -> Result<(), KernelError> {
         let Some(wanted) = wanted else {
-            if let Some(Entry { installed: Some(_), .. }) = self.routes.remove(&key) {
+            if self.routes.remove(&key).is_some() {
                 self.batch.delete_route(&key, 0);
                 self.requests.push(Request::DeleteRoute);
             }
             return self.flush_if_full();
         };
         let resolved = self.resolve(&wanted);
-        let installed = self.routes.get_mut(&key).and_then(|entry| entry.installed.take());
+        let installed = self.routes.take_installed(&key);
         let installed = match (resolved, installed) {
             // No way there: what is in the way is taken out, or packets would follow a next hop that is no more.
             (None, Some(_)) => {
@@ -566,7 +567,7 @@ impl Owner {
                 }
             },
         };
-        self.routes.insert(key, Entry { wanted, installed });
+        self.routes.insert(key, wanted, installed);
         self.flush_if_full()
     }
 
@@ -590,6 +591,8 @@ impl Owner {
     fn flush_if_full(&mut self) -> Result<(), KernelError> {
         if self.requests.len() >= BATCH {
             self.flush()?;
+            // A full table takes seconds, and who asks how it stands is to see it grow.
+            self.report();
         }
         Ok(())
     }
@@ -619,15 +622,13 @@ impl Owner {
                     format!("rule {} to table {}", rule.priority, rule.table)
                 }
                 (Request::Put(key), _) => {
-                    if let Some(entry) = self.routes.get_mut(key) {
-                        entry.installed = None;
-                    }
+                    self.routes.take_installed(key);
                     format!("route {} in table {}", key.prefix, key.table)
                 }
                 (Request::Neighbour(address), _) => format!("neighbour {address}"),
                 (Request::Link(index), _) => format!("link {index}"),
             };
-            self.fault(format!("{what}: {refusal}"));
+            self.fault(Reason::Errno(refusal.errno), format!("{what}: {refusal}"));
             first.get_or_insert((what, refusal));
         }
         self.requests = requests;
@@ -649,7 +650,7 @@ impl Owner {
         for (key, metric) in stale {
             self.found.remove(&key);
             // A wanted route of the same key with the default metric stays: the metric names the other one.
-            if metric != 0 || self.routes.get(&key).is_none_or(|entry| entry.installed.is_none()) {
+            if metric != 0 || !self.routes.is_installed(&key) {
                 self.batch.delete_route(&key, metric);
                 self.requests.push(Request::DeleteRoute);
                 self.flush_if_full()?;
@@ -690,9 +691,8 @@ impl Owner {
         }
 
         let before = self.repairs;
-        let keys: Vec<RouteKey> = self.routes.keys().copied().collect();
+        let keys: Vec<RouteKey> = self.routes.iter().map(|(key, _)| *key).collect();
         for key in keys {
-            let Some(entry) = self.routes.get_mut(&key) else { continue };
             let actual = match there.remove(&key) {
                 Some((Some(actual), 0)) => Some(actual),
                 Some((actual, metric)) => {
@@ -701,11 +701,11 @@ impl Owner {
                 }
                 None => None,
             };
-            if entry.installed.as_deref() != actual.as_ref() {
-                self.repairs += u64::from(entry.installed.is_some());
-                entry.installed = None;
+            let Some(entry) = self.routes.get(&key) else { continue };
+            let wanted = Arc::clone(entry.wanted());
+            if entry.installed() != actual.as_ref() {
+                self.repairs += u64::from(self.routes.take_installed(&key).is_some());
             }
-            let wanted = Arc::clone(&entry.wanted);
             self.settle_to(key, Some(wanted))?;
         }
         self.found = there;
@@ -742,10 +742,10 @@ impl Owner {
         Ok((self.repairs - before) as usize)
     }
 
-    fn fault(&mut self, text: String) {
+    fn fault(&mut self, reason: Reason, text: String) {
         tracing::warn!("{text}");
         self.last_error = Some(text.clone());
-        self.errors += 1;
+        *self.errors.entry(reason.word()).or_default() += 1;
         if self.faults.len() < 64 {
             self.faults.push(text);
         }
@@ -756,7 +756,8 @@ impl Owner {
         status.repairs = self.repairs;
         status.rescans = self.rescans;
         status.routes = self.routes.len();
-        status.errors = self.errors;
+        status.installed = self.routes.installed();
+        status.errors.clone_from(&self.errors);
         status.stale_routes = self.found.len();
         status.rules = self.rules.len();
         status.forwarding = self.forwarding;

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use trunkline_bgp::net::{RouteChanges, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::{FibPath, RouteChange};
 use trunkline_bgp::types::{Family, NextHop, PeerKey};
@@ -29,6 +30,8 @@ pub enum Turn {
     Drain(Family),
     /// The kernel wants every route again.
     Relearn,
+    /// A session ended at this time: say when what followed from it is installed, by [`Tiding::Settled`].
+    Settle(Instant),
 }
 
 /// What the pump tells, in this order.
@@ -45,6 +48,8 @@ pub enum Tiding {
     },
     /// Every change from before [`Turn::Drain`] is installed, and every next hop in it was told.
     Drained(Family),
+    /// Likewise for [`Turn::Settle`], with its time.
+    Settled(Instant),
 }
 
 /// Moves routes until the speaker stops.
@@ -103,6 +108,7 @@ async fn take(
 ) {
     match turn {
         Turn::Drain(family) => drop(tidings.send(Tiding::Drained(family))),
+        Turn::Settle(since) => drop(tidings.send(Tiding::Settled(since))),
         Turn::Relearn => {
             let Ok(routes) = speaker.routes().await else { return };
             let mut learned: BTreeMap<_, Vec<FibPath>> = BTreeMap::new();

@@ -20,6 +20,7 @@ use super::search::Search;
 use super::{BgpView, Gate, PodError, Reconcile, Request, Unrecorded, View};
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
+use crate::metrics::Metrics;
 use crate::plan::{
     Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey, RouteTarget,
     Session, Tunnels, join, plan, plan_pod,
@@ -62,6 +63,8 @@ pub struct Start {
     pub unrecorded: Vec<Unrecorded>,
     /// Attached pods whose devices are gone, by the host's end.
     pub broken: BTreeSet<String>,
+    /// How long what follows from the loss of a peer takes.
+    pub metrics: Metrics,
 }
 
 /// What is known of a session.
@@ -121,6 +124,7 @@ struct Task {
     changed_sessions: watch::Sender<u64>,
     /// Links or sessions have changed since the plan was made.
     stale: bool,
+    metrics: Metrics,
 }
 
 /// Starts the task. It ends after [`Reconcile::stop`], or when it cannot do its work any more.
@@ -145,6 +149,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         pods,
         unrecorded,
         broken,
+        metrics,
     } = start;
     let by_ifname = |pod: Pod| (pod.host_ifname.clone(), pod);
     let task = Task {
@@ -178,6 +183,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         in_force,
         changed_sessions,
         stale: false,
+        metrics,
     };
     let handle = tokio::spawn(task.run(inbox, kernel_events));
     (Reconcile { requests, in_force: reader, sessions }, handle)
@@ -249,6 +255,11 @@ impl Task {
                         // What the pump told before may be where a default route leads.
                         self.replan().await;
                         self.release(family).await;
+                    }
+                    Heard::Tiding(Tiding::Settled(since)) => {
+                        // Default routes over the peer are the plan's.
+                        self.replan().await;
+                        self.metrics.peer_loss_settled(since.elapsed());
                     }
                     Heard::Ended => {
                         self.running = None;

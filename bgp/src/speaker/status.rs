@@ -168,6 +168,10 @@ pub struct FamilyStatus {
     pub stale: usize,
     /// Of the stale, the last to be used: the peer's restart takes long (RFC 9494).
     pub long_lived_stale: usize,
+    /// Paths would be kept over a loss of the Established session (RFC 4724, RFC 9494), unless that is of a kind that ends them.
+    pub restartable: bool,
+    /// Until what is stale is removed, unless the peer tells it again; none while nothing is kept over a restart.
+    pub stale_expires: Option<Duration>,
     /// End-of-RIB has come.
     pub end_of_rib_received: bool,
     /// End-of-RIB has gone out.

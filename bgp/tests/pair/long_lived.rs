@@ -1,6 +1,6 @@
 //! Long-lived graceful restart (RFC 9494): what is kept after the Restart Time, for how long, how it is used and who is told.
 
-use trunkline_bgp::speaker::{Event, FibPath, Origination, State};
+use trunkline_bgp::speaker::{Event, FamilyStatus, FibPath, Origination, State};
 use trunkline_bgp::types::{Community, Family};
 use trunkline_bgp::wire::{Capability, LongLivedFamily, MessageKind, Open, RestartFamily};
 
@@ -52,23 +52,33 @@ fn is_kept(all: &Net) -> bool {
 }
 
 fn v4(all: &Net) -> (usize, usize) {
-    let families = all.status(1, 2).families;
-    let v4 = families.iter().find(|family| family.family == Family::Ipv4Unicast).unwrap();
+    let v4 = v4_status(all);
     (v4.stale, v4.long_lived_stale)
+}
+
+fn v4_status(all: &Net) -> FamilyStatus {
+    let families = all.status(1, 2).families;
+    *families.iter().find(|family| family.family == Family::Ipv4Unicast).unwrap()
 }
 
 #[test]
 fn the_stale_time_begins_when_the_restart_time_is_over() {
     let mut all = lost(&offer(30, Some(1000), true), &route());
+    // One phase follows the other, and what is left is what is left of both.
+    let left = |all: &Net| v4_status(all).stale_expires.map(|left| left.as_secs());
+    assert!(matches!(left(&all), Some(1029..=1030)), "{:?}", left(&all));
     all.run(secs(29));
     assert_eq!(v4(&all), (1, 0));
     all.run(secs(2));
     assert_eq!(v4(&all), (1, 1));
+    assert!(matches!(left(&all), Some(997..=999)), "{:?}", left(&all));
+    assert!(!v4_status(&all).restartable, "no session stands");
     all.run(secs(995));
     assert!(is_kept(&all));
     all.run(secs(5));
     assert!(!is_kept(&all));
     assert_eq!(v4(&all), (0, 0));
+    assert_eq!(left(&all), None);
     let told = all.nodes[&1].events.iter().any(|event| {
         matches!(event, Event::LongLivedStale { family: Family::Ipv4Unicast, paths: 1, removed: 0, time, .. }
             if *time == secs(1000))

@@ -95,6 +95,7 @@ fn an_operator_sees_the_session_and_its_routes() {
     assert_eq!(session.remote_router_id.to_string(), "10.0.0.1");
     assert!(session.capabilities_received.contains(&"multiprotocol ipv6-unicast".to_owned()));
     assert_eq!(session.peer_restart_time, Some(120));
+    assert!(status.families.iter().all(|family| family.restartable && family.stale_expires.is_none()));
     let (here, there) = (status.traffic, all.status(1, 2).traffic);
     assert_eq!((here.received.open, here.sent.open), (there.sent.open, there.received.open));
     assert_eq!((here.received.update, there.received.update), (there.sent.update, here.sent.update));

@@ -11,7 +11,7 @@ use super::super::netlink::Batch;
 use super::super::netlink::objects::{self, PROTOCOL};
 use super::super::netlink::{tc, vxlan};
 use super::super::topology::is_pods;
-use super::{KernelError, Owner, Request};
+use super::{KernelError, Owner, Reason, Request};
 use crate::attach::bandwidth::pair_name;
 use crate::plan::{RouteKey, RouteTarget};
 
@@ -101,7 +101,7 @@ impl Owner {
                 }
             };
             if let Err(error) = result.and_then(|()| self.flush().map(|_| ())) {
-                self.fault(error.to_string());
+                self.fault(Reason::of(&error), error.to_string());
             }
         }
         if forwarding {
@@ -141,7 +141,7 @@ impl Owner {
                 self.repairs += changed as u64;
                 self.forwarding.repairs += changed as u64;
             }
-            Err(error) => self.fault(error.to_string()),
+            Err(error) => self.fault(Reason::of(&error), error.to_string()),
         }
     }
 
@@ -153,7 +153,7 @@ impl Owner {
                 self.repairs += 1;
             }
             Ok(false) => {}
-            Err(error) => self.fault(error),
+            Err(error) => self.fault(Reason::Nftables, error),
         }
     }
 
@@ -169,7 +169,7 @@ impl Owner {
         if route.metric != 0 {
             return Ok(()); // never ours: what Trunkline installs has the family's default
         }
-        if self.routes.get(&key).is_none_or(|entry| entry.installed.is_none()) {
+        if !self.routes.is_installed(&key) {
             self.found.remove(&key);
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl Owner {
     /// before the link is.
     pub(super) fn settle_broken(&mut self) {
         for key in std::mem::take(&mut self.broken) {
-            let Some(installed) = self.routes.get_mut(&key).and_then(|entry| entry.installed.take()) else {
+            let Some(installed) = self.routes.take_installed(&key) else {
                 continue; // went with its link, and comes with it
             };
             if let RouteTarget::Via(hops) = &*installed
@@ -190,15 +190,15 @@ impl Owner {
                 continue; // likewise, but the link's own notification is still to come
             }
             let Some(entry) = self.routes.get(&key) else { continue };
-            let wanted = Arc::clone(&entry.wanted);
+            let wanted = Arc::clone(entry.wanted());
             self.repairs += 1;
             tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: back");
             if let Err(error) = self.settle_to(key, Some(wanted)) {
-                self.fault(error.to_string());
+                self.fault(Reason::of(&error), error.to_string());
             }
         }
         if let Err(error) = self.flush() {
-            self.fault(error.to_string());
+            self.fault(Reason::of(&error), error.to_string());
         }
     }
 
@@ -318,7 +318,7 @@ impl Owner {
         self.pod_names.remove(&pod.host_ifindex);
         pod.proxies.iter().for_each(|proxy| self.delete_proxy(proxy));
         for (key, target) in &pod.routes {
-            if self.routes.get(key).is_some_and(|entry| *entry.wanted == *target) {
+            if self.routes.get(key).is_some_and(|entry| **entry.wanted() == *target) {
                 self.routes.remove(key);
             }
         }
@@ -331,13 +331,10 @@ impl Owner {
 
     /// What is installed over a link may be gone: it is put again by the next [`Owner::settle_all`].
     fn forget_installed(&mut self, index: u32) {
-        for entry in self.routes.values_mut() {
-            if let Some(RouteTarget::Via(hops)) = entry.installed.as_deref()
-                && hops.iter().any(|hop| hop.ifindex == Some(index))
-            {
-                entry.installed = None;
-            }
-        }
+        self.routes.forget_installed(|target| match target {
+            RouteTarget::Via(hops) => hops.iter().any(|hop| hop.ifindex == Some(index)),
+            RouteTarget::Blackhole | RouteTarget::Throw => false,
+        });
     }
 
     /// Settles every route that is not installed, or whose way may have changed.
@@ -345,7 +342,7 @@ impl Owner {
         let open: Vec<RouteKey> = self
             .routes
             .iter()
-            .filter(|(_, entry)| match (&entry.installed, &*entry.wanted) {
+            .filter(|(_, entry)| match (entry.installed(), &**entry.wanted()) {
                 (None, _) => true,
                 (_, RouteTarget::Via(hops)) => hops.iter().any(|hop| hop.gateway.is_some()),
                 _ => false,
@@ -354,7 +351,7 @@ impl Owner {
             .collect();
         for key in open {
             if let Some(entry) = self.routes.get(&key) {
-                let wanted = Arc::clone(&entry.wanted);
+                let wanted = Arc::clone(entry.wanted());
                 self.settle_to(key, Some(wanted))?;
             }
         }

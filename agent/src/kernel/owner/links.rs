@@ -18,7 +18,7 @@ use super::super::netlink::vxlan::{self, VxlanInfo};
 use super::super::netlink::{Batch, Outcome, Refusal};
 use super::super::scan::Neighbours;
 use super::super::topology::LinkState;
-use super::{KernelError, Owner, Request};
+use super::{KernelError, Owner, Reason, Request};
 use crate::plan::{FdbEntry, LinkKind, LinkPlan, Neighbour, Proxy};
 
 /// The name of a link between its making and its naming.
@@ -61,7 +61,7 @@ impl Owner {
         }
         let faults = self.link_faults.clone();
         for (_, fault) in faults.iter().filter(|(name, fault)| before.get(*name) != Some(fault)) {
-            self.fault(fault.clone());
+            self.fault(Reason::Link, fault.clone());
         }
         if before != self.link_faults {
             self.host_changed();

@@ -103,6 +103,10 @@ impl Task {
                 let known = self.sessions.entry(address).or_default();
                 (known.up, known.retained) = (false, retained);
                 self.stale = true;
+                // What is kept changes no route now.
+                if let Some(running) = self.running.as_ref().filter(|_| retained.is_empty()) {
+                    let _ = running.turns.send(Turn::Settle(Instant::now()));
+                }
                 self.drain();
             }
             Event::LongLivedStale { address, family, paths, removed, time, .. } => {

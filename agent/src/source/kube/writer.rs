@@ -21,6 +21,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout};
 use trunkline_api::kube::Lenient;
 use trunkline_api::names::API_VERSION;
@@ -32,6 +33,7 @@ use super::coalesce::Coalesce;
 use super::condition::{Next, Silence, Verdict, compare};
 use super::instances::ObjectName;
 use crate::ipam::Record;
+use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::plan::Plan;
 use crate::pods::show_mac;
@@ -91,6 +93,7 @@ struct Writer {
     cluster: Cluster,
     node: String,
     observer: Arc<Observer>,
+    metrics: Metrics,
     instances: Coalesce<ObjectName, Holder>,
     /// The tunnels' end as it was last written; the outer `None`: not since the start.
     vtep: Option<Option<Vtep>>,
@@ -108,10 +111,12 @@ struct Writer {
 
 /// Writes for as long as the agent runs.
 pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut sources: Sources) {
+    let metrics = observer.metrics.clone();
     let mut writer = Writer {
         cluster,
         node,
         observer,
+        metrics,
         instances: Coalesce::default(),
         vtep: None,
         peers: None,
@@ -204,8 +209,8 @@ impl Writer {
             "podNamespace": holder.namespace, "updateTimestamp": now(),
         }});
         let patch = Patch::Merge(&status);
-        let written =
-            timeout(QUESTION, instances.patch_status(&name.1, &PatchParams::default(), &patch)).await;
+        let params = PatchParams::default();
+        let written = self.ask("ipinstance", instances.patch_status(&name.1, &params, &patch)).await;
         match settled(written) {
             // One that is gone has no status.
             Ok(()) => {
@@ -238,8 +243,8 @@ impl Writer {
             "spec": spec,
         });
         let params = PatchParams::apply(MANAGER).force();
-        let written =
-            timeout(QUESTION, self.nodes().patch(&self.node, &params, &Patch::Apply(&object))).await;
+        let patch = Patch::Apply(&object);
+        let written = self.ask("vtep", self.nodes().patch(&self.node, &params, &patch)).await;
         settled(written).map_err(|error| format!("NodeInfo {}: {error}", self.node))?;
         self.vtep = Some(vtep);
         Ok(())
@@ -323,8 +328,8 @@ impl Writer {
             "status": {"updateTimestamp": now(), "peers": peers},
         });
         let params = PatchParams::apply(MANAGER).force();
-        let written =
-            timeout(QUESTION, self.nodes().patch_status(&self.node, &params, &Patch::Apply(&status))).await;
+        let patch = Patch::Apply(&status);
+        let written = self.ask("peers", self.nodes().patch_status(&self.node, &params, &patch)).await;
         if let Ok(Err(kube::Error::Api(status))) = &written
             && status.code == 404
         {
@@ -344,13 +349,25 @@ impl Writer {
         }
     }
 
+    /// One request within its time, whose answer's time is counted.
+    async fn ask<T>(
+        &self,
+        what: &str,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<kube::Result<T>, Elapsed> {
+        let asked = Instant::now();
+        let answer = timeout(QUESTION, request).await;
+        self.metrics.cluster_request(what, matches!(answer, Ok(Ok(_))), asked.elapsed());
+        answer
+    }
+
     fn nodes(&self) -> Api<Lenient<NodeInfoSpec>> {
         Api::all(self.cluster.connection().client.clone())
     }
 }
 
 /// Whether a write need not be tried again: it was taken, or there is nothing any more that it could be written to.
-fn settled<T>(written: Result<kube::Result<T>, tokio::time::error::Elapsed>) -> Result<(), String> {
+fn settled<T>(written: Result<kube::Result<T>, Elapsed>) -> Result<(), String> {
     match written {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),

@@ -29,6 +29,12 @@ impl PeerRestart {
     fn long_lived_families(&self) -> FamilySet {
         Family::ALL.into_iter().filter(|family| !self.long_lived[family.index()].is_zero()).collect()
     }
+
+    /// Whether paths of a family outlive the session, by either time.
+    pub(super) fn keeps(&self, family: Family) -> bool {
+        let restart = !self.time.is_zero() && self.families.contains(family);
+        restart || self.long_lived_families().contains(family)
+    }
 }
 
 fn long_lived_timer(family: Family) -> Timer {
@@ -39,6 +45,18 @@ fn long_lived_timer(family: Family) -> Timer {
 }
 
 impl Peer {
+    /// When what is stale of a family is removed, if the peer does not tell it again.
+    pub(super) fn stale_until(&self, family: Family) -> Option<Instant> {
+        if !self.stale.contains(family) {
+            return None;
+        }
+        let restart = self.timers.get(Timer::Restart).filter(|_| self.restart_time.contains(family));
+        // The second phase follows the first.
+        let restart = restart.map(|at| at + self.long_lived_time[family.index()]);
+        let long_lived = self.timers.get(long_lived_timer(family));
+        [restart, long_lived, self.timers.get(Timer::StalePaths)].into_iter().flatten().min()
+    }
+
     /// The session has ended: writes down what is kept, removes what was stale and is not, and says what is kept.
     pub(super) fn retain(
         &mut self,

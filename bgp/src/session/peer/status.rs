@@ -23,6 +23,7 @@ impl Peer {
         };
         let next = [Timer::IdleHold, Timer::ConnectRetry].map(|timer| self.timers.get(timer));
         let session = self.session();
+        let restart = session.and_then(|session| session.negotiated.graceful_restart);
         let families = self.config.families.iter().map(|family| FamilyStatus {
             family,
             negotiated: session.is_some_and(|session| session.negotiated.families.contains(family)),
@@ -31,6 +32,8 @@ impl Peer {
             advertised: 0,
             stale: 0,
             long_lived_stale: 0,
+            restartable: restart.is_some_and(|restart| restart.keeps(family)),
+            stale_expires: self.stale_until(family).map(|at| at.saturating_duration_since(now)),
             end_of_rib_received: self.end_of_rib.contains(family),
             end_of_rib_sent: false,
         });

@@ -1,0 +1,130 @@
+//! The wanted routes, and which of them are installed.
+//!
+//! Both numbers are kept as routes come and go: whoever asks for them, be it at each scrape, must not have a million routes counted, least
+//! of all by the thread that installs them.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::plan::{RouteKey, RouteTarget};
+
+/// A wanted route.
+pub(super) struct Entry {
+    /// As it was asked for.
+    wanted: Arc<RouteTarget>,
+    /// As it is installed; none if it is not (yet).
+    installed: Option<Arc<RouteTarget>>,
+}
+
+impl Entry {
+    /// As it was asked for.
+    pub(super) fn wanted(&self) -> &Arc<RouteTarget> {
+        &self.wanted
+    }
+
+    /// As it is installed; none if it is not (yet).
+    pub(super) fn installed(&self) -> Option<&RouteTarget> {
+        self.installed.as_deref()
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct WantedRoutes {
+    entries: FxHashMap<RouteKey, Entry>,
+    installed: usize,
+}
+
+impl WantedRoutes {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many of them are installed.
+    pub(super) fn installed(&self) -> usize {
+        self.installed
+    }
+
+    /// One.
+    pub(super) fn get(&self, key: &RouteKey) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// Each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&RouteKey, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// Whether a route is wanted and installed.
+    pub(super) fn is_installed(&self, key: &RouteKey) -> bool {
+        self.get(key).is_some_and(|entry| entry.installed.is_some())
+    }
+
+    /// One more, or another target for one that is there.
+    pub(super) fn insert(
+        &mut self,
+        key: RouteKey,
+        wanted: Arc<RouteTarget>,
+        installed: Option<Arc<RouteTarget>>,
+    ) {
+        self.installed += usize::from(installed.is_some());
+        let before = self.entries.insert(key, Entry { wanted, installed });
+        self.installed -= usize::from(before.is_some_and(|entry| entry.installed.is_some()));
+    }
+
+    /// One less. As what it was installed.
+    pub(super) fn remove(&mut self, key: &RouteKey) -> Option<Arc<RouteTarget>> {
+        let installed = self.entries.remove(key)?.installed;
+        self.installed -= usize::from(installed.is_some());
+        installed
+    }
+
+    /// It does not count as installed any more. As what it was.
+    pub(super) fn take_installed(&mut self, key: &RouteKey) -> Option<Arc<RouteTarget>> {
+        let installed = self.entries.get_mut(key)?.installed.take();
+        self.installed -= usize::from(installed.is_some());
+        installed
+    }
+
+    /// Likewise of each whose installed target is one of these.
+    pub(super) fn forget_installed(&mut self, is_lost: impl Fn(&RouteTarget) -> bool) {
+        for entry in self.entries.values_mut() {
+            if entry.installed.as_deref().is_some_and(&is_lost) {
+                entry.installed = None;
+                self.installed -= 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_installed_is_counted_on_every_way() {
+        let key = |n: u8| RouteKey { table: 1, prefix: format!("10.{n}.0.0/16").parse().unwrap() };
+        let (hole, throw) = (Arc::new(RouteTarget::Blackhole), Arc::new(RouteTarget::Throw));
+        let mut routes = WantedRoutes::default();
+        let counts = |routes: &WantedRoutes| {
+            let really = routes.iter().filter(|(_, entry)| entry.installed().is_some()).count();
+            assert_eq!(routes.installed(), really);
+            (routes.len(), routes.installed())
+        };
+        routes.insert(key(1), Arc::clone(&hole), Some(Arc::clone(&hole)));
+        routes.insert(key(2), Arc::clone(&hole), None);
+        routes.insert(key(3), Arc::clone(&throw), Some(Arc::clone(&throw)));
+        assert_eq!(counts(&routes), (3, 2));
+        routes.insert(key(2), Arc::clone(&hole), Some(Arc::clone(&hole)));
+        routes.insert(key(2), Arc::clone(&hole), Some(Arc::clone(&hole)));
+        assert_eq!(counts(&routes), (3, 3));
+        assert!(routes.take_installed(&key(2)).is_some() && routes.take_installed(&key(2)).is_none());
+        assert_eq!(counts(&routes), (3, 2));
+        routes.forget_installed(|target| *target == RouteTarget::Throw);
+        assert_eq!(counts(&routes), (3, 1));
+        assert!(routes.remove(&key(1)).is_some() && routes.remove(&key(2)).is_none());
+        assert_eq!(counts(&routes), (1, 0));
+    }
+}

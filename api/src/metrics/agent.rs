@@ -1,0 +1,125 @@
+//! What `trunkline agent` exports.
+
+use super::Kind::{Counter, Gauge, Histogram};
+use super::catalogue;
+
+/// An attach takes milliseconds, unless it waits for a peer.
+const ATTACH: &[f64] = &[0.001, 0.002, 0.004, 0.006, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 1.0, 5.0, 10.0, 30.0];
+/// What waits for others: the fabric, the API server.
+const WAITS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+catalogue! {
+    "The agent", "" {
+        BUILD_INFO = Gauge, Bool, "trunkline_build_info" ["version"], "the version that runs; always 1";
+        UPTIME = Gauge, Seconds, "trunkline_uptime_seconds" [], "since the agent started";
+        READY = Gauge, Bool, "trunkline_ready" [], "1 if pods can be attached";
+        MANIFESTS_IN_FORCE = Gauge, Bool, "trunkline_manifests_in_force" [],
+            "0 while the manifests as they are now are refused and an earlier state runs";
+        MANIFESTS_REFUSED = Counter, Count, "trunkline_manifests_refused_total" [], "edits of the manifests that were refused";
+        STORE_USABLE = Gauge, Bool, "trunkline_store_usable" [],
+            "0 while no address is given out because the store is full, damaged or unreachable";
+        ATTACHMENTS = Gauge, Count, "trunkline_attachments" [], "attached pods' interfaces";
+        UNRECORDED = Gauge, Count, "trunkline_unrecorded_pods" [],
+            "pods in the kernel that no record knows (the store was lost); they keep running";
+    }
+
+    "The API server", "With `source: kube` only." {
+        CLUSTER_CONNECTED = Gauge, Bool, "trunkline_cluster_connected" [], "1 while no watch of the API server fails";
+        CLUSTER_OUTAGE = Gauge, Seconds, "trunkline_cluster_outage_seconds" [],
+            "for how long a watch of the API server has been failing; 0 if none does";
+        CLUSTER_FAULTS = Gauge, Count, "trunkline_cluster_faults" [],
+            "objects of the API server that are not served as they are; `trunkline status` has them in words";
+        CLUSTER_UNWRITTEN = Gauge, Count, "trunkline_cluster_unwritten" [], "statuses that this node is still to write";
+        CLUSTER_REQUESTS = Histogram(WAITS), Seconds, "trunkline_cluster_request_duration_seconds" ["what", "outcome"],
+            "the API server's answers to what this node writes: `ipinstance` (who has an address), `vtep` (this node's end of the tunnels), `peers` (in NodeInfo's status)";
+        CLUSTER_ADDRESS_WAIT = Histogram(WAITS), Seconds, "trunkline_cluster_address_wait_seconds" ["outcome"],
+            "the part of an attach that waits until the API server has told the pod's IPInstances: the controller's decision, and how far this node's watch lags behind";
+        WATCH_LIVE = Gauge, Bool, "trunkline_cluster_watch_live" ["watch"], "1 while a watch has had its list and does not fail";
+        WATCH_LAST_EVENT = Gauge, Seconds, "trunkline_cluster_watch_last_event_seconds" ["watch"],
+            "since the last change or bookmark of a watch; bookmarks come about once a minute";
+        WATCH_EVENTS = Counter, Count, "trunkline_cluster_watch_events_total" ["watch"], "changes and bookmarks of a watch";
+        WATCH_ERRORS = Counter, Count, "trunkline_cluster_watch_errors_total" ["watch"], "failures of a watch";
+    }
+
+    "Networks and pods", "" {
+        NETWORK_REFUSED = Gauge, Bool, "trunkline_network_refused" ["network"], "1 for a network that this node does not serve";
+        NETWORK_ATTACHMENTS = Gauge, Count, "trunkline_network_attachments" ["network"], "attached pods' interfaces in a network, on this node";
+        SUBNET_ADDRESSES = Gauge, Count, "trunkline_subnet_addresses" ["network", "subnet", "state"],
+            "addresses of a subnet: `total`, `used`, `free`; with `source: kube` of the whole cluster, as the Subnet's status has them";
+        SUBNET_DEVICE_UP = Gauge, Bool, "trunkline_subnet_device_up" ["network", "subnet"],
+            "VLAN and VXLAN: 1 while the subnet's device carries its pods, 0 where `trunkline status` says why not";
+        REQUESTS = Histogram(ATTACH), Seconds, "trunkline_request_duration_seconds" ["command", "network", "outcome"],
+            "requests of the CNI plugin, from the first octet to the answer; `attach`, `detach`, `check`, `gc`, `status`. The network is empty where none is known: of the last three, and of an attach that failed before it had one";
+        ATTACH_GATE = Histogram(WAITS), Seconds, "trunkline_attach_gate_seconds" ["network", "outcome"],
+            "the readiness wait, the part of an attach that waits until the addresses were told to an established peer";
+        WIRE_CHECK = Histogram(WAITS), Seconds, "trunkline_wire_check_seconds" ["family", "outcome"],
+            "the part of an attach to a VLAN that asks whether the gateway answers and nobody else has the address: `ok`, `no_answer` (of the gateway), `in_use`, or `error` (the device could not be asked)";
+    }
+
+    "Convergence", "" {
+        ATTACH_TO_ADVERTISED = Histogram(WAITS), Seconds, "trunkline_convergence_attach_to_advertised_seconds" ["network"],
+            "from an attach's first octet until the pod's addresses were in the Adj-RIB-Out of an established peer and written to it";
+        PEER_LOSS_TO_KERNEL = Histogram(WAITS), Seconds, "trunkline_convergence_peer_loss_to_kernel_seconds" [],
+            "from a session's end until the kernel has what follows from it: learned routes by other ways or gone, default routes too. Only of losses that nothing is kept for (graceful restart changes no route)";
+    }
+
+    "The kernel", "" {
+        KERNEL_ROUTES = Gauge, Count, "trunkline_kernel_routes" ["state"],
+            "own routes: `wanted`, of these `installed`, and `stale` ones of the agent's last run, which stay until BGP has converged";
+        KERNEL_REPAIRS = Counter, Count, "trunkline_kernel_repairs_total" [], "what somebody else removed or changed in the kernel, and was put back";
+        KERNEL_ERRORS = Counter, Count, "trunkline_kernel_errors_total" ["reason"],
+            "what the kernel refused, by errno (`ENOSPC`, `ENETUNREACH`, …, `other`), or `sysctl`, `nftables`, `link` (a device of the plan), `netlink` (the socket itself); there are series of reasons that have been met";
+        FORWARDING_ENTRIES = Gauge, Count, "trunkline_vxlan_forwarding_entries" ["state"],
+            "forwarding entries of the tunnels, one for each other node: `wanted`, of these `installed`";
+        FORWARDING_REPAIRS = Counter, Count, "trunkline_vxlan_forwarding_repairs_total" [],
+            "forwarding entries that somebody else removed or added, and that were put right; they are in `trunkline_kernel_repairs_total` too";
+    }
+
+    "BGP", "`peer` is the peer's address, of a link-local one with its interface (`fe80::1%eth0`), of an unnumbered peer that was not found yet the interface alone. `family` is `ipv4-unicast` or `ipv6-unicast`." {
+        CONVERGED = Gauge, Bool, "trunkline_bgp_converged" ["family"], "1 once the first route selection after the start is done";
+        REFUSED_CONNECTIONS = Counter, Count, "trunkline_bgp_refused_connections_total" [],
+            "connections closed at once: from no configured peer, or not allowed now";
+        RANGE_PEERS = Gauge, Count, "trunkline_bgp_range_peers" ["prefix", "kind"], "dynamic neighbours from a configured prefix: `there` now, and the `limit`";
+        RANGE_REFUSED = Counter, Count, "trunkline_bgp_range_refused_total" ["prefix"], "connections refused because the limit was reached";
+        BMP_UP = Gauge, Bool, "trunkline_bmp_station_up" ["station"], "1 while the BMP station is connected";
+        BMP_BYTES = Counter, Bytes, "trunkline_bmp_station_bytes_total" ["station"], "octets told to it";
+        PEER_STATE = Gauge, Code, "trunkline_bgp_peer_state" ["peer", "remote_as"],
+            "1 Idle, 2 Connect, 3 Active, 4 OpenSent, 5 OpenConfirm, 6 Established (RFC 4271 §8.2.2)";
+        PEER_SHUTDOWN = Gauge, Bool, "trunkline_bgp_peer_shutdown" ["peer"], "1 for a peer that is administratively down: it is not missed";
+        PEER_STATE_SECONDS = Gauge, Seconds, "trunkline_bgp_peer_state_seconds" ["peer"], "in this state for";
+        PEER_FLAPS = Counter, Count, "trunkline_bgp_peer_flaps_total" ["peer"], "times the session left Established";
+        PEER_HOLD_TIME = Gauge, Seconds, "trunkline_bgp_peer_hold_time_seconds" ["peer"], "Hold Time as negotiated, 0 is off; of an established session";
+        PEER_KEEPALIVE = Gauge, Seconds, "trunkline_bgp_peer_keepalive_seconds" ["peer"], "between own KEEPALIVEs, 0 is off; of an established session";
+        PEER_RESTART_TIME = Gauge, Seconds, "trunkline_bgp_peer_restart_time_seconds" ["peer"],
+            "the Restart Time that the peer asks for, where both sides have graceful restart (RFC 4724); of an established session";
+        PEER_RESTART_STATE = Gauge, Code, "trunkline_bgp_peer_graceful_restart_state" ["peer", "family"],
+            "0 nothing would be kept over a loss of the session, 1 the peer's paths would be kept, 2 they are being kept (stale), 3 kept as the last to be used (long-lived stale, RFC 9494)";
+        PEER_STALE_EXPIRY = Gauge, Seconds, "trunkline_bgp_peer_stale_expiry_seconds" ["peer", "family"],
+            "until stale paths are removed unless the peer tells them again; there while there are any";
+        PEER_END_OF_RIB_PENDING = Gauge, Bool, "trunkline_bgp_peer_end_of_rib_pending" ["peer", "family", "direction"],
+            "1 while End-of-RIB of an established session has not come (`received`), or not gone out (`sent`), yet";
+        PEER_PREFIXES = Gauge, Count, "trunkline_bgp_peer_prefixes" ["peer", "family", "kind"],
+            "`received`, `accepted`, `advertised`, `stale`, of these `long_lived_stale`";
+        PEER_MAX_PREFIXES = Gauge, Count, "trunkline_bgp_peer_max_prefixes" ["peer"], "the prefix limit over both families, where there is one";
+        PEER_MESSAGES = Counter, Count, "trunkline_bgp_peer_messages_total" ["peer", "direction", "kind"],
+            "messages: `received` or `sent`; `open`, `update`, `notification`, `keepalive`, `route_refresh`";
+        PEER_BYTES = Counter, Bytes, "trunkline_bgp_peer_bytes_total" ["peer", "direction"], "octets of messages";
+        PEER_LAST_ERROR_AGE = Gauge, Seconds, "trunkline_bgp_peer_last_error_age_seconds" ["peer"],
+            "how long ago the last error was; `trunkline peers` has it in words, which would be labels without end here";
+        PEER_NOTIFICATION_AGE = Gauge, Seconds, "trunkline_bgp_peer_last_notification_age_seconds" ["peer", "direction", "code", "subcode"],
+            "how long ago the last NOTIFICATION came (`received`) or went (`sent`), with its error code and subcode (RFC 4271 §4.5): one series a direction";
+    }
+
+    "BFD", "There is a session for each peer with `bfd`, and these series for each." {
+        BFD_UP = Gauge, Bool, "trunkline_bfd_session_up" ["peer"], "1 while the BFD session that watches the path to the peer is Up";
+        BFD_STATE = Gauge, Code, "trunkline_bfd_session_state" ["peer"], "0 AdminDown, 1 Down, 2 Init, 3 Up (RFC 5880 §4.1)";
+        BFD_INTERVAL = Gauge, Seconds, "trunkline_bfd_session_transmit_interval_seconds" ["peer"], "between packets of this side, before jitter, as agreed on";
+        BFD_DETECTION = Gauge, Seconds, "trunkline_bfd_session_detection_time_seconds" ["peer"],
+            "the silence that takes the session Down; there once the peer was heard";
+        BFD_TRANSITIONS = Counter, Count, "trunkline_bfd_session_transitions_total" ["peer", "to"],
+            "times it became Up (`to=\"up\"`) and left Up (`to=\"down\"`)";
+        BFD_DETECTIONS = Counter, Count, "trunkline_bfd_session_detections_total" ["peer"],
+            "of the times it left Up, those where nothing came for the detection time; in the others the peer said so";
+        BFD_PACKETS = Counter, Count, "trunkline_bfd_session_packets_total" ["peer", "direction"], "BFD packets, `received` or `sent`";
+    }
+}

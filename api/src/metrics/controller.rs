@@ -1,0 +1,40 @@
+//! What `trunkline-controller` exports, its webhook too.
+
+use super::Kind::{Counter, Gauge, Histogram};
+use super::catalogue;
+
+const ALLOCATION: &[f64] = &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+const VERDICT: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
+
+catalogue! {
+    "The controller", "" {
+        BUILD_INFO = Gauge, Bool, "trunkline_controller_build_info" ["version"], "the version that runs; always 1";
+        LEADER = Gauge, Bool, "trunkline_controller_leader" [], "1 while this replica leads";
+        IPINSTANCES = Gauge, Count, "trunkline_controller_ipinstances" [], "IPInstances that are known";
+        WATCH_FAILURES = Counter, Count, "trunkline_controller_watch_failures_total" ["kind"],
+            "watches of the API server that broke off or could not be begun";
+        EVENTS_DROPPED = Counter, Count, "trunkline_controller_events_dropped_total" [], "events that were not written: too many at once, or refused";
+        ALLOCATIONS = Histogram(ALLOCATION), Seconds, "trunkline_controller_allocation_seconds" [],
+            "giving a pod its addresses, from the decision to the API server's answer";
+        ADDRESSES = Counter, Count, "trunkline_controller_addresses_total" ["what"],
+            "addresses that were `given`, `kept` for the next pod of a name, or `given_back`";
+        ALLOCATION_FAILURES = Counter, Count, "trunkline_controller_allocation_failures_total" ["reason"],
+            "tries that gave a pod no address: `annotation` (cannot be read), `network` (none for the pod on its node), `exhausted` (no address left), `address` (a named one that cannot be had), `api` (the API server refused), `unanswered` (it did not answer)";
+        PODS = Gauge, Count, "trunkline_controller_pods" [], "leader: pods with a node that are known";
+        PODS_WAITING = Gauge, Count, "trunkline_controller_pods_waiting" [], "leader: pods that got no address yet; each has an event that says why";
+        CONFLICTS = Gauge, Count, "trunkline_controller_address_conflicts" [],
+            "leader: IPInstances with an address that another one has; anything but 0 is a fault";
+        QUEUE_DEPTH = Gauge, Count, "trunkline_controller_queue_depth" ["queue"], "leader: objects that wait to be looked at, by kind";
+        QUEUE_FAILING = Gauge, Count, "trunkline_controller_queue_failing" ["queue"], "leader: objects whose last look failed";
+        NETWORK_ADDRESSES = Gauge, Count, "trunkline_controller_network_addresses" ["network", "family", "state"],
+            "leader: addresses of a network, `total`, `used`, `available`; of pairs (`dualstack`) those that are available";
+    }
+
+    "The controller's webhook", "" {
+        WEBHOOK_REQUESTS = Counter, Count, "trunkline_webhook_requests_total" ["path", "kind", "verdict"],
+            "admission requests; `verdict` is `accepted`, `refused` or `failed` (no verdict: the API server's failure policy decides)";
+        WEBHOOK_DURATION = Histogram(VERDICT), Seconds, "trunkline_webhook_request_duration_seconds" ["path", "kind"], "time to a verdict";
+        WEBHOOK_CERTIFICATE = Gauge, Timestamp, "trunkline_webhook_certificate_expires_timestamp_seconds" [],
+            "when the webhook's own certificate expires; 0 where it came as a file";
+    }
+}

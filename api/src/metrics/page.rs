@@ -1,0 +1,48 @@
+//! `docs/metrics.md`, written from the catalogue by `cargo lab docs`.
+
+use std::fmt::Write as _;
+
+use super::{Section, agent, controller};
+
+const HEAD: &str = "\
+# Metrics
+
+<!-- Written by `cargo lab docs` from api/src/metrics: edit that. -->
+
+The agent serves Prometheus' text format at `/metrics` of its `httpAddress` (127.0.0.1:9473 unless configured), besides
+`/healthz` (its tasks answer) and `/readyz` (pods can be attached; otherwise 503 with one reason a line). If the address is taken, the
+agent runs without it, says so in its log and in `trunkline status`, and takes it once it is free.
+
+The controller serves the same at `--http-address` (0.0.0.0:9899), every replica; what only the leader knows is there on the leader alone.
+
+Names are an interface: they are added to and not renamed. Nothing is per pod, address or prefix, so the number of series depends on peers,
+networks and subnets alone. Labels with an empty value are as good as none, as everywhere in Prometheus. Alerts on these metrics are in
+[alerts.md](alerts.md).
+";
+
+/// The whole page.
+pub fn page() -> String {
+    let mut text = HEAD.to_owned();
+    for section in agent::SECTIONS.iter().chain(controller::SECTIONS) {
+        // Writing into a String cannot fail.
+        let _ = write_section(&mut text, section);
+    }
+    text
+}
+
+fn write_section(text: &mut String, section: &Section) -> std::fmt::Result {
+    write!(text, "\n## {}\n\n", section.title)?;
+    if !section.intro.is_empty() {
+        write!(text, "{}\n\n", section.intro)?;
+    }
+    writeln!(text, "| metric | type | unit | what it says |\n|---|---|---|---|")?;
+    for metric in section.metrics {
+        let labels = match metric.labels {
+            [] => String::new(),
+            labels => format!("{{{}}}", labels.join(",")),
+        };
+        let (kind, unit) = (metric.kind.word(), metric.unit.word());
+        writeln!(text, "| `{}{labels}` | {kind} | {unit} | {} |", metric.name, metric.help)?;
+    }
+    Ok(())
+}
