@@ -26,6 +26,7 @@ mod l2;
 mod library;
 mod manifests;
 mod matrix;
+mod observability;
 mod podman;
 mod unnumbered;
 
@@ -127,6 +128,7 @@ fn all() -> Vec<&'static Test> {
         podman::TESTS,
         crash::TESTS,
         l2::kernel::TESTS,
+        observability::TESTS,
     ];
     usual.iter().chain(kube::TESTS).chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
 }
@@ -185,6 +187,9 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     ]))?;
     if chosen.iter().any(|t| t.name.ends_with("/podman")) {
         packages::need(crate::podman::PACKAGES)?;
+    }
+    if chosen.iter().any(|t| t.name.starts_with("observability/")) {
+        packages::need(observability::PACKAGES)?;
     }
     let context = Context::new(place);
     let mut rows = Vec::new();

@@ -76,6 +76,11 @@ fn chart(context: &Lab) -> Result<Verdict> {
     for (values, words) in [
         (&["--set", "serviceMonitor.enabled=true"][..], "kind: ServiceMonitor"),
         (&["--set", "serviceMonitor.enabled=true"], "httpAddress: \"0.0.0.0:9473\""),
+        (&["--set", "serviceMonitor.enabled=true"], "__meta_kubernetes_pod_node_name"),
+        (
+            &["--set", "prometheusRule.enabled=true,prometheusRule.runbooks=https://runbooks.example/alerts"],
+            "runbook_url: https://runbooks.example/alerts#trunklinepeerdown",
+        ),
         (&["--set", "agent.config.vlanInterfaces={bond0,eth0}"], "vlanInterfaces:"),
         (&["--set", "uninstall=true"], "uninstall-cni"),
         (&["--set-string", "cni.conflist=x"], "--conflist=/etc/trunkline/conflist"),

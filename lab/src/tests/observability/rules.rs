@@ -1,0 +1,132 @@
+//! The alert rules: taken by promtool, unit tests pass, each has its cases and its section in the runbook, and none names a metric that nobody
+//! exports.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
+use trunkline_api::metrics;
+
+use crate::fabric::Place;
+use crate::shell::{cmd, run};
+use crate::tests::{Context, Test, Verdict, passed};
+
+pub(super) const TEST: Test = Test {
+    name: "observability/rules",
+    about: "alert rules: promtool takes them, each has unit tests, a runbook section, and metrics that are exported",
+    run: rules,
+};
+
+const RULES: &str = "deploy/helm/trunkline/files/trunkline.rules.yml";
+const CASES: &str = "lab/observability/rules.test.yml";
+const RUNBOOK: &str = "docs/alerts.md";
+
+/// A file of rules, as far as it is looked at here.
+#[derive(Deserialize)]
+struct Rules {
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    rules: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    alert: String,
+    expr: String,
+    annotations: Annotations,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    runbook_url: String,
+}
+
+/// The unit tests, likewise.
+#[derive(Deserialize)]
+struct Cases {
+    tests: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    alert_rule_test: Vec<Expected>,
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    alertname: String,
+    exp_alerts: Vec<serde_json::Value>,
+}
+
+fn rules(context: &Context) -> Result<Verdict> {
+    let repository = &context.place.repository;
+    run(cmd("promtool", ["check", "rules", RULES]).current_dir(repository))?;
+    run(cmd("promtool", ["test", "rules", CASES]).current_dir(repository))?;
+    let alerts = consistent(&context.place)?;
+    passed(format!("{alerts} alerts"))
+}
+
+/// How many alerts there are. An error names what does not belong together.
+fn consistent(place: &Place) -> Result<usize> {
+    let read = |name: &str| std::fs::read_to_string(place.repository.join(name)).context(name.to_owned());
+    let rules: Rules = serde_saphyr::from_str(&read(RULES)?).context(RULES)?;
+    let cases: Cases = serde_saphyr::from_str(&read(CASES)?).context(CASES)?;
+    let runbook = read(RUNBOOK)?;
+    let sections: BTreeSet<&str> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let expected = || cases.tests.iter().flat_map(|case| &case.alert_rule_test);
+    let rules: Vec<&Rule> = rules.groups.iter().flat_map(|group| &group.rules).collect();
+    for Rule { alert, expr, annotations } in &rules {
+        let fires = expected().any(|case| case.alertname == *alert && !case.exp_alerts.is_empty());
+        ensure!(fires, "{CASES}: no case in which {alert} fires");
+        let link = format!("{RUNBOOK}#{}", alert.to_lowercase());
+        ensure!(annotations.runbook_url == link, "{alert}: runbook_url is not {link}");
+        ensure!(sections.contains(alert.as_str()), "{RUNBOOK} has no section {alert}");
+        let named = named(expr);
+        ensure!(!named.is_empty(), "{alert} looks at no metric");
+        let unknown: Vec<_> = named.iter().filter(|name| !is_exported(name)).collect();
+        ensure!(unknown.is_empty(), "{alert} looks at {unknown:?}, which nobody exports");
+    }
+    let alerts: BTreeSet<&str> = rules.iter().map(|rule| rule.alert.as_str()).collect();
+    let orphans: Vec<_> = sections.difference(&alerts).collect();
+    ensure!(orphans.is_empty(), "{RUNBOOK}: sections of no alert: {orphans:?}");
+    Ok(rules.len())
+}
+
+/// Metrics of ours that an expression names.
+fn named(expr: &str) -> BTreeSet<&str> {
+    expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("trunkline_"))
+        .collect()
+}
+
+/// Whether the catalogue has a metric, or a histogram of which this is a series.
+fn is_exported(name: &str) -> bool {
+    metrics::all().any(|metric| match metric.kind {
+        metrics::Kind::Histogram(_) => ["_bucket", "_sum", "_count"]
+            .iter()
+            .any(|part| name.strip_suffix(part).is_some_and(|stem| stem == metric.name)),
+        metrics::Kind::Gauge | metrics::Kind::Counter => name == metric.name,
+    })
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn rules_cases_runbook_and_catalogue_belong_together() {
+        assert!(consistent(&Place::find(None).unwrap()).unwrap() > 10);
+    }
+
+    #[test]
+    fn metrics_of_an_expression_are_found_and_judged() {
+        let expr = "rate(trunkline_request_duration_seconds_bucket{a=\"x\"}[5m]) / on (instance) trunkline_up_and_away";
+        let named: Vec<&str> = named(expr).into_iter().collect();
+        assert_eq!(named, ["trunkline_request_duration_seconds_bucket", "trunkline_up_and_away"]);
+        assert!(is_exported(named[0]) && !is_exported(named[1]));
+        assert!(!is_exported("trunkline_request_duration_seconds"), "a histogram's name alone is no series");
+    }
+}
