@@ -21,6 +21,7 @@ mod cni;
 mod containerlab;
 mod crds;
 mod daemons;
+mod deb;
 mod demo;
 mod docs;
 mod evidence;
@@ -104,6 +105,8 @@ enum Command {
     },
     /// Build the container images of all topologies' nodes, for `containerlab deploy -t lab/topologies/….clab.yml`.
     Images,
+    /// Build the Debian package of agent and plugin, for hosts without Kubernetes; needs cargo-deb.
+    Deb,
     /// Run every check and test, from formatting to whole fabrics, or those whose name contains a filter.
     Test {
         /// Only tests whose name contains one of these.
@@ -254,6 +257,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let built = containerlab::images::build(&place, &topologies, &product)?;
             say(&format!("{built} images; containerlab deploy -t lab/topologies/two-racks.clab.yml"));
         }
+        Command::Deb => say(&deb::build(&place)?.display().to_string()),
         Command::Demo { json, containerlab } => {
             return Ok(if demo::demo(&place, json, containerlab)? {
                 ExitCode::SUCCESS

@@ -27,6 +27,7 @@ mod library;
 mod manifests;
 mod matrix;
 mod observability;
+mod package;
 mod podman;
 mod unnumbered;
 
@@ -114,6 +115,7 @@ fn all() -> Vec<&'static Test> {
         fabrics::TESTS,
         fleets::TESTS,
         containerlab::TESTS,
+        package::TESTS,
         attach::TESTS,
         extras::TESTS,
         manifests::TESTS,
