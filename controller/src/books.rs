@@ -8,7 +8,7 @@
 //! A replica that is not the leader has the rows alone. With a term ([`Term`]) come the addresses, rebuilt from the rows, and the queues; with its
 //! end they go, so that nothing of an old term can be written in a new one.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -64,8 +64,19 @@ pub struct Books {
     pub cluster: Cluster,
     /// While this replica is the leader.
     pub term: Option<Term>,
+    /// What of a Network or Subnet cannot be read, by kind and name.
+    pub faults: HashMap<(&'static str, Arc<str>), Unread>,
     /// Counts changes of networks, subnets and namespaces.
     changed: watch::Sender<u64>,
+}
+
+/// What of an object cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// The object's UID.
+    pub uid: Arc<str>,
+    /// The field or fields, and what is wrong.
+    pub text: String,
 }
 
 /// What is to be looked at again, by kind.
@@ -106,6 +117,12 @@ impl Queues {
         self.subnets.retry();
         self.nodes.retry();
     }
+
+    /// A Network or Subnet has a fault that its events are to tell.
+    fn tell_fault(&self, kind: &str, name: &Arc<str>) {
+        let queue = if kind == "Network" { &self.networks } else { &self.subnets };
+        queue.add(Arc::clone(name));
+    }
 }
 
 /// What only the leader has.
@@ -124,6 +141,8 @@ pub struct Term {
     pub quotas: HashMap<Arc<str>, [bool; 3]>,
     /// The nodes of each network by name, as far as somebody has asked since they changed: to find them goes through all nodes.
     members: HashMap<Arc<str>, Arc<[String]>>,
+    /// Subnets that give no addresses though they are there, and why: a change of another one may be the cure.
+    pub silent: BTreeMap<Arc<str>, String>,
 }
 
 /// Pods that wait for one thing, in the order in which they came.
@@ -198,7 +217,12 @@ impl Term {
             })
         };
         if let Err(fault) = taken {
-            tracing::warn!(subnet = name, %fault, "a subnet gives no addresses");
+            if self.silent.get(name) != Some(&fault) {
+                tracing::warn!(subnet = name, %fault, "a subnet gives no addresses");
+                self.silent.insert(name.into(), fault);
+            }
+        } else {
+            self.silent.remove(name);
         }
     }
 
@@ -248,17 +272,19 @@ impl Books {
             unanswered: HashMap::new(),
             quotas: HashMap::new(),
             members: HashMap::new(),
+            silent: BTreeMap::new(),
         };
         for network in self.cluster.networks() {
             resume(&mut term.ipam, network);
             queues.networks.add(network.name().into());
         }
         // Of two that overlap the older one serves.
-        let mut subnets: Vec<_> = self.cluster.subnets().collect();
-        subnets.sort_by_key(|subnet| (&subnet.metadata.creation_timestamp, subnet.name()));
-        for subnet in subnets {
+        for subnet in by_age(self.cluster.subnets()) {
             term.set_subnet(subnet);
             queues.subnets.add(subnet.name().into());
+        }
+        for (kind, name) in self.faults.keys() {
+            queues.tell_fault(kind, name);
         }
         // Of two with one address the one that was written first has it.
         let mut instances: Vec<_> = self.cluster.instances().collect();
@@ -359,7 +385,32 @@ impl Books {
         term.set_subnet(&subnet);
         term.queues.subnets.add(Arc::clone(name));
         term.queues.networks.add(subnet.spec.network.as_str().into());
+        self.retry_silent();
+    }
+
+    /// A subnet was changed or removed: what it kept from giving addresses may give them now, the older one first, and then so
+    /// may what pods wait for.
+    fn retry_silent(&mut self) {
+        let Some(term) = &mut self.term else { return };
+        let silent: Vec<_> = term.silent.keys().filter_map(|name| self.cluster.subnet(name)).collect();
+        for subnet in by_age(silent.into_iter()) {
+            term.set_subnet(subnet);
+            term.queues.subnets.add(subnet.name().into());
+            term.queues.networks.add(subnet.spec.network.as_str().into());
+        }
         term.retry_waiting();
+    }
+
+    /// What of a Network or a Subnet cannot be read, if anything.
+    pub(crate) fn set_fault(&mut self, kind: &'static str, name: &Arc<str>, fault: Option<Unread>) {
+        let at = (kind, Arc::clone(name));
+        match fault {
+            Some(fault) => drop(self.faults.insert(at, fault)),
+            None => drop(self.faults.remove(&at)),
+        }
+        if let Some(term) = &self.term {
+            term.queues.tell_fault(kind, name);
+        }
     }
 
     /// A subnet is gone.
@@ -368,8 +419,10 @@ impl Books {
         let Some(old) = self.cluster.remove_subnet(name) else { return };
         if let Some(term) = &mut self.term {
             term.ipam.remove_subnet(name);
+            term.silent.remove(name);
             term.queues.networks.add(old.spec.network.as_str().into());
         }
+        self.retry_silent();
     }
 
     /// A node is there, or changed.
@@ -499,6 +552,13 @@ impl Books {
 /// Whether two states of one object are equally far from its end.
 fn is_as_far(one: &ObjectMeta, other: &ObjectMeta) -> bool {
     one.deletion_timestamp == other.deletion_timestamp && one.finalizers == other.finalizers
+}
+
+/// The oldest first.
+fn by_age<'a>(subnets: impl Iterator<Item = &'a Arc<Subnet>>) -> Vec<&'a Arc<Subnet>> {
+    let mut subnets: Vec<_> = subnets.collect();
+    subnets.sort_by_key(|subnet| (&subnet.metadata.creation_timestamp, subnet.name()));
+    subnets
 }
 
 fn resume(ipam: &mut Ipam, network: &Network) {

@@ -40,6 +40,8 @@ pub mod reason {
     pub const RESERVED: &str = "IPReserveSucceed";
     /// Two pods have one address.
     pub const CONFLICT: &str = "IPConflict";
+    /// A Network or Subnet, or a part of it, is left out; the text says why.
+    pub const NOT_SERVED: &str = "NotServed";
     /// A node is in no network, or in one again.
     pub const NODE_NETWORK: &str = "NodeNetwork";
 }

@@ -29,9 +29,12 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::time::timeout;
+use trunkline_api::kube::Kind;
+use trunkline_api::names::API_VERSION;
+use trunkline_api::resources::SubnetSpec;
 
-use crate::books::Shared;
-use crate::events::Events;
+use crate::books::{Shared, Unread};
+use crate::events::{Events, reason};
 use crate::leader::Fence;
 use crate::selection::Policy;
 
@@ -83,6 +86,21 @@ impl Context {
             Ok(Err(error)) => Err(WriteError::Unknown(error.to_string())),
             Err(_) => Err(WriteError::Unknown(format!("{:?} have passed", self.fence.patience()))),
         }
+    }
+}
+
+/// Tells on a Network or Subnet why it, or a part of it, is left out.
+fn tell_fault<S: Kind>(context: &Context, name: &Arc<str>) {
+    let fault = {
+        let books = context.shared.lock();
+        books.faults.get(&(S::KIND, Arc::clone(name))).cloned().or_else(|| {
+            let silent = books.term.as_ref().filter(|_| S::KIND == SubnetSpec::KIND)?.silent.get(name)?;
+            let uid = books.cluster.subnet(name)?.metadata.uid.as_deref().unwrap_or_default().into();
+            Some(Unread { uid, text: silent.clone() })
+        })
+    };
+    if let Some(Unread { uid, text }) = fault {
+        context.events.warning(reference(S::KIND, API_VERSION, None, name, &uid), reason::NOT_SERVED, text);
     }
 }
 

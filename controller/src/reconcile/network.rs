@@ -5,16 +5,17 @@ use std::sync::Arc;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use trunkline_api::kube::NetworkObject;
-use trunkline_api::resources::{Count, NetworkStatus, NetworkType};
+use trunkline_api::kube::Lenient;
+use trunkline_api::resources::{Count, NetworkSpec, NetworkStatus, NetworkType};
 
-use super::{Context, finalizer, is_gone, quota};
+use super::{Context, finalizer, is_gone, quota, tell_fault};
 use crate::books::Books;
 use crate::ipam::{NetworkUsage, Usage};
 use crate::queue::Outcome;
 
 /// Brings a Network's status in line, and its nodes to the queue if its quota is another one.
 pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
+    tell_fault::<NetworkSpec>(&context, &name);
     let (patch, network) = {
         let mut books = context.shared.lock();
         let Some(network) = books.cluster.network(&name).cloned() else { return Outcome::Done };
@@ -26,7 +27,8 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
         }
         ((network.status.as_ref() != Some(&status)).then(|| as_patch(&status)), network)
     };
-    let api: Api<NetworkObject> = Api::all(context.client.clone());
+    // What the API server answers with may be what cannot be read.
+    let api: Api<Lenient<NetworkSpec>> = Api::all(context.client.clone());
     if let Some(seen) = finalizer::of_metrics(&network.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
     }

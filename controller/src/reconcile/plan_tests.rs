@@ -210,6 +210,47 @@ fn who_found_no_address_is_next_when_one_is_free() {
 }
 
 #[test]
+fn of_two_networks_for_a_node_the_older_one_serves() {
+    let mut books = books();
+    let mut network = |name: &str, made: &str, spec: Value| {
+        let mut network: trunkline_api::resources::Network = manifest("Network", name, spec);
+        network.metadata.creation_timestamp = Some(made.to_owned());
+        books.set_network(&name.into(), network);
+    };
+    let rack = |id: u32| json!({"type": "Underlay", "netID": id, "nodeSelector": {"rack": "r1"}});
+    network("rack", "2026-01-01T00:00:00Z", rack(7));
+    network("another", "2026-01-01T00:00:01Z", rack(8));
+    network("over", "2026-01-01T00:00:00Z", json!({"type": "Overlay", "netID": 9}));
+    network("also-over", "2026-01-01T00:00:01Z", json!({"type": "Overlay", "netID": 10}));
+    for (pod, network) in [
+        (pod("n1", "ReplicaSet", &[]), "rack"),
+        (pod("n2", "ReplicaSet", &[(annotation::NETWORK_TYPE, "Overlay")]), "over"),
+    ] {
+        assert_eq!(giving(plan(&mut books, "p", pod)).network.name(), network);
+    }
+}
+
+#[test]
+fn a_subnet_in_anothers_way_gives_nothing_until_that_is_out_of_the_way() {
+    let spec = |cidr: &str, start: &str, end: &str| json!({"network": "rack", "range": {"version": "4", "cidr": cidr, "start": start, "end": end}});
+    let mut books = books();
+    books.set_subnet(&"x".into(), manifest("Subnet", "x", spec("10.0.0.0/24", "10.0.0.3", "10.0.0.4")));
+    let silent = |books: &Books| books.term.as_ref().unwrap().silent.get("x").cloned();
+    let said = silent(&books).unwrap();
+    assert!(said.contains("overlaps 10.0.0.1 to 10.0.0.3 of subnet rack-v4"), "{said}");
+    for name in ["a", "b", "c"] {
+        let given = giving(plan(&mut books, name, pod("n1", "ReplicaSet", &[])));
+        answered(&mut books, name, &given);
+    }
+    assert!(plan(&mut books, "d", pod("n1", "ReplicaSet", &[])).is_err());
+    books.remove_subnet(&"rack-v4".into());
+    assert_eq!(silent(&books), None);
+    assert!(books.term.as_ref().unwrap().waiting.is_empty(), "who waited is looked at again");
+    let given = giving(books.plan_pod(&key("d"), &policy(), 2));
+    assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is in use still");
+}
+
+#[test]
 fn a_stateful_pod_gets_its_address_and_mac_back() {
     let mut books = books();
     let first = giving(plan(&mut books, "web-0", pod("n1", "StatefulSet", &[])));

@@ -5,22 +5,24 @@ use std::sync::Arc;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use trunkline_api::kube::SubnetObject;
-use trunkline_api::resources::SubnetStatus;
+use trunkline_api::kube::Lenient;
+use trunkline_api::resources::{SubnetSpec, SubnetStatus};
 
-use super::{Context, finalizer, is_gone};
+use super::{Context, finalizer, is_gone, tell_fault};
 use crate::books::Books;
 use crate::queue::Outcome;
 
 /// Brings a Subnet's status in line.
 pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
+    tell_fault::<SubnetSpec>(&context, &name);
     let (status, subnet) = {
         let books = context.shared.lock();
         let Some(subnet) = books.cluster.subnet(&name) else { return Outcome::Done };
         let status = status(&books, &name).filter(|status| subnet.status.as_ref() != Some(status));
         (status, Arc::clone(subnet))
     };
-    let api: Api<SubnetObject> = Api::all(context.client.clone());
+    // What the API server answers with may be what cannot be read.
+    let api: Api<Lenient<SubnetSpec>> = Api::all(context.client.clone());
     // hybridnet's, which Trunkline does not set: the metrics of a subnet that is gone are not shown anyway.
     if let Some(seen) = finalizer::of_metrics(&subnet.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;

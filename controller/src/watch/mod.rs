@@ -32,10 +32,10 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::sleep;
-use trunkline_api::kube::{Lenient, Unreadable};
+use trunkline_api::kube::{Kind, Lenient, Unreadable};
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 
-use crate::books::{Books, Shared};
+use crate::books::{Books, Shared, Unread};
 use crate::cluster::{InstanceRow, Key, NodeRow, PodRow, Said, version};
 use delays::Delays;
 use pod::Pod;
@@ -165,8 +165,22 @@ fn take<K: Watched>(event: Event<K>, shared: &Shared) {
     }
 }
 
+/// As [`name_faults`], and remembers it for the object's events.
+fn note_faults<S: Kind>(object: &Lenient<S>, books: &mut Books) -> Arc<str>
+where
+    Lenient<S>: Resource<DynamicType = ()>,
+{
+    name_faults(object);
+    let name = name(object.meta(), books);
+    let texts: Vec<String> = object.faults().iter().map(ToString::to_string).collect();
+    let unread =
+        Unread { uid: object.meta().uid.as_deref().unwrap_or_default().into(), text: texts.join("; ") };
+    books.set_fault(S::KIND, &name, (!texts.is_empty()).then_some(unread));
+    name
+}
+
 /// Says once a write of the object what of it cannot be read.
-fn name_faults<S: trunkline_api::kube::Kind>(object: &Lenient<S>) {
+fn name_faults<S: Kind>(object: &Lenient<S>) {
     for fault in object.faults() {
         tracing::warn!(%fault, "an object is not read as a whole");
     }
@@ -184,11 +198,11 @@ fn key(metadata: &kube::core::ObjectMeta, books: &mut Books) -> Key {
 impl Watched for Lenient<NetworkSpec> {
     fn begin(books: &mut Books) {
         books.cluster.networks.begin();
+        books.faults.retain(|(kind, _), _| *kind != <NetworkSpec as Kind>::KIND);
     }
 
     fn apply(self, books: &mut Books) {
-        name_faults(&self);
-        let name = name(self.meta(), books);
+        let name = note_faults(&self, books);
         match self.0 {
             Ok(object) => books.set_network(&name, object.into()),
             // What was known of it before stays in force.
@@ -198,6 +212,7 @@ impl Watched for Lenient<NetworkSpec> {
 
     fn remove(self, books: &mut Books) {
         let name = name(self.meta(), books);
+        books.set_fault(<NetworkSpec as Kind>::KIND, &name, None);
         books.remove_network(&name);
     }
 
@@ -211,11 +226,11 @@ impl Watched for Lenient<NetworkSpec> {
 impl Watched for Lenient<SubnetSpec> {
     fn begin(books: &mut Books) {
         books.cluster.subnets.begin();
+        books.faults.retain(|(kind, _), _| *kind != <SubnetSpec as Kind>::KIND);
     }
 
     fn apply(self, books: &mut Books) {
-        name_faults(&self);
-        let name = name(self.meta(), books);
+        let name = note_faults(&self, books);
         match self.0 {
             Ok(object) => books.set_subnet(&name, object.into()),
             Err(_) => books.cluster.subnets.note(&name),
@@ -224,6 +239,7 @@ impl Watched for Lenient<SubnetSpec> {
 
     fn remove(self, books: &mut Books) {
         let name = name(self.meta(), books);
+        books.set_fault(<SubnetSpec as Kind>::KIND, &name, None);
         books.remove_subnet(&name);
     }
 

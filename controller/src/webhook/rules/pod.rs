@@ -24,7 +24,7 @@ use trunkline_api::names::{
     label::{self, BGP_NETWORK_ATTACHMENT, OVERLAY_NETWORK_ATTACHMENT, UNDERLAY_NETWORK_ATTACHMENT},
 };
 use trunkline_api::pod::{IpFamily, Pools, Wishes, annotation_field};
-use trunkline_api::resources::{Network, NetworkType};
+use trunkline_api::resources::{Network, NetworkType, Subnet};
 use trunkline_api::validate::Fault;
 
 use super::{Verdict, verdict};
@@ -279,6 +279,10 @@ fn capacity(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Option<Fa
         let message = format!("there is no Network of type {wanted:?}: make one, or write another type");
         return Some(pod.fault(annotation::NETWORK_TYPE, message));
     };
+    if !is_counted(network, cluster) {
+        // A new Subnet counts from the next status on. Until then the pod passes, and waits for its address if there is none.
+        return None;
+    }
     (available(network, selection.family) <= 0).then(|| {
         let message = format!(
             "Network {} has no {} address left: add a Subnet, or delete pods of it",
@@ -286,6 +290,16 @@ fn capacity(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Option<Fa
             selection.family
         );
         pod.fault(annotation::IP_FAMILY, message)
+    })
+}
+
+/// Whether the network's status knows of all of its subnets.
+fn is_counted(network: &Network, cluster: &Cluster) -> bool {
+    let counted = network.status.as_ref().map_or(&[][..], |status| &status.subnet_list);
+    cluster.subnets_of(network.name()).all(|name| {
+        let going = |subnet: &Subnet| subnet.metadata.deletion_timestamp.is_some();
+        counted.iter().any(|counted| **counted == **name)
+            || cluster.subnet(name).is_none_or(|subnet| going(subnet))
     })
 }
 
@@ -665,9 +679,14 @@ mod tests {
         expect("kept", validate(&kept, &cluster, &policy()), "");
         expect(
             "new",
-            validate(&NewPod { name: "new".to_owned(), ..kept }, &cluster, &policy()),
+            validate(&NewPod { name: "new".to_owned(), ..kept.clone() }, &cluster, &policy()),
             "no IPv4 address left",
         );
+        // A subnet that the status does not count yet.
+        let new =
+            subnet("o4", json!({"network": "overlay", "range": {"version": "4", "cidr": "10.5.0.0/24"}}));
+        cluster.set_subnet(&"o4".into(), Arc::new(new));
+        expect("new subnet", validate(&NewPod { name: "new".to_owned(), ..kept }, &cluster, &policy()), "");
     }
 
     #[test]

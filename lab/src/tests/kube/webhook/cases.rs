@@ -509,10 +509,14 @@ pub(super) fn run(cluster: &Cluster) -> Result<String> {
     ] {
         create(cluster, &given, false)?;
     }
-    let status = json!({"status": {"lastAllocatedSubnet": "", "subnetList": [], "nodeList": [],
-                                   "statistics": {"total": 254, "used": 0, "available": 254}}});
     let networks = api(cluster, "Network", None);
-    cluster.wait(networks.patch_status("overlay", &PatchParams::default(), &Patch::Merge(&status)))?;
+    for (name, subnet, available) in [("overlay", "overlay4", 254), ("global", "global4", 0)] {
+        let status = json!({"status": {
+            "lastAllocatedSubnet": "", "subnetList": [subnet], "nodeList": [],
+            "statistics": {"total": 254, "used": 254 - available, "available": available},
+        }});
+        cluster.wait(networks.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)))?;
+    }
     cluster.apply(REMOTE_CLUSTERS)?;
     cluster.kubectl([
         "wait",
