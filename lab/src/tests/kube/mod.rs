@@ -3,6 +3,7 @@
 mod agent;
 mod api_server;
 mod chart;
+mod controller;
 pub(crate) mod crds;
 mod disturbed;
 mod overlay;
@@ -12,6 +13,9 @@ mod storm;
 mod webhook;
 
 use anyhow::Result;
+use kube::Api;
+use kube::api::DynamicObject;
+use kube::core::{ApiResource, GroupVersionKind};
 
 use super::{Context, Test, Verdict};
 use crate::kube::Cluster;
@@ -21,6 +25,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     agent::TESTS,
     api_server::TESTS,
     chart::TESTS,
+    controller::TESTS,
     crds::TESTS,
     disturbed::TESTS,
     overlay::TESTS,
@@ -38,5 +43,25 @@ fn cluster(
     match Assets::find(&context.place)? {
         Ok(assets) => Cluster::with(&context.place, name, &assets, test),
         Err(missing) => Ok(Verdict::Skipped(missing)),
+    }
+}
+
+/// Objects of a kind of which nothing else needs to be known, in `default` or the namespace that is given.
+fn api(cluster: &Cluster, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+    let group = match kind {
+        "Pod" | "Node" | "Namespace" => "",
+        "RemoteCluster" => "multicluster.alibaba.com",
+        _ => "networking.alibaba.com",
+    };
+    let gvk = GroupVersionKind::gvk(group, "v1", kind);
+    let resource = match kind {
+        "NodeInfo" => ApiResource::from_gvk_with_plural(&gvk, "nodeinfoes"),
+        _ => ApiResource::from_gvk(&gvk),
+    };
+    match kind {
+        "Pod" | "IPInstance" => {
+            Api::namespaced_with(cluster.client(), namespace.unwrap_or("default"), &resource)
+        }
+        _ => Api::all_with(cluster.client(), &resource),
     }
 }

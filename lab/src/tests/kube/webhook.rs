@@ -18,7 +18,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use trunkline_controller::webhook::configuration::{Address, NAME, configurations};
 
-use super::{Test, Verdict, cluster};
+use super::{Test, Verdict, api, cluster};
 use crate::kube::Cluster;
 use crate::kube::controller::Replicas;
 use crate::shell::{Seen, wait_for};
@@ -124,22 +124,6 @@ fn pod(name: &str, metadata: Value) -> Value {
         pod["metadata"][key] = value.clone();
     }
     pod
-}
-
-/// Objects of a kind, in `default` or the namespace that is given.
-fn api(cluster: &Cluster, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
-    let group = match kind {
-        "Pod" | "Node" | "Namespace" => "",
-        "RemoteCluster" => "multicluster.alibaba.com",
-        _ => "networking.alibaba.com",
-    };
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
-    match kind {
-        "Pod" | "IPInstance" => {
-            Api::namespaced_with(cluster.client(), namespace.unwrap_or("default"), &resource)
-        }
-        _ => Api::all_with(cluster.client(), &resource),
-    }
 }
 
 fn create(cluster: &Cluster, object: &Value, dry_run: bool) -> Result<DynamicObject> {

@@ -1,0 +1,145 @@
+//! Objects that should not be there: made under an older schema, past a webhook that did not answer, by somebody else's hand. Each harms itself
+//! alone, and somebody is told what is wrong with it.
+
+use serde_json::json;
+
+use super::step::Step::{
+    Apply, Change, Delete, Garble, Gone, HasNone, Later, Logged, Loosen, Shows, Still, Told, Warned,
+};
+use super::step::{has, pod};
+use super::{Case, case};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case(
+            "a Network that cannot be read: named with its field, the others serve",
+            vec![
+                pod("a").made(),
+                has("a", &["10.1.0.10"]),
+                Loosen("Network"),
+                Apply(UNREADABLE_NETWORK),
+                Warned("Network", "broken", &["broken", "netID"]),
+                Still("a", &["10.1.0.10"]),
+                pod("b").on("n3").made(),
+                has("b", &["10.2.0.2"]),
+                pod("c").with("specified-network", "broken").made(),
+                Told("c", "IPAllocationFail", "there is no Network broken"),
+                // What comes after it is served as well.
+                Apply(super::allocate::GLOBAL),
+                pod("d").with("network-type", "GlobalBGP").made(),
+                has("d", &["10.5.0.10"]),
+                Shows("Network", "rack1", json!({"status": {"statistics": {"used": 1}}})),
+                Delete("Network", "broken"),
+                Gone("Network", "broken"),
+            ],
+        ),
+        case(
+            "a field that this version does not know is left out",
+            vec![
+                Loosen("Network"),
+                Change("Network", "rack1", json!({"spec": {"config": {"colour": "red"}}})),
+                Warned("Network", "rack1", &["colour"]),
+                pod("a").made(),
+                has("a", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "a Network that stops being readable goes on as it was",
+            vec![
+                Loosen("Network"),
+                Change("Network", "rack1", json!({"spec": {"config": {"bgpPeers": "none"}}})),
+                Warned("Network", "rack1", &["bgpPeers"]),
+                pod("a").made(),
+                has("a", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "a Subnet that cannot be read: named with its field, the others serve",
+            vec![
+                Loosen("Subnet"),
+                Apply(UNREADABLE_SUBNET),
+                Warned("Subnet", "rack1-broken", &["version"]),
+                pod("a").made(),
+                has("a", &["10.1.0.10"]),
+                pod("b").with("specified-subnet", "rack1-broken").made(),
+                Told("b", "IPAllocationFail", "there is no Subnet rack1-broken"),
+                HasNone("b"),
+            ],
+        ),
+        case(
+            "a Subnet that overlaps another gives nothing, and the older one serves",
+            vec![
+                pod("a").made(),
+                has("a", &["10.1.0.10"]),
+                Apply(OVERLAPPING),
+                Warned("Subnet", "rack1-a", &["overlaps", "rack1-v4"]),
+                pod("b").made(),
+                has("b", &["10.1.0.11"]),
+                pod("c").with("specified-subnet", "rack1-a").made(),
+                Told("c", "IPAllocationFail", "subnet rack1-a is not in network rack1"),
+                HasNone("c"),
+                // Once the older one is out of the way it serves.
+                Delete("Subnet", "rack1-v4"),
+                has("c", &["10.1.0.15"]),
+            ],
+        ),
+        case(
+            "of two Underlays that select a node the older one serves",
+            vec![
+                Later("Network", "rack1"),
+                Apply(SECOND_UNDERLAY),
+                Shows("Subnet", "another-v4", json!({"status": {"total": 10}})),
+                pod("a").made(),
+                has("a", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "an IPInstance that cannot be read: its address is nobody's until it is gone",
+            vec![
+                Loosen("IPInstance"),
+                Garble("10.1.0.10"),
+                Logged(&["10-1-0-10", "cannot be read"]),
+                pod("a").made(),
+                has("a", &["10.1.0.11"]),
+                Delete("IPInstance", "10.1.0.10"),
+                Gone("IPInstance", "10.1.0.10"),
+                pod("db-0").of("StatefulSet").with("ip-pool", "10.1.0.10").made(),
+                has("db-0", &["10.1.0.10"]),
+            ],
+        ),
+    ]
+}
+
+const UNREADABLE_NETWORK: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: broken }
+spec: { type: Underlay, nodeSelector: { rack: '1' }, netID: seven }
+";
+
+const UNREADABLE_SUBNET: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: rack1-broken }
+spec: { network: rack1, range: { version: '5', cidr: 10.7.0.0/24 } }
+";
+
+const OVERLAPPING: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: rack1-a }
+spec: { network: rack1, range: { version: '4', cidr: 10.1.0.0/24, start: 10.1.0.15, end: 10.1.0.29 } }
+";
+
+/// Before rack1 by name.
+const SECOND_UNDERLAY: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: another }
+spec: { type: Underlay, netID: 30, nodeSelector: { rack: '1' } }
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: another-v4 }
+spec: { network: another, range: { version: '4', cidr: 10.8.0.0/24, gateway: 10.8.0.1, start: 10.8.0.10, end: 10.8.0.19 } }
+";

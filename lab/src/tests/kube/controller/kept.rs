@@ -1,0 +1,216 @@
+//! Addresses that outlive their pods: those of stateful workloads.
+
+use serde_json::json;
+
+use super::step::Deed::{Completed, Evicted, Goes, Runs, Stops, Terminates};
+use super::step::Mac::{Other, Same};
+use super::step::Step::{Change, ChangeStatus, Delete, Free, Gone, Has, Held, Kept, Pod, Still, Told};
+use super::step::{has, has_again, pod};
+use super::{Case, case};
+
+const SET: &str = "StatefulSet";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case(
+            "IPv4: kept for the next pod of the name, with its MAC address, on another node",
+            vec![
+                pod("db-0").of(SET).made(),
+                has("db-0", &["10.1.0.10"]),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.1.0.10"]),
+                pod("a").made(),
+                has("a", &["10.1.0.11"]),
+                pod("db-0").of(SET).on("n2").made(),
+                has_again("db-0", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "IPv6 of the overlay",
+            vec![
+                pod("db-0").of(SET).with("network-type", "Overlay").with("ip-family", "IPv6").made(),
+                has("db-0", &["fd00:3::10"]),
+                Pod("db-0", Goes),
+                Kept("db-0", &["fd00:3::10"]),
+                pod("db-0").of(SET).with("network-type", "Overlay").with("ip-family", "IPv6").on("n3").made(),
+                has_again("db-0", &["fd00:3::10"]),
+            ],
+        ),
+        case(
+            "dual stack",
+            vec![
+                pod("db-0").of(SET).with("ip-family", "DualStack").made(),
+                has("db-0", &["10.1.0.10", "fd00:1::10"]),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.1.0.10", "fd00:1::10"]),
+                pod("db-0").of(SET).with("ip-family", "DualStack").on("n2").made(),
+                has_again("db-0", &["10.1.0.10", "fd00:1::10"]),
+            ],
+        ),
+        case(
+            "of a pair one is lost: the other is kept, and one is added",
+            vec![
+                pod("db-0").of(SET).with("ip-family", "DualStack").made(),
+                has("db-0", &["10.1.0.10", "fd00:1::10"]),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.1.0.10", "fd00:1::10"]),
+                Delete("IPInstance", "fd00:1::10"),
+                Free(&["fd00:1::10"]),
+                pod("db-0").of(SET).made(),
+                Has("db-0", &["10.1.0.10", "fd00:1::11"], Same),
+            ],
+        ),
+        case(
+            "kept only once no container runs",
+            vec![
+                pod("db-0").of(SET).made(),
+                has("db-0", &["10.1.0.10"]),
+                Pod("db-0", Runs),
+                Pod("db-0", Terminates),
+                Still("db-0", &["10.1.0.10"]),
+                Pod("db-0", Stops),
+                Kept("db-0", &["10.1.0.10"]),
+                Told("db-0", "IPReserveSucceed", "10-1-0-10"),
+                Pod("db-0", Goes),
+                pod("db-0").of(SET).made(),
+                has_again("db-0", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "what the node's agent wrote of the sandbox goes when it is kept",
+            vec![
+                pod("db-0").of(SET).made(),
+                has("db-0", &["10.1.0.10"]),
+                ChangeStatus(
+                    "IPInstance",
+                    "10.1.0.10",
+                    json!({"status": {"nodeName": "n1", "podName": "db-0", "podNamespace": "x", "sandboxID": "s"}}),
+                ),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "network and family are kept, whatever the next pod says or does not say",
+            vec![
+                pod("db-0")
+                    .of(SET)
+                    .with("specified-network", "overlay")
+                    .with("ip-family", "DualStack")
+                    .made(),
+                has("db-0", &["10.3.0.10", "fd00:3::10"]),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.3.0.10", "fd00:3::10"]),
+                pod("db-0").of(SET).on("n2").made(),
+                has_again("db-0", &["10.3.0.10", "fd00:3::10"]),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.3.0.10", "fd00:3::10"]),
+                pod("db-0").of(SET).with("specified-network", "rack1").with("ip-family", "IPv6").made(),
+                has_again("db-0", &["10.3.0.10", "fd00:3::10"]),
+            ],
+        ),
+        case(
+            "ip-retain: false gives back, and takes anew",
+            vec![
+                pod("db-0").of(SET).made(),
+                has("db-0", &["10.1.0.10"]),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.1.0.10"]),
+                pod("db-0").of(SET).with("ip-retain", "false").made(),
+                Has("db-0", &["10.1.0.11"], Other),
+                Free(&["10.1.0.10"]),
+                Told("db-0", "IPReleaseSucceed", "10-1-0-10"),
+            ],
+        ),
+        case(
+            "scaled down and up: each finds its own; the set deleted: all are free",
+            vec![
+                pod("db-0").of(SET).made(),
+                has("db-0", &["10.1.0.10"]),
+                pod("db-1").of(SET).made(),
+                has("db-1", &["10.1.0.11"]),
+                Pod("db-1", Goes),
+                Kept("db-1", &["10.1.0.11"]),
+                Still("db-0", &["10.1.0.10"]),
+                pod("db-1").of(SET).on("n2").made(),
+                has_again("db-1", &["10.1.0.11"]),
+                Pod("db-1", Goes),
+                Kept("db-1", &["10.1.0.11"]),
+                // The garbage collector, while a pod is still in its grace period.
+                Pod("db-0", Runs),
+                Pod("db-0", Terminates),
+                Delete("IPInstance", "10.1.0.10"),
+                Delete("IPInstance", "10.1.0.11"),
+                Free(&["10.1.0.11"]),
+                Held("10.1.0.10"),
+                Pod("db-0", Goes),
+                Free(&["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "a kind that is not in stateful-workload-kinds keeps nothing",
+            vec![
+                pod("web-0").of("CloneSet").made(),
+                has("web-0", &["10.1.0.10"]),
+                Pod("web-0", Goes),
+                Free(&["10.1.0.10"]),
+                pod("web-0").of("CloneSet").made(),
+                Has("web-0", &["10.1.0.11"], Other),
+            ],
+        ),
+        case(
+            "on a node outside the network: the pod is told, and the address stays kept",
+            vec![
+                pod("db-0").of(SET).made(),
+                has("db-0", &["10.1.0.10"]),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.1.0.10"]),
+                pod("db-0").of(SET).on("n3").made(),
+                Told("db-0", "IPAllocationFail", "node n3 does not belong to Network rack1"),
+                Kept("db-0", &["10.1.0.10"]),
+                Pod("db-0", Goes),
+                pod("db-0").of(SET).on("n2").made(),
+                has_again("db-0", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "evicted and completed pods leave theirs to the next",
+            vec![
+                pod("db-0").of(SET).made(),
+                has("db-0", &["10.1.0.10"]),
+                Pod("db-0", Evicted),
+                Kept("db-0", &["10.1.0.10"]),
+                Pod("db-0", Goes),
+                pod("db-0").of(SET).made(),
+                has_again("db-0", &["10.1.0.10"]),
+                Pod("db-0", Completed),
+                Kept("db-0", &["10.1.0.10"]),
+                Pod("db-0", Goes),
+                pod("db-0").of(SET).made(),
+                has_again("db-0", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "an orphan of its set is known by its address's owner",
+            vec![
+                pod("db-0").of(SET).made(),
+                has("db-0", &["10.1.0.10"]),
+                Change("Pod", "db-0", json!({"metadata": {"ownerReferences": null}})),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.1.0.10"]),
+                pod("db-0").of(SET).made(),
+                has_again("db-0", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "hybridnet's finalizer is taken off a pod once its address is kept",
+            vec![
+                pod("db-0").of(SET).with_finalizer().made(),
+                has("db-0", &["10.1.0.10"]),
+                Pod("db-0", Goes),
+                Gone("Pod", "db-0"),
+                Kept("db-0", &["10.1.0.10"]),
+            ],
+        ),
+    ]
+}

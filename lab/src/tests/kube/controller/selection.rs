@@ -1,0 +1,170 @@
+//! Which Network, which Subnet, which family: what the pod says, then what its namespace says, then what is usual.
+
+use serde_json::{Value, json};
+
+use super::step::Deed::Goes;
+use super::step::Step::{Change, HasNone, Kept, Pod, Still, Told};
+use super::step::{has, has_again, namespace_says, pod};
+use super::{Case, case};
+
+const FAIL: &str = "IPAllocationFail";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case(
+            "Network: by annotation, by label, by the annotation before the label",
+            vec![
+                pod("a").with("specified-network", "overlay").made(),
+                has("a", &["10.3.0.10"]),
+                pod("b").labelled("specified-network", "overlay").made(),
+                has("b", &["10.3.0.11"]),
+                pod("c").with("specified-network", "rack1").labelled("specified-network", "overlay").made(),
+                has("c", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "Subnet: by annotation, by label, a pair",
+            vec![
+                pod("a").with("specified-subnet", "overlay-v4").made(),
+                has("a", &["10.3.0.10"]),
+                pod("b").on("n3").labelled("specified-subnet", "rack2-own").made(),
+                has("b", &["10.2.1.10"]),
+                pod("c")
+                    .with("specified-subnet", "overlay-v4/overlay-v6")
+                    .with("ip-family", "DualStack")
+                    .made(),
+                has("c", &["10.3.0.11", "fd00:3::10"]),
+                pod("d").with("specified-subnet", "rack1-v6").with("ip-family", "IPv6").made(),
+                has("d", &["fd00:1::10"]),
+                pod("e")
+                    .on("n3")
+                    .with("specified-network", "rack2")
+                    .with("specified-subnet", "rack2-v4")
+                    .made(),
+                has("e", &["10.2.0.2"]),
+            ],
+        ),
+        case(
+            "type: by annotation, by label",
+            vec![
+                pod("a").with("network-type", "Underlay").made(),
+                has("a", &["10.1.0.10"]),
+                pod("b").labelled("network-type", "Overlay").made(),
+                has("b", &["10.3.0.10"]),
+            ],
+        ),
+        case(
+            "the namespace's Network",
+            vec![
+                namespace_says("specified-network", json!("overlay")),
+                pod("a").made(),
+                has("a", &["10.3.0.10"]),
+                namespace_says("specified-network", Value::Null),
+                Still("a", &["10.3.0.10"]),
+                pod("b").made(),
+                has("b", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "the namespace's Subnet, by label too",
+            vec![
+                namespace_says("specified-subnet", json!("rack2-own")),
+                pod("a").on("n3").made(),
+                has("a", &["10.2.1.10"]),
+                namespace_says("specified-subnet", Value::Null),
+                Change(
+                    "Namespace",
+                    "",
+                    json!({"metadata": {"labels": {"networking.alibaba.com/specified-subnet": "overlay-v4"}}}),
+                ),
+                Still("a", &["10.2.1.10"]),
+                pod("b").made(),
+                // The first of the overlay was the barrier's.
+                has("b", &["10.3.0.11"]),
+            ],
+        ),
+        case(
+            "the namespace's type and family",
+            vec![
+                namespace_says("network-type", json!("Overlay")),
+                namespace_says("ip-family", json!("DualStack")),
+                pod("a").on("n4").made(),
+                has("a", &["10.3.0.10", "fd00:3::10"]),
+            ],
+        ),
+        case(
+            "what the pod says counts before what its namespace says, as a whole",
+            vec![
+                namespace_says("specified-network", json!("overlay")),
+                namespace_says("ip-family", json!("DualStack")),
+                pod("a").with("specified-network", "rack1").made(),
+                has("a", &["10.1.0.10"]),
+                pod("b").with("ip-family", "IPv6").made(),
+                has("b", &["fd00:1::10"]),
+                pod("c").labelled("network-type", "Underlay").made(),
+                has("c", &["10.1.0.11"]),
+                pod("d").made(),
+                has("d", &["10.3.0.10", "fd00:3::10"]),
+            ],
+        ),
+        case(
+            "what is kept for a pod counts before what it says",
+            vec![
+                pod("db-0").of("StatefulSet").made(),
+                has("db-0", &["10.1.0.10"]),
+                Pod("db-0", Goes),
+                Kept("db-0", &["10.1.0.10"]),
+                namespace_says("specified-network", json!("overlay")),
+                pod("db-0").of("StatefulSet").with("specified-subnet", "overlay-v4").made(),
+                has_again("db-0", &["10.1.0.10"]),
+            ],
+        ),
+        case(
+            "a named address, in the namespace's Network",
+            vec![
+                namespace_says("specified-network", json!("overlay")),
+                pod("db-0").of("StatefulSet").with("ip-pool", "10.3.0.33").made(),
+                has("db-0", &["10.3.0.33"]),
+            ],
+        ),
+        case(
+            "what does not go together is told",
+            vec![
+                pod("a").on("n3").with("specified-network", "rack1").made(),
+                Told("a", FAIL, "node n3 does not belong to Network rack1"),
+                pod("b").with("specified-network", "rack1").with("specified-subnet", "overlay-v4").made(),
+                Told("b", FAIL, "Subnet overlay-v4 belongs to Network overlay and not to rack1"),
+                pod("c").with("specified-network", "overlay").with("network-type", "Underlay").made(),
+                Told("c", FAIL, "Network overlay is of type Overlay, and Underlay is asked for"),
+                pod("d").with("specified-network", "nowhere").made(),
+                Told("d", FAIL, "there is no Network nowhere"),
+                pod("e")
+                    .with("specified-subnet", "overlay-v6/overlay-v4")
+                    .with("ip-family", "DualStack")
+                    .made(),
+                Told("e", FAIL, "write `v4-subnet/v6-subnet`"),
+                pod("f").with("specified-subnet", "overlay-v6").made(),
+                Told("f", FAIL, "overlay-v6 is not what a pod of family IPv4 can have"),
+                HasNone("a"),
+                HasNone("b"),
+                HasNone("c"),
+                HasNone("d"),
+                HasNone("e"),
+                HasNone("f"),
+            ],
+        ),
+        case(
+            "a namespace's word that cannot be read is the namespace's",
+            vec![
+                namespace_says("ip-family", json!("five")),
+                pod("a").made(),
+                Told("a", FAIL, "Namespace"),
+                HasNone("a"),
+                pod("b").with("ip-family", "IPv4").made(),
+                has("b", &["10.1.0.10"]),
+                namespace_says("ip-family", json!("IPv6")),
+                has("a", &["fd00:1::10"]),
+            ],
+        ),
+    ]
+}
