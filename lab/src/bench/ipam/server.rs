@@ -26,6 +26,7 @@ use crate::kube::books::Books;
 use crate::kube::controller::Replicas;
 use crate::kube::pods::{Plan, Pretended};
 use crate::progress::step;
+use crate::shell::{Seen, wait_for};
 use crate::stats::{percentile, round};
 use crate::tests::kube::crds;
 
@@ -126,7 +127,15 @@ fn measure_on(cluster: &mut Cluster, controller: &Path) -> Result<Figures> {
         bare(cluster, &pretended, &books, "bare", Ipv4Addr::new(10, 65, 0, 0))
     })?;
     cluster.apply(NETWORK)?;
-    let replicas = step("the controller", || Replicas::start(cluster, controller, 1))?;
+    let replicas = step("the controller", || {
+        let replicas = Replicas::start(cluster, controller, 1)?;
+        // It has the Lease before it has read what there is; the Subnet's status is the first that it writes afterwards.
+        wait_for("the controller to serve", PATIENCE, || {
+            let text = cluster.kubectl(["get", "subnet", "bench-v4", "-o", "jsonpath={.status.total}"])?;
+            Ok(Seen::when(!text.is_empty(), || "no status of Subnet bench-v4".to_owned()))
+        })?;
+        Ok(replicas)
+    })?;
     let begun = Instant::now();
     let (made, seconds) = step(&format!("{PODS} pods, addresses by the controller"), || {
         let made = together(cluster, &pretended, "bench", |_, _| async { Ok(()) })?;
