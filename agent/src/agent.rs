@@ -11,7 +11,7 @@
 //!      │                                │ ◄───────────────────────────────────────┘
 //!      └────────────── attach flow (one task a request) ──► attach threads (setns) ──► pods' namespaces
 //!                                       ▲
-//!        trunkline-cni, trunkline … ────┴── agent.sock          /metrics, /healthz, /readyz ── http task
+//!        trunkline-cni, trunkline … ────┴── agent.sock          /metrics, /healthz, /readyz, the page ── http task
 //! ```
 //!
 //! **Start**: the lock of the socket, the store, a scan of the kernel; what the last run left is compared
@@ -39,11 +39,13 @@ use trunkline_daemon::{http, logging, panics};
 use crate::addresses::Addresses;
 use crate::attach::device::host_ifname;
 use crate::attach::workers::DeviceWorkers;
+use crate::bell::Bell;
 use crate::config::Config;
 use crate::ipam::Ipam;
 use crate::kernel::{KernelConfig, KernelHandle};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
+use crate::page::{Page, Served};
 use crate::pods::{Pods, Turns};
 use crate::reconcile::{self, Reconcile};
 use crate::recover::{Recovery, recover};
@@ -152,6 +154,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         "the agent starts"
     );
     let metrics = Metrics::new().context("making the metrics")?;
+    let bell = Bell::default();
     let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
         node: node.clone(),
         router_id: config.router_id,
@@ -178,6 +181,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
         metrics: metrics.clone(),
+        bell: bell.clone(),
     });
 
     let observer = Arc::new(Observer {
@@ -210,8 +214,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         turns: Turns::default(),
     };
 
-    let (probed, address, fault) = (Arc::clone(&observer), config.http_address, observer.http_fault.clone());
-    tokio::spawn(async move { http::serve(http::bind_patiently(address, fault).await, probed).await });
+    let page = Page::start(config.page, Arc::clone(&observer), &bell);
+    let served = Arc::new(Served { observer: Arc::clone(&observer), page });
+    let (address, fault) = (config.http_address, observer.http_fault.clone());
+    tokio::spawn(async move { http::serve(http::bind_patiently(address, fault).await, served).await });
     let source = match cluster {
         None => {
             let source = FolderSource::new(&config.manifests).context("watching the manifests")?;
@@ -233,7 +239,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         tokio::spawn(pods.clone().keep_limits(touched));
     }
     let requests = TaskTracker::new();
-    let server = tokio::spawn(Server { pods, observer }.serve(lock.bind()?, requests.clone()));
+    let server = tokio::spawn(Server { pods, observer, bell }.serve(lock.bind()?, requests.clone()));
 
     // What else ends is a fault: better to be started again than to be half an agent.
     let fault = tokio::select! {

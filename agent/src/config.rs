@@ -16,6 +16,7 @@ use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
 
+use crate::page::Access;
 use crate::plan::Tunnels;
 use crate::source::kube::{KubeConfig, SourceKind};
 use crate::wire::Times;
@@ -39,8 +40,10 @@ pub struct Config {
     pub socket: PathBuf,
     /// File of the local address allocations.
     pub store: PathBuf,
-    /// Where `/metrics`, `/healthz` and `/readyz` are served. Loopback unless said: they need no password.
+    /// Where `/metrics`, `/healthz`, `/readyz` and the page are served. Loopback unless said: they need no password.
     pub http_address: SocketAddr,
+    /// Who is shown the page, which is served there too.
+    pub page: Access,
     /// Addresses and port that BGP sessions are accepted on. Empty: none, every session is opened from here.
     pub listen: Vec<SocketAddr>,
     /// The BGP identifier; unless said, the lowest IPv4 address of the links to the peers, else of the host.
@@ -117,6 +120,7 @@ impl Default for Config {
             socket: PathBuf::from("/run/trunkline/agent.sock"),
             store: PathBuf::from("/var/lib/trunkline/store.redb"),
             http_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 9473)),
+            page: Access::default(),
             listen: vec![
                 SocketAddr::from((Ipv4Addr::UNSPECIFIED, 179)),
                 SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 179)),
@@ -406,6 +410,7 @@ mod tests {
             "socket",
             "store",
             "httpAddress",
+            "page",
             "listen",
             "routerID",
             "clusterID",
@@ -456,6 +461,7 @@ mod tests {
             ("vlanInterfaces: [eth0, eth0]", "vlanInterfaces", "twice"),
             ("routerID: 2001:db8::1", "IPv4", "agent.yaml"),
             ("httpAddress: localhost", "socket address", "agent.yaml"),
+            ("page: off", "page", "nowhere"),
             ("listen: ['10.0.0.1:0']", "listen", "179"),
             ("listen: ['10.0.0.1:179', '10.0.0.1:179']", "listen", "twice"),
             ("store: store.redb", "store", "from /"),

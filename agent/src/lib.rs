@@ -3,6 +3,7 @@
 pub mod addresses;
 pub mod agent;
 pub mod attach;
+pub mod bell;
 mod bpf;
 pub mod cli;
 pub mod config;
@@ -12,6 +13,7 @@ pub mod ipam;
 pub mod kernel;
 pub mod metrics;
 pub mod observe;
+pub mod page;
 pub mod plan;
 pub mod pods;
 pub mod reconcile;

@@ -22,7 +22,9 @@ use trunkline_api::control::{
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, Monitor};
 use trunkline_bgp::rib;
-use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
+use trunkline_bgp::speaker::{
+    self, BfdStatus, Found, MessageCounts, PeerStatus, RangeStatus, RouteFilter, State,
+};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
 
@@ -208,6 +210,13 @@ impl Observer {
         }
     }
 
+    /// The sessions as the speaker has them, and what the plan says of them; none while no speaker runs.
+    pub async fn sessions(&self) -> Option<(Vec<PeerStatus>, BgpView)> {
+        let view = self.view().await.ok()?;
+        let peers = statuses(&view).await;
+        Some((peers, view.bgp?))
+    }
+
     /// The peers in the words of a NodeInfo's status.
     pub async fn node_peers(&self) -> Vec<NodePeer> {
         let Ok(view) = self.view().await else { return Vec::new() };
@@ -237,6 +246,20 @@ impl Observer {
         let bgp = self.bgp().await?;
         let routes = bgp.speaker.routes().await.map_err(|_| stopping())?;
         Ok(routes.iter().map(route).collect())
+    }
+
+    /// The paths of the first `limit` prefixes that have what is looked for, and what else the search came to. It takes no longer than
+    /// `within`, and says so if that was too short.
+    pub async fn search(
+        &self,
+        filter: RouteFilter,
+        limit: usize,
+        within: Duration,
+    ) -> Result<(Vec<Route>, Found), Failure> {
+        let bgp = self.bgp().await?;
+        let mut found = bgp.speaker.search(filter, limit, within).await.map_err(|_| stopping())?;
+        let routes = std::mem::take(&mut found.routes);
+        Ok((routes.iter().map(route).collect(), found))
     }
 
     /// Why a prefix is routed as it is.

@@ -13,6 +13,7 @@ use trunkline_api::attach::{Code, Command, Done, Failure, Reply, Request, encode
 use trunkline_api::control::{Query, Table};
 use trunkline_daemon::http::pause_accepting;
 
+use crate::bell::Bell;
 use crate::observe::Observer;
 use crate::pods::Pods;
 use crate::socket;
@@ -29,6 +30,8 @@ pub struct Server {
     pub pods: Pods,
     /// The operator's questions.
     pub observer: Arc<Observer>,
+    /// Rung when a pod has come or gone.
+    pub bell: Bell,
 }
 
 impl Server {
@@ -68,6 +71,7 @@ impl Server {
                 let key = format!("{}/{}", attach.interface.container_id, attach.interface.ifname);
                 let name = attach.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
                 let outcome = self.pods.attach(*attach, descriptor, began, socket::gone(&stream)).await;
+                self.bell.ring();
                 let ms = began.elapsed().as_micros() as f64 / 1000.0;
                 match &outcome {
                     Ok(attachment) => {
@@ -122,6 +126,7 @@ impl Server {
     }
 
     fn done(&self, command: &str, subject: &str, began: Instant, outcome: &Result<Done, Failure>) {
+        self.bell.ring();
         self.pods.metrics.request(command, "", outcome.is_ok(), began.elapsed());
         failed(command, subject, outcome);
     }

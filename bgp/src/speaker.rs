@@ -19,6 +19,7 @@ mod hub;
 pub mod io;
 mod ranges;
 pub mod route;
+pub mod search;
 mod stations;
 pub mod status;
 
@@ -34,6 +35,7 @@ pub use crate::types::PeerId;
 pub use explain::{ExplainedPath, ExplainedPeer, Explanation};
 pub use io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
 pub use route::Route;
+pub use search::{Fate, Found, RouteFilter, Search, Source};
 pub use status::{
     BfdStatus, Dated, DatedNotification, FamilyStatus, MessageCounts, PeerStatus, RangeStatus, SessionStatus,
     State, Traffic,

@@ -15,6 +15,7 @@
 //! ```
 
 mod bench;
+mod browser;
 mod capture;
 mod client;
 mod cni;

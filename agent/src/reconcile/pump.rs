@@ -18,6 +18,7 @@ use trunkline_bgp::net::{RouteChanges, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::{FibPath, RouteChange};
 use trunkline_bgp::types::{Family, NextHop, PeerKey};
 
+use crate::bell::Bell;
 use crate::kernel::{KernelError, KernelHandle};
 
 /// Prefixes per batch.
@@ -59,6 +60,7 @@ pub async fn run(
     kernel: KernelHandle,
     mut turns: mpsc::UnboundedReceiver<Turn>,
     tidings: mpsc::UnboundedSender<Tiding>,
+    bell: Bell,
 ) {
     let mut seen = BTreeMap::new();
     let mut due: Vec<Turn> = Vec::new();
@@ -97,6 +99,7 @@ pub async fn run(
         };
         note(&batch, &mut seen, &tidings);
         report(kernel.learned(batch).await);
+        bell.ring();
     }
 }
 

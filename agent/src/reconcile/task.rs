@@ -18,6 +18,7 @@ use super::bgp::Told;
 use super::pump::{Tiding, Turn};
 use super::search::Search;
 use super::{BgpView, Gate, PodError, Reconcile, Request, Unrecorded, View};
+use crate::bell::Bell;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
@@ -65,6 +66,8 @@ pub struct Start {
     pub broken: BTreeSet<String>,
     /// How long what follows from the loss of a peer takes.
     pub metrics: Metrics,
+    /// Rung when something changes that [`View`] or the speaker shows.
+    pub bell: Bell,
 }
 
 /// What is known of a session.
@@ -119,6 +122,7 @@ struct Task {
     refused: Vec<String>,
     speaker_fault: Option<String>,
     kernel_faults: Vec<String>,
+    bell: Bell,
     /// The plan, for whoever only reads it.
     in_force: watch::Sender<Option<Arc<Plan>>>,
     changed_sessions: watch::Sender<u64>,
@@ -150,6 +154,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         unrecorded,
         broken,
         metrics,
+        bell,
     } = start;
     let by_ifname = |pod: Pod| (pod.host_ifname.clone(), pod);
     let task = Task {
@@ -180,6 +185,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         refused: Vec::new(),
         speaker_fault: None,
         kernel_faults: Vec::new(),
+        bell,
         in_force,
         changed_sessions,
         stale: false,
@@ -223,6 +229,11 @@ impl Task {
                         self.stop_speaker(Stop::Silent).await;
                         let _ = done.send(());
                         return;
+                    }
+                    // Who only looks changes nothing.
+                    Some(Request::View(answer)) => {
+                        let _ = answer.send(self.view());
+                        continue;
                     }
                     Some(request) => self.handle(request).await,
                     None => return self.stop_speaker(Stop::Silent).await,
@@ -272,6 +283,7 @@ impl Task {
                 // of one moment, and a plan between them would take a route away and put it back.
                 () = tokio::task::yield_now(), if self.stale => self.replan().await,
             }
+            self.bell.ring();
         }
     }
 
@@ -298,11 +310,8 @@ impl Task {
                 self.remove_pod(&host_ifname).await;
                 let _ = answer.send(());
             }
-            Request::View(answer) => {
-                let _ = answer.send(self.view());
-            }
-            // Dealt with by the loop, which ends with it.
-            Request::Stop(_) => {}
+            // Dealt with by the loop.
+            Request::View(_) | Request::Stop(_) => {}
         }
     }
 

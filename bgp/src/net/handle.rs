@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot};
@@ -19,8 +19,11 @@ use super::owner::Owner;
 use crate::bmp::StationConfig;
 use crate::config::{PeerConfig, PeerRange};
 use crate::rib::Origination;
-use crate::speaker::{Change, Explanation, PeerStatus, RangeStatus, Route, Stop};
+use crate::speaker::{Change, Explanation, Found, PeerStatus, RangeStatus, Route, RouteFilter, Search, Stop};
 use crate::types::{PeerId, PeerKey};
+
+/// Prefixes that a search looks at in one turn: less than a millisecond of the speaker's time.
+const SEARCHED: usize = 2048;
 
 /// A command to the owner.
 pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
@@ -133,6 +136,32 @@ impl SpeakerHandle {
     /// Every path of every prefix, the chosen ones marked, originated ones included.
     pub async fn routes(&self) -> Result<Vec<Route>, Stopped> {
         self.call(|owner, _| owner.speaker.routes()).await
+    }
+
+    /// The paths of the first `limit` prefixes that have what is looked for. Between pieces of the search the speaker goes on with its work;
+    /// after `within` the search ends where it is, and says so ([`Found::complete`]). Dropping the future ends it too.
+    pub async fn search(
+        &self,
+        filter: RouteFilter,
+        limit: usize,
+        within: Duration,
+    ) -> Result<Found, Stopped> {
+        let mut search = Search::new(filter, limit);
+        let ends = tokio::time::Instant::now() + within;
+        loop {
+            let (back, found) = self
+                .call(move |owner, _| {
+                    let more =
+                        owner.speaker.search(&mut search, SEARCHED) && tokio::time::Instant::now() < ends;
+                    let found = (!more).then(|| owner.speaker.found(&search));
+                    (search, found)
+                })
+                .await?;
+            match found {
+                Some(found) => return Ok(found),
+                None => search = back,
+            }
+        }
     }
 
     /// Why a prefix is routed as it is: path by path, and peer by peer.

@@ -137,7 +137,7 @@ impl Speaker {
         }
     }
 
-    fn key_of(&self, peer: PeerId) -> Option<PeerKey> {
+    pub(super) fn key_of(&self, peer: PeerId) -> Option<PeerKey> {
         Some(self.peers.get(peer.0 as usize)?.as_ref()?.config().key())
     }
 

@@ -21,4 +21,5 @@ mod ranges;
 mod refresh;
 mod restart;
 mod roles;
+mod search;
 mod sessions;

@@ -28,6 +28,7 @@ mod manifests;
 mod matrix;
 mod observability;
 mod package;
+mod page;
 mod podman;
 mod unnumbered;
 
@@ -129,6 +130,7 @@ fn all() -> Vec<&'static Test> {
         hairpin::TESTS,
         podman::TESTS,
         crash::TESTS,
+        page::TESTS,
         l2::kernel::TESTS,
         observability::TESTS,
     ];

@@ -42,7 +42,14 @@ impl Task {
             tracing::info!(local_as = %bgp.local_as, router_id = %bgp.router_id, restarting, "the BGP speaker runs");
             let (turns, turn_queue) = mpsc::unbounded_channel();
             let (tell, tidings) = mpsc::unbounded_channel();
-            tokio::spawn(pump::run(handle.clone(), changes, self.kernel.clone(), turn_queue, tell));
+            tokio::spawn(pump::run(
+                handle.clone(),
+                changes,
+                self.kernel.clone(),
+                turn_queue,
+                tell,
+                self.bell.clone(),
+            ));
             let monitor = |address: &SocketAddr| handle.monitor(*address, self.station.clone());
             let monitors = self.stations.iter().map(monitor).collect();
             let told = Told::new(handle, &bgp);

@@ -1,0 +1,150 @@
+// The peers: a row each, and one by itself with all that is known of it.
+
+import { ask, clock, duration, empty, facts, h, mono, number, pill, plural, sentence, since, swap } from "./dom.js";
+import { live, now } from "./live.js";
+import { spark } from "./spark.js";
+
+export const isUp = (peer) => peer.state === "Established";
+export const link = (peer) => `#/peers?name=${encodeURIComponent(peer)}`;
+
+export function state(peer) {
+  if (peer.shutdown) return pill("off", "Shut down");
+  if (isUp(peer)) return pill(peer.stale ? "warn" : "up", "Established");
+  return pill(peer.optional ? "warn" : "down", peer.state);
+}
+
+// Since when it stands as it does.
+export function standing(peer) {
+  if (peer.since) return [isUp(peer) ? "for " : "down for ", since(peer.since, isUp(peer) ? "established since" : "down since")];
+  return peer.shutdown ? "" : "never up since the agent began";
+}
+
+// Why it is not there; of one that is there, what happened to it last.
+export function why(peer) {
+  if (isUp(peer)) {
+    if (!peer.down || now() - peer.down.at > 3_600_000) return null;
+    return h("span", { class: "muted" }, "lost ", since(peer.down.at, "lost at"), " ago: ", peer.down.text);
+  }
+  const said = [peer.down?.text, peer.error?.text].filter((text, index, all) => text && all.indexOf(text) === index);
+  return said.length ? said.map((text, index) => h("span", { class: index ? "then" : "reason" }, index ? "now: " : "", text)) : null;
+}
+
+export function table(peers, caption) {
+  const cell = (label, attributes, ...children) => h("td", { "data-label": label, ...attributes }, children);
+  const row = (peer) => h("tr", { class: isUp(peer) || peer.shutdown ? "" : peer.optional ? "is-warn" : "is-down" },
+    h("th", { scope: "row" },
+      h("a", { class: "mono", href: link(peer.name), "data-key": `peer ${peer.name}` }, peer.name),
+      h("span", { class: "muted small" }, `AS ${peer.remoteAs}`, peer.dynamic ? " · dynamic" : "", peer.optional ? " · optional" : "")),
+    cell("State", {}, h("div", { class: "stack" }, h("span", {}, state(peer)), h("span", { class: "small muted" }, standing(peer)))),
+    cell("Last hour", { class: "hour" }, spark(peer.trend)),
+    cell("Accepted", { class: "figure" }, number(peer.accepted), peer.received !== peer.accepted ? h("span", { class: "small muted" }, ` of ${number(peer.received)}`) : null,
+      peer.stale ? h("span", { class: "small warn-text" }, `${number(peer.stale)} stale`) : null),
+    cell("Told", { class: "figure" }, number(peer.advertised)),
+    cell("BFD", {}, peer.bfd ? h("span", { class: peer.bfd === "Up" ? "" : "warn-text" }, peer.bfd) : h("span", { class: "muted" }, "–")),
+    cell("Flaps", { class: "figure" }, number(peer.flaps)),
+    cell("Why", { class: "why" }, why(peer)));
+  return h("table", { class: "cards peers" }, h("caption", { class: "hidden" }, caption),
+    h("thead", {}, h("tr", {}, ["Peer", "State", "Last hour", "Accepted", "Told", "BFD", "Flaps", "Why"].map((name) => h("th", { scope: "col", class: ["Accepted", "Told", "Flaps"].includes(name) ? "figure" : "" }, name)))),
+    h("tbody", {}, peers.map(row)));
+}
+
+let main = null;
+let name = "";
+let detail = null;
+let asked = 0;
+
+export function show(element, parameters) {
+  main = element;
+  const wanted = parameters.get("name") ?? "";
+  if (wanted !== name) detail = null;
+  name = wanted;
+  update();
+}
+
+export function update() {
+  if (name) return one();
+  const { peers, more, agent } = live.document;
+  const down = peers.filter((peer) => !isUp(peer) && !peer.shutdown).length;
+  swap(main, h("div", { class: "head" }, h("h2", {}, "Peers"),
+    h("p", { class: "muted" }, peers.length ? `${peers.length + more - down} of ${peers.length + more} established` : "")),
+  peers.length ? h("section", { class: "panel" }, table(peers, "BGP peers of this node"))
+    : agent?.bgp ? empty("No peer is configured", "Peers stand in a Network of mode BGP, under bgpPeers.") : empty("No BGP speaker runs on this node", "No Network of mode BGP selects it."),
+  more ? h("p", { class: "muted" }, `${plural(more, "more peer")}: see trunkline peers.`) : null);
+}
+
+// ---- one peer
+
+function one() {
+  const peer = live.document.peers.find((other) => other.name === name);
+  draw(peer);
+  const mine = ++asked;
+  ask("/page/peer", { name }).then(([found]) => ({ found, at: now() }), (error) => ({ error })).then((answer) => {
+    if (mine !== asked || location.hash !== link(name)) return;
+    detail = answer;
+    draw(live.document.peers.find((other) => other.name === name));
+  });
+}
+
+function draw(peer) {
+  const back = h("p", { class: "back" }, h("a", { href: "#/peers", "data-key": "back" }, "← All peers"));
+  if (!peer) {
+    swap(main, back, empty(`There is no peer ${name}`, "It may have been taken out of the configuration, or was a dynamic neighbour that has gone."));
+    return;
+  }
+  const kind = peer.shutdown ? "off" : isUp(peer) ? "good" : peer.optional ? "warn" : "bad";
+  swap(main, back,
+    h("section", { class: `verdict ${kind}` },
+      h("div", {}, h("p", { class: "kicker" }, `AS ${peer.remoteAs}`, peer.dynamic ? " · dynamic neighbour" : "", peer.optional ? " · pods are ready without it" : ""),
+        h("h2", {}, mono(peer.name), " ", state(peer)),
+        h("p", { class: "lead" }, standing(peer)),
+        h("div", { class: "said" }, why(peer)))),
+    h("section", { class: "panel" }, h("h3", {}, "Last hour"),
+      h("div", { class: "large" }, spark(peer.trend, { width: 1000, height: 120, large: true }),
+        h("div", { class: "axis", "aria-hidden": "true" }, ["−60 min", "−45", "−30", "−15", "now"].map((text) => h("span", {}, text)))),
+      h("p", { class: "legend small muted" }, h("span", { class: "key line" }), `accepted prefixes (at most ${number(Math.max(...peer.trend.prefixes))}) `,
+        h("span", { class: "key up" }), "up ", h("span", { class: "key mixed" }), "lost and regained within the minute ", h("span", { class: "key down" }), "down ", h("span", { class: "key unknown" }), "not known")),
+    detail?.error ? h("p", { class: "problem", role: "alert" }, detail.error.message) : detail?.found ? known(peer, detail) : h("p", { class: "muted" }, "…"));
+}
+
+function known(peer, { found, at }) {
+  const ago = (said) => said && [said.text, " ", h("span", { class: "muted small" }, clock(at - said.secondsAgo * 1000, at))];
+  const session = found.session;
+  const counts = (of) => Object.entries({ OPEN: of.open, UPDATE: of.update, KEEPALIVE: of.keepalive, NOTIFICATION: of.notification, "ROUTE-REFRESH": of.routeRefresh });
+  const received = counts(found.received);
+  const sent = counts(found.sent);
+  const figure = (value) => h("td", { class: "figure" }, number(value));
+  const yes = (value) => h("td", {}, value ? "yes" : h("span", { class: "muted" }, "no"));
+  return [
+    h("div", { class: "columns" },
+      h("section", { class: "panel" }, h("h3", {}, "Session"), facts(
+        ["Local", session && mono(session.local)], ["Remote", session && mono(session.remote)], ["Router ID", session && mono(session.routerId)],
+        ["This side's AS", found.localAs], ["Hold time", session && (session.holdSeconds ? `${session.holdSeconds} s, keepalive ${session.keepaliveSeconds} s` : "off")],
+        ["Its restart time", session?.peerRestartSeconds && `${session.peerRestartSeconds} s`],
+        ["Prefix limit", found.maxPrefixes && number(found.maxPrefixes)], ["Rules", found.rules.join(", ")],
+        ["Next attempt", peer.nextAttempt && !isUp(peer) && `in ${duration(peer.nextAttempt - now())}`],
+        ["Flaps", number(found.flaps)]),
+      h("p", {}, h("a", { href: `#/routes?from=${encodeURIComponent(peer.name)}` }, "Routes that it told →"))),
+      h("section", { class: "panel" }, h("h3", {}, "Errors"), facts(
+        ["Last error", ago(found.lastError)], ["Last lost", peer.down && [peer.down.text, " ", h("span", { class: "muted small" }, clock(peer.down.at, now()))]],
+        ["NOTIFICATION received", ago(found.notificationReceived)], ["NOTIFICATION sent", ago(found.notificationSent)]),
+      found.lastError || found.notificationReceived || found.notificationSent || peer.down ? null : h("p", { class: "muted" }, "None since the agent began.")),
+      found.bfd ? h("section", { class: "panel" }, h("h3", {}, "BFD"), facts(
+        ["State", [found.bfd.state, ` for ${duration(found.bfd.stateSeconds * 1000)}`]], ["The peer says", found.bfd.remoteState],
+        ["Sent every", `${found.bfd.transmitMilliseconds} ms`], ["Lost after", found.bfd.detectionMilliseconds && `${found.bfd.detectionMilliseconds} ms of silence`],
+        ["Path", found.bfd.multihop ? "several hops" : "one hop"], ["Times lost", number(found.bfd.downs)],
+        ["Why last", found.bfd.downs ? found.bfd.diagnostic : null])) : null),
+    h("section", { class: "panel" }, h("h3", {}, "Families"),
+      h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Family", "Negotiated", "Received", "Accepted", "Told", "Stale", "End-of-RIB in", "out"].map((text) => h("th", { scope: "col", class: ["Received", "Accepted", "Told", "Stale"].includes(text) ? "figure" : "" }, text)))),
+        h("tbody", {}, found.families.map((family) => h("tr", {}, h("th", { scope: "row" }, family.family), yes(family.negotiated), figure(family.received), figure(family.accepted), figure(family.advertised), figure(family.stale), yes(family.endOfRibReceived), yes(family.endOfRibSent))))))),
+    h("div", { class: "columns" },
+      h("section", { class: "panel" }, h("h3", {}, "Messages"),
+        h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Kind"), h("th", { scope: "col", class: "figure" }, "Received"), h("th", { scope: "col", class: "figure" }, "Sent"))),
+          h("tbody", {}, received.map(([kind, count], index) => h("tr", {}, h("th", { scope: "row" }, kind), figure(count), figure(sent[index][1]))),
+            h("tr", {}, h("th", { scope: "row" }, "Octets"), figure(found.received.octets), figure(found.sent.octets))))),
+      session ? h("section", { class: "panel" }, h("h3", {}, "Capabilities"), facts(
+        ["Received", h("ul", { class: "plain" }, session.capabilitiesReceived.map((text) => h("li", {}, text)))],
+        ["Sent", h("ul", { class: "plain" }, session.capabilitiesSent.map((text) => h("li", {}, text)))])) : null),
+  ];
+}
+
+export const reason = (peer) => sentence(peer.down?.text ?? peer.error?.text ?? "no attempt has ended yet");

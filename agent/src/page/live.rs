@@ -1,0 +1,142 @@
+//! What changes, told to every open page as it changes: server-sent events.
+//!
+//! ```text
+//!  Bell ──ring──► the press: notes the peers' hour, and if somebody watches makes one document ──► watch ──► streams ──► sockets
+//! ```
+//!
+//! One task, the press, asks the owners, at most once in [`PACE`], however often the bell rings and however many watch; nobody
+//! watching, it only notes the hour. All streams send the same octets. A stream whose client is slow skips documents: it sends the newest
+//! one when the socket takes it. So a stream costs its socket's buffer, and there are at most [`STREAMS`].
+//!
+//! Every [`TICK`] a stream says that it is there, so that the page knows that the agent is, and the agent that the page is.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Bytes, Frame};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use trunkline_daemon::http::Body;
+
+use super::state;
+use super::trend::Trends;
+use crate::bell::Bell;
+use crate::observe::Observer;
+
+/// Pages that are told what changes at a time.
+pub(super) const STREAMS: usize = 64;
+/// Between two documents.
+const PACE: Duration = Duration::from_secs(1);
+/// Between two signs of life.
+const TICK: Duration = Duration::from_secs(15);
+
+/// Who watches, and what they are told.
+#[derive(Debug)]
+pub(super) struct Audience {
+    newest: watch::Sender<Option<Bytes>>,
+    watching: AtomicUsize,
+    /// Somebody has come.
+    come: Notify,
+    places: Arc<Semaphore>,
+}
+
+impl Default for Audience {
+    fn default() -> Self {
+        Audience {
+            newest: watch::Sender::new(None),
+            watching: AtomicUsize::new(0),
+            come: Notify::new(),
+            places: Arc::new(Semaphore::new(STREAMS)),
+        }
+    }
+}
+
+/// One who watches.
+struct Spectator {
+    audience: Arc<Audience>,
+    newest: watch::Receiver<Option<Bytes>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Spectator {
+    fn drop(&mut self) {
+        if self.audience.watching.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // What nobody watches grows old: the next one waits for a new one.
+            self.audience.newest.send_replace(None);
+        }
+    }
+}
+
+impl Audience {
+    /// The body of a stream; none if every place is taken.
+    pub(super) fn join(self: &Arc<Self>) -> Option<Body> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        self.watching.fetch_add(1, Ordering::AcqRel);
+        let mut newest = self.newest.subscribe();
+        // What is there is shown at once.
+        newest.mark_changed();
+        self.come.notify_one();
+        let spectator = Spectator { audience: Arc::clone(self), newest, _place: place };
+        let frames = stream::unfold(spectator, |mut spectator| async move {
+            let frame = spectator.next().await?;
+            Some((Ok::<_, Infallible>(Frame::data(frame)), spectator))
+        });
+        Some(StreamBody::new(frames).boxed_unsync())
+    }
+
+    /// Whether a stream would have a place.
+    pub(super) fn has_place(&self) -> bool {
+        self.places.available_permits() > 0
+    }
+}
+
+impl Spectator {
+    async fn next(&mut self) -> Option<Bytes> {
+        let due = Instant::now() + TICK;
+        loop {
+            match timeout_at(due, self.newest.changed()).await {
+                Ok(Ok(())) => {
+                    if let Some(frame) = self.newest.borrow_and_update().clone() {
+                        return Some(frame);
+                    }
+                }
+                Ok(Err(_)) => return None,
+                Err(_) => return Some(tick()),
+            }
+        }
+    }
+}
+
+fn tick() -> Bytes {
+    Bytes::from(format!("event: tick\ndata: {}\n\n", state::unix_now()))
+}
+
+/// The press. It ends with the process.
+pub(super) async fn press(observer: Arc<Observer>, bell: Bell, audience: Arc<Audience>) {
+    let mut rings = bell.listen();
+    let mut trends = Trends::new(observer.began);
+    loop {
+        let began = Instant::now();
+        rings.borrow_and_update();
+        let sessions = state::note(&observer, &mut trends).await;
+        if audience.watching.load(Ordering::Acquire) > 0 {
+            let document = state::document(&observer, &trends, sessions).await;
+            match serde_json::to_string(&document) {
+                Ok(text) => {
+                    let frame = Bytes::from(format!("event: state\ndata: {text}\n\n"));
+                    audience.newest.send_replace(Some(frame));
+                }
+                Err(error) => tracing::error!(%error, "the page's document cannot be written"),
+            }
+        }
+        sleep_until(began + PACE).await;
+        tokio::select! {
+            rung = rings.changed() => if rung.is_err() { return },
+            () = audience.come.notified() => {}
+        }
+    }
+}

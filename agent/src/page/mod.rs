@@ -1,0 +1,298 @@
+//! The agent's own page: how this node stands, for somebody who looks with a browser.
+//!
+//! ```text
+//!   GET /, /page/*.js, …      files in the program                    `assets`
+//!   GET /page/live            server-sent events: a document whenever something changed    `live`, `state`, `trend`
+//!   GET /page/routes?q=…      a search of the tables                  `search`
+//!   GET /page/{explain,peer,pods}   asked from their owners when they are shown
+//! ```
+//!
+//! It shows and never changes: nothing but GET is answered. It needs no password, so by default it is shown to this host alone
+//! ([`Access::Loopback`]), whatever address metrics are served on; and it answers only to names that no stranger's web page can have for this
+//! host (`stranger`), so that a browser on the node cannot be made to read it for somebody else. What peers write
+//! (reasons, communications, hostnames) travels as JSON and is put into the page as text; the Content-Security-Policy allows no inline code, so
+//! that a mistake there would still run nothing.
+//!
+//! **Bounds**: connections are [`trunkline_daemon::http`]'s to count; streams are `live::STREAMS`; `QUESTIONS` are answered at a time, of
+//! bounded size; the list of pods is made once per change, however many ask. Nothing here runs in a task that a session needs: the
+//! speaker is asked for pieces of less than a millisecond.
+
+mod assets;
+mod live;
+mod search;
+mod served;
+mod state;
+mod trend;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Response, StatusCode};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, Semaphore, watch};
+use trunkline_api::attach::{Code, Failure};
+use trunkline_daemon::http::{Body, text, try_later, whole};
+
+pub use served::Served;
+
+use crate::bell::Bell;
+use crate::observe::Observer;
+use live::Audience;
+
+/// Questions that are answered at a time.
+const QUESTIONS: usize = 2;
+/// Questions that wait for their turn; whoever comes then is told to come again.
+const WAITING: usize = 32;
+/// Pods that are shown.
+const PODS: usize = 2000;
+
+/// Who is shown the page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Who comes from this host.
+    #[default]
+    Loopback,
+    /// Everybody who reaches `httpAddress`.
+    Everywhere,
+    /// Nobody.
+    Nowhere,
+}
+
+/// The page.
+pub struct Page {
+    access: Access,
+    observer: Arc<Observer>,
+    audience: Arc<Audience>,
+    rings: watch::Receiver<u64>,
+    pods: Mutex<Option<(u64, Bytes)>>,
+    turns: Semaphore,
+    waiting: Semaphore,
+}
+
+impl Page {
+    /// Starts what keeps the page up to date.
+    pub fn start(access: Access, observer: Arc<Observer>, bell: &Bell) -> Page {
+        let audience = Arc::new(Audience::default());
+        if access != Access::Nowhere {
+            tokio::spawn(live::press(Arc::clone(&observer), bell.clone(), Arc::clone(&audience)));
+        }
+        Page {
+            access,
+            observer,
+            audience,
+            rings: bell.listen(),
+            pods: Mutex::new(None),
+            turns: Semaphore::new(QUESTIONS),
+            waiting: Semaphore::new(QUESTIONS + WAITING),
+        }
+    }
+
+    /// Answers; none where there is nothing.
+    pub async fn answer(&self, head: &Parts, from: SocketAddr) -> Option<Response<Body>> {
+        let path = head.uri.path();
+        if self.access == Access::Nowhere || (path != "/" && !path.starts_with("/page/")) {
+            return None;
+        }
+        if self.access == Access::Loopback
+            && let Some(why) = stranger(head, from)
+        {
+            return Some(text(StatusCode::FORBIDDEN, why));
+        }
+        let mut response = match assets::serve(head) {
+            Some(response) => response,
+            None => self.data(head).await,
+        };
+        for (name, value) in SECURITY {
+            response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        Some(response)
+    }
+
+    async fn data(&self, head: &Parts) -> Response<Body> {
+        let given = |name: &str| argument(head.uri.query().unwrap_or_default(), name);
+        let answer = match head.uri.path() {
+            "/page/live" => return self.live(head),
+            "/page/pods" => self.pods().await,
+            "/page/peer" => match self.turn().await {
+                Ok(_turn) => json(self.observer.peers(Some(given("name"))).await),
+                Err(busy) => return busy,
+            },
+            "/page/routes" => match search::read(&given("q"), &given("from"), &given("fate")) {
+                Ok(filter) => match self.turn().await {
+                    Ok(_turn) => json(self.search(filter).await),
+                    Err(busy) => return busy,
+                },
+                Err(why) => Err(Failure::new(Code::InvalidContent, why)),
+            },
+            "/page/explain" => match given("prefix").parse() {
+                Ok(prefix) => match self.turn().await {
+                    Ok(_turn) => json(self.observer.explain(prefix).await),
+                    Err(busy) => return busy,
+                },
+                Err(_) => {
+                    let why = format!("{}: write a prefix, such as 10.24.0.0/16", given("prefix"));
+                    Err(Failure::new(Code::InvalidContent, why))
+                }
+            },
+            _ => return text(StatusCode::NOT_FOUND, "there is no such page\n".to_owned()),
+        };
+        let (status, body) = match answer {
+            Ok(body) => (StatusCode::OK, body),
+            Err(failure) => {
+                let status = match failure.code {
+                    Code::InvalidContent => StatusCode::BAD_REQUEST,
+                    _ => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                (status, Bytes::from(serde_json::json!({ "error": failure.message }).to_string()))
+            }
+        };
+        let mut response = Response::new(whole(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+
+    fn live(&self, head: &Parts) -> Response<Body> {
+        // A question about the stream (HEAD) takes no place of it.
+        let body = match head.method {
+            Method::HEAD => self.audience.has_place().then(|| whole("")),
+            _ => self.audience.join(),
+        };
+        let Some(body) = body else {
+            let why =
+                format!("{} pages are open at this agent, which is all that it serves\n", live::STREAMS);
+            return try_later("10", &why);
+        };
+        let mut response = Response::new(body);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+
+    /// A place among those whose question is being answered.
+    async fn turn(&self) -> Result<Turn<'_>, Response<Body>> {
+        let busy = || try_later("2", "too many questions at a time: ask again\n");
+        let waiting = self.waiting.try_acquire().map_err(|_| busy())?;
+        let turn = self.turns.acquire().await.map_err(|_| busy())?;
+        Ok(Turn { _waiting: waiting, _turn: turn })
+    }
+
+    async fn search(&self, filter: trunkline_bgp::speaker::RouteFilter) -> Result<Found, Failure> {
+        let (mut routes, found) = self.observer.search(filter, search::SHOWN, search::WITHIN).await?;
+        routes.truncate(search::PATHS);
+        Ok(Found {
+            routes,
+            shown: found.shown,
+            matched: found.matched,
+            looked_at: found.looked_at,
+            prefixes: found.prefixes,
+            complete: found.complete,
+        })
+    }
+
+    /// The pods, listed once however many ask for the same state of them.
+    async fn pods(&self) -> Result<Bytes, Failure> {
+        let mut kept = self.pods.lock().await;
+        let now = *self.rings.borrow();
+        if let Some((when, body)) = kept.as_ref()
+            && *when == now
+        {
+            return Ok(body.clone());
+        }
+        let mut pods = self.observer.pods().await?;
+        let count = pods.len();
+        pods.truncate(PODS);
+        let body = json(Ok(serde_json::json!({ "pods": pods, "count": count })))?;
+        *kept = Some((now, body.clone()));
+        Ok(body)
+    }
+}
+
+struct Turn<'a> {
+    _waiting: tokio::sync::SemaphorePermit<'a>,
+    _turn: tokio::sync::SemaphorePermit<'a>,
+}
+
+/// What a search came to.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Found {
+    routes: Vec<trunkline_api::control::Route>,
+    shown: usize,
+    matched: usize,
+    looked_at: usize,
+    prefixes: usize,
+    complete: bool,
+}
+
+/// What every answer of the page says to the browser.
+const SECURITY: [(&str, &str); 5] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+];
+
+/// Why somebody is not shown a page that is for this host alone. A stranger's web page in a browser on this host comes from here too; but it
+/// cannot make the browser ask for an address or `localhost` and get it for its own (DNS rebinding), and the browser says where
+/// a question comes from.
+fn stranger(head: &Parts, from: SocketAddr) -> Option<String> {
+    if !from.ip().to_canonical().is_loopback() {
+        return Some(
+            "the page is shown to this host only: come by `ssh -L` or `kubectl port-forward`, or write page: everywhere into agent.yaml\n"
+                .to_owned(),
+        );
+    }
+    let header = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
+    let host = header(HOST).unwrap_or_default();
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    if name != "localhost" && name.parse::<std::net::IpAddr>().is_err() {
+        return Some("use localhost or an address instead of that name\n".to_owned());
+    }
+    let site = header(HeaderName::from_static("sec-fetch-site"));
+    let foreign = matches!(site, Some("cross-site" | "same-site"));
+    (foreign && head.uri.path() != "/").then(|| "this is for the agent's own page only\n".to_owned())
+}
+
+fn json<T: Serialize>(answer: Result<T, Failure>) -> Result<Bytes, Failure> {
+    let text = serde_json::to_vec(&answer?)
+        .map_err(|error| Failure::new(Code::Internal, format!("the answer cannot be written: {error}")))?;
+    Ok(text.into())
+}
+
+/// An argument of a query, decoded; empty if it is not there.
+fn argument(query: &str, name: &str) -> String {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let Some((_, value)) = pairs.find(|(key, _)| *key == name) else { return String::new() };
+    let mut octets = Vec::with_capacity(value.len());
+    let mut rest = value.bytes();
+    while let Some(octet) = rest.next() {
+        octets.push(match octet {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
+                match digit().zip(digit()) {
+                    Some((high, low)) => (high << 4 | low) as u8,
+                    None => return String::new(),
+                }
+            }
+            octet => octet,
+        });
+    }
+    String::from_utf8(octets).unwrap_or_default()
+}

@@ -1,0 +1,175 @@
+//! What the page shows of the agent at a moment, in its own words: an interface to nobody but the page's script.
+//!
+//! Times are milliseconds since 1970 of this node's clock, which the script compares with `now` and not with its own clock. They do not move
+//! from one document to the next while nothing happens.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use tokio::time::Instant;
+use trunkline_api::control::AgentStatus;
+use trunkline_bgp::speaker::{self, PeerStatus, State};
+
+use super::trend::{Sample, Trend, Trends};
+use crate::observe::Observer;
+use crate::reconcile::{BgpView, Waiting};
+
+/// Peers that are shown; `more` says how many others there are. Those that are down come first.
+const PEERS: usize = 256;
+
+/// The document.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Document {
+    now: u64,
+    began: u64,
+    /// None while the agent stops.
+    agent: Option<AgentStatus>,
+    peers: Vec<PeerRow>,
+    more: usize,
+}
+
+/// A peer at a glance.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PeerRow {
+    name: String,
+    remote_as: u32,
+    state: &'static str,
+    shutdown: bool,
+    optional: bool,
+    dynamic: bool,
+    /// Since when it is Established, or is not; none if it never was since the agent began.
+    since: Option<u64>,
+    next_attempt: Option<u64>,
+    received: usize,
+    accepted: usize,
+    advertised: usize,
+    stale: usize,
+    limit: Option<u32>,
+    flaps: u64,
+    bfd: Option<String>,
+    /// Why it last left Established.
+    down: Option<Said>,
+    /// What went wrong last.
+    error: Option<Said>,
+    trend: Trend,
+}
+
+/// Something said, and when.
+#[derive(Debug, Serialize)]
+struct Said {
+    text: String,
+    at: u64,
+}
+
+/// Milliseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "people read times of day, and nothing is decided by them")]
+pub(super) fn unix_now() -> u64 {
+    milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Notes how the peers stand now, for their hour.
+pub(super) async fn note(observer: &Observer, trends: &mut Trends) -> Option<(Vec<PeerStatus>, BgpView)> {
+    let sessions = observer.sessions().await;
+    let statuses = sessions.iter().flat_map(|(statuses, _)| statuses);
+    trends.note(Instant::now(), statuses.map(|status| (status.key().to_string(), sample(status))));
+    sessions
+}
+
+/// Makes the document.
+pub(super) async fn document(
+    observer: &Observer,
+    trends: &Trends,
+    sessions: Option<(Vec<PeerStatus>, BgpView)>,
+) -> Document {
+    let (now, when) = (unix_now(), Instant::now());
+    let mut peers = Vec::new();
+    if let Some((statuses, bgp)) = &sessions {
+        peers.extend(bgp.waiting.iter().map(|waiting| unfound(waiting, trends, now, when)));
+        peers.extend(statuses.iter().map(|status| row(status, bgp, trends, now, when)));
+    }
+    // A stable order, but for who is down.
+    peers.sort_by_key(|peer| (peer.state == State::Established.name(), peer.optional));
+    let more = peers.len().saturating_sub(PEERS);
+    peers.truncate(PEERS);
+    Document {
+        now,
+        began: now.saturating_sub(milliseconds(observer.began.elapsed())),
+        agent: observer.agent().await.ok(),
+        peers,
+        more,
+    }
+}
+
+fn sample(status: &PeerStatus) -> Sample {
+    let accepted: usize = status.families.iter().map(|family| family.accepted).sum();
+    Sample {
+        up: status.state == State::Established,
+        flaps: status.flaps,
+        prefixes: u32::try_from(accepted).unwrap_or(u32::MAX),
+    }
+}
+
+fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Instant) -> PeerRow {
+    let name = status.key().to_string();
+    let sum = |count: fn(&speaker::FamilyStatus) -> usize| status.families.iter().map(count).sum::<usize>();
+    let ago = |duration: Duration| now.saturating_sub(milliseconds(duration));
+    let said = |said: &Option<speaker::Dated>| {
+        said.as_ref().map(|said| Said { text: said.text.clone(), at: ago(said.ago) })
+    };
+    // Between two attempts the state changes every few seconds: what counts is when the session was lost.
+    let since = match status.state {
+        State::Established => Some(status.state_for),
+        _ => status.last_down.as_ref().map(|down| down.ago),
+    };
+    PeerRow {
+        remote_as: status.remote_as.0,
+        state: status.state.name(),
+        shutdown: status.shutdown,
+        optional: bgp.optional.contains(&status.key()),
+        dynamic: status.range.is_some(),
+        since: since.map(ago),
+        next_attempt: status.next_attempt.map(|after| now + milliseconds(after)),
+        received: sum(|family| family.received),
+        accepted: sum(|family| family.accepted),
+        advertised: sum(|family| family.advertised),
+        stale: sum(|family| family.stale),
+        limit: status.max_prefixes,
+        flaps: status.flaps,
+        bfd: status.bfd.as_ref().map(|bfd| bfd.status.state.to_string()),
+        down: said(&status.last_down),
+        error: said(&status.last_error),
+        trend: trends.trend(&name, when),
+        name,
+    }
+}
+
+/// An unnumbered peer that was not found yet.
+fn unfound(waiting: &Waiting, trends: &Trends, now: u64, when: Instant) -> PeerRow {
+    let name = waiting.interface.to_string();
+    PeerRow {
+        remote_as: waiting.remote_as,
+        state: State::Idle.name(),
+        shutdown: false,
+        optional: waiting.optional,
+        dynamic: false,
+        since: None,
+        next_attempt: None,
+        received: 0,
+        accepted: 0,
+        advertised: 0,
+        stale: 0,
+        limit: None,
+        flaps: 0,
+        bfd: None,
+        down: None,
+        error: Some(Said { text: waiting.reason.clone(), at: now }),
+        trend: trends.trend(&name, when),
+        name,
+    }
+}

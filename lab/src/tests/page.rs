@@ -1,0 +1,235 @@
+//! The page of an agent between two routers, looked at with a real browser: what is shown, what changes while one looks, what a peer's
+//! words may do there, and what a thousand clients cost. The pictures stay in `target/lab/page`.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+
+use super::bed::{Bed, PATIENCE, lab};
+use super::{Context, Test, Verdict, passed};
+use crate::bench::memory::megabytes;
+use crate::browser::{Browser, DESK, PACKAGES, Screen};
+use crate::daemons::vtysh;
+use crate::shell::{Seen, wait_for};
+use crate::{client, packages};
+
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "page/browser",
+        about: "a browser is shown peers, routes and pods, and what changes, live",
+        run: browser,
+    },
+    Test {
+        name: "page/clients",
+        about: "a thousand clients at once cost bounded memory and no session",
+        run: clients,
+    },
+];
+
+const PAGE: &str = "http://127.0.0.1:9473";
+const FRR: &str = "10.1.0.1";
+const BIRD: &str = "10.2.0.1";
+
+/// What an operator of the other side writes; in a page that took it for HTML it would run.
+const HOSTILE: &str = "<img src=x onerror=window.hit=1><script>hit=1</script>";
+
+fn pictures(context: &Context) -> Result<PathBuf> {
+    let folder = context.place.state.join("page");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// FRR tells some networks more than its default route.
+fn networks(bed: &Bed<'_>) -> Result<()> {
+    let mut commands = vec!["configure terminal".to_owned(), "router bgp 65001".to_owned()];
+    commands.push("no bgp network import-check".to_owned());
+    commands.push("address-family ipv4 unicast".to_owned());
+    commands.extend((0..40).map(|number| format!("network 10.50.{number}.0/24")));
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    vtysh(bed.host("frr")?, &commands).map(drop)
+}
+
+fn browser(context: &Context) -> Result<Verdict> {
+    packages::need(PACKAGES)?;
+    let folder = pictures(context)?;
+    lab(context, "attach", |bed| {
+        bed.established()?;
+        networks(bed)?;
+        let _pods = [
+            bed.attached("cart", "rack1")?,
+            bed.attached("ledger", "rack1")?,
+            bed.attached("mail", "rack1")?,
+        ];
+        let mut page = Browser::start(bed.node()?, &bed.node()?.folder.join("browser"))?;
+        page.screen(DESK)?;
+        page.open(&format!("{PAGE}/"))?;
+        page.wait_text(".verdict", &["All 2 peers are established", "Pods can be attached"])?;
+        page.wait_text("main", &[FRR, BIRD, "rack1-v4"])?;
+        page.wait_text("#link", &["live"])?;
+        page.look("window.notReloaded = true")?;
+        page.picture(&folder.join("overview.png"))?;
+
+        // Typed as a person types: the key that comes to the search, then the words.
+        page.look("dispatchEvent(new KeyboardEvent('keydown', { key: '/', bubbles: true })); location.hash = '#/routes'")?;
+        page.wait_text(".summary", &["prefixes"])?;
+        page.look("document.querySelector('input[type=search]').focus()")?;
+        page.write("10.50.7.9")?;
+        page.wait_text(".results", &["10.50.7.0/24", "in use"])?;
+        page.look("[...document.querySelectorAll('.results a')].find((link) => link.textContent === '10.50.7.0/24').click()")?;
+        page.wait_text(".explanation", &["Packets go to", FRR, "best", BIRD])?;
+        page.look("document.querySelector('input[type=search]').select()")?;
+        page.write("10.50")?;
+        // The forty, and the default route that covers them.
+        page.wait_text(".summary", &["41 prefixes"])?;
+        page.look("[...document.querySelectorAll('.results a')].find((link) => link.textContent === '10.50.12.0/24').click()")?;
+        page.wait_text(".explanation", &["Packets go to"])?;
+        page.picture(&folder.join("search.png"))?;
+        page.look("document.querySelector('input[type=search]').select()")?;
+        page.write("tor1")?;
+        page.wait_text(".results", &["write an address"])?;
+
+        page.look("location.hash = '#/pods'")?;
+        page.wait_text("main", &["3 pods", "attached", "10.201.0."])?;
+        page.picture(&folder.join("pods.png"))?;
+
+        // The other side ends the session, with words.
+        page.look("location.hash = '#/'")?;
+        page.wait_text(".verdict", &["All 2 peers"])?;
+        let shutdown = format!("neighbor 10.1.0.11 shutdown message {HOSTILE}");
+        vtysh(bed.host("frr")?, &["configure terminal", "router bgp 65001", &shutdown])?;
+        page.wait_text(".verdict", &[FRR, "is down", "<img src=x onerror=window.hit=1>"])?;
+        page.wait_text("#peers-badge", &["1"])?;
+        page.picture(&folder.join("down.png"))?;
+        page.screen(Screen { dark: true, ..DESK })?;
+        page.picture(&folder.join("dark.png"))?;
+        let phone = Screen { width: 390, height: 844, dark: false, phone: true };
+        page.screen(phone)?;
+        page.picture(&folder.join("phone.png"))?;
+        for view in ["#/", "#/peers", "#/routes?q=10.50", "#/pods", &format!("#/peers?name={FRR}")] {
+            page.look(&format!("location.hash = {}", serde_json::json!(view)))?;
+            wait_for("the phone's view", PATIENCE, || {
+                let there = page.look("document.querySelector('main').innerText.length > 20")?;
+                Ok(Seen::when(there == true, || "empty".to_owned()))
+            })?;
+            let wide = page.look("document.documentElement.scrollWidth - innerWidth")?;
+            ensure!(
+                wide.as_f64().is_some_and(|wide| wide <= 0.0),
+                "{view} is {wide} pixels too wide for a phone"
+            );
+        }
+        page.screen(DESK)?;
+        page.wait_text("main", &[FRR, "Last hour", "Administrative", "<script>hit=1</script>"])?;
+        page.picture(&folder.join("peer.png"))?;
+        let hit =
+            page.look("typeof window.hit + document.querySelectorAll('main img, main script').length")?;
+        ensure!(hit == "undefined0", "a peer's words became part of the page: {hit}");
+
+        // The agent goes, and comes back: the same page, without being loaded again.
+        page.look("location.hash = '#/'")?;
+        client::end_agent(bed.node()?, Signal::TERM)?;
+        page.wait_text("#lost", &["No connection to the agent since"])?;
+        page.picture(&folder.join("lost.png"))?;
+        client::start_agent(bed.node()?)?;
+        page.wait_text("#link", &["live"])?;
+        page.wait_text(".verdict", &[FRR, "is down"])?;
+        let undisturbed = ["neighbor 10.1.0.11 shutdown"].map(|line| format!("no {line}"));
+        vtysh(bed.host("frr")?, &["configure terminal", "router bgp 65001", &undisturbed[0]])?;
+        page.wait_text(".verdict", &["All 2 peers are established"])?;
+        ensure!(page.look("window.notReloaded")? == true, "the page was loaded again");
+        ensure!(page.faults().is_empty(), "the browser reports {:?}", page.faults());
+        passed(format!("pictures in {}", folder.display()))
+    })
+}
+
+/// What a client came to.
+#[derive(Default)]
+struct Tally {
+    streams: usize,
+    answers: usize,
+    turned_away: usize,
+    silent: usize,
+}
+
+fn clients(context: &Context) -> Result<Verdict> {
+    const CLIENTS: usize = 1000;
+    lab(context, "attach", |bed| {
+        bed.established()?;
+        networks(bed)?;
+        let agent = client::agent(bed.node()?)?;
+        // A descriptor for each client, whatever a process may have unless it asks.
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+        let before = megabytes(agent, "status", "VmRSS")?;
+        let (tally, healthy) = bed.node()?.within(|| {
+            let paths = [
+                "/page/live",
+                "/page/routes?q=10.50",
+                "/page/pods",
+                "/",
+                "/page/explain?prefix=10.50.7.0%2F24",
+            ];
+            let mut open = Vec::new();
+            for number in 0..CLIENTS {
+                let mut stream = TcpStream::connect("127.0.0.1:9473")?;
+                stream.set_read_timeout(Some(Duration::from_millis(20)))?;
+                let path = paths[number % paths.len()];
+                write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+                open.push((path, stream));
+            }
+            // All are there; a probe comes through between them.
+            let healthy = probe().context("the probe among the clients")?;
+            let mut tally = Tally::default();
+            for (path, stream) in &mut open {
+                let mut head = [0; 12];
+                match stream.read_exact(&mut head) {
+                    Ok(()) if &head[9..] == b"200" && *path == "/page/live" => tally.streams += 1,
+                    Ok(()) if &head[9..] == b"200" => tally.answers += 1,
+                    Ok(()) if &head[9..] == b"503" => tally.turned_away += 1,
+                    Ok(()) => anyhow::bail!("{path}: {}", String::from_utf8_lossy(&head)),
+                    Err(_) => tally.silent += 1,
+                }
+            }
+            drop(open);
+            Ok((tally, healthy))
+        })?;
+        let peak = megabytes(agent, "status", "VmHWM")?;
+        let Tally { streams, answers, turned_away, silent } = tally;
+        ensure!((1..=64).contains(&streams), "{streams} streams");
+        ensure!(turned_away > 0, "nobody was turned away");
+        let grown = peak - before;
+        ensure!(grown < 64.0, "{CLIENTS} clients cost {grown:.1} MB");
+        for peer in client::peers(bed.node()?)? {
+            ensure!(
+                peer.state == "Established" && peer.flaps == 0,
+                "{} {} {}",
+                peer.address,
+                peer.state,
+                peer.flaps
+            );
+        }
+        let (_, pod) = bed.attached("after", "rack1")?;
+        ensure!(!pod.addresses.is_empty());
+        passed(format!(
+            "{streams} streams, {answers} answers, {turned_away} turned away, {silent} waiting; {before:.1} MB before, {peak:.1} MB at most; a probe among them took {} ms; no session lost",
+            healthy.as_millis()
+        ))
+    })
+}
+
+/// Asks `/healthz` until it is answered, as a kubelet does; how long that took.
+fn probe() -> Result<Duration> {
+    let began = Instant::now();
+    wait_for("/healthz to answer", PATIENCE, || {
+        let mut stream = TcpStream::connect("127.0.0.1:9473")?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        write!(stream, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(Seen::when(answer.starts_with("HTTP/1.1 200"), || answer))
+    })?;
+    Ok(began.elapsed())
+}
