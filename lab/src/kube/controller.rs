@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::Cluster;
 use super::daemon::Daemon;
@@ -18,6 +18,9 @@ use crate::shell::{Seen, cmd, wait_for};
 const NAMESPACE: &str = "kube-system";
 const LEASE: &str = "trunkline-controller";
 
+/// The flag that says for how long one leads that does not renew.
+const LEASE_DURATION: &str = "--lease-duration-seconds";
+
 /// So short that fifty leaders can be killed in a few minutes.
 const LEASE_SECONDS: u32 = 3;
 
@@ -27,18 +30,27 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Replicas that run.
 pub(crate) struct Replicas {
     program: PathBuf,
-    kubeconfig: PathBuf,
+    /// Whose rights they have, in turns.
+    kubeconfigs: Vec<PathBuf>,
     /// Besides those that all tests give.
     flags: Vec<String>,
     all: Vec<Replica>,
-    /// The holder that was killed last: the Lease names it until another has won.
+    /// The holder that was killed, ended or paused last: the Lease may name it until another has won.
     killed: Option<String>,
 }
 
 /// Which replica leads, as the Lease calls it.
 pub(crate) struct Leader {
     holder: String,
+    identity: String,
     which: usize,
+}
+
+impl Leader {
+    /// The replica's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.identity
+    }
 }
 
 struct Replica {
@@ -80,29 +92,64 @@ impl Replicas {
         count: usize,
         flags: &[&str],
     ) -> Result<Self> {
-        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let (program, kubeconfig) = (program.to_owned(), kubeconfig.to_owned());
-        let mut replicas = Self { program, kubeconfig, flags, all: Vec::new(), killed: None };
+        Self::launch_all(cluster, vec![kubeconfig.to_owned()], program, count, flags)
+    }
+
+    /// Starts as many with further flags, each with an account of its own, by which the audit log tells them apart, and waits until one leads.
+    pub(crate) fn start_apart(
+        cluster: &Cluster,
+        program: &Path,
+        count: usize,
+        flags: &[&str],
+    ) -> Result<Self> {
+        let mut kubeconfigs = Vec::new();
         for n in 1..=count {
-            let identity = format!("controller-{n}");
+            let account = identity(n);
+            kubeconfigs.push(cluster.service_account(NAMESPACE, &account)?);
+            cluster.apply(&format!(
+                "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {{ name: {account} }}\n\
+                 roleRef: {{ apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin }}\n\
+                 subjects: [{{ kind: ServiceAccount, name: {account}, namespace: {NAMESPACE} }}]\n"
+            ))?;
+        }
+        let flags = [&["--webhook=false"], flags].concat();
+        let mut replicas = Self::launch_all(cluster, kubeconfigs, program, count, &flags)?;
+        replicas.wait_leader(cluster)?;
+        Ok(replicas)
+    }
+
+    fn launch_all(
+        cluster: &Cluster,
+        kubeconfigs: Vec<PathBuf>,
+        program: &Path,
+        count: usize,
+        flags: &[&str],
+    ) -> Result<Self> {
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut replicas =
+            Self { program: program.to_owned(), kubeconfigs, flags, all: Vec::new(), killed: None };
+        for n in 1..=count {
+            let identity = identity(n);
             let ports = Ports { http: Port::claim()?, webhook: Port::claim()? };
-            let daemon = replicas.launch(cluster, &identity, &ports)?;
+            let daemon = replicas.launch(cluster, n - 1, &identity, &ports)?;
             replicas.all.push(Replica { identity, ports, daemon });
         }
         Ok(replicas)
     }
 
-    fn launch(&self, cluster: &Cluster, identity: &str, ports: &Ports) -> Result<Daemon> {
+    fn launch(&self, cluster: &Cluster, which: usize, identity: &str, ports: &Ports) -> Result<Daemon> {
         let mut command = cmd(&self.program.display().to_string(), [""; 0]);
-        command.env("KUBECONFIG", &self.kubeconfig);
+        command.env("KUBECONFIG", &self.kubeconfigs[which % self.kubeconfigs.len()]);
         command.args([
             format!("--namespace={NAMESPACE}"),
             format!("--identity={identity}"),
             format!("--http-address=127.0.0.1:{}", ports.http.number()),
             format!("--webhook-listen=127.0.0.1:{}", ports.webhook.number()),
             "--webhook-names=127.0.0.1".to_owned(),
-            format!("--lease-duration-seconds={LEASE_SECONDS}"),
         ]);
+        if !self.flags.iter().any(|flag| flag.starts_with(LEASE_DURATION)) {
+            command.arg(format!("{LEASE_DURATION}={LEASE_SECONDS}"));
+        }
         command.args(&self.flags);
         cluster.daemon(identity, command)
     }
@@ -116,7 +163,8 @@ impl Replicas {
         };
         let name = holder.rsplit_once('_').map_or(holder.as_str(), |(name, _)| name);
         let which = self.all.iter().position(|r| r.identity == name);
-        Ok(which.filter(|_| self.killed.as_ref() != Some(&holder)).map(|which| Leader { holder, which }))
+        let which = which.filter(|_| self.killed.as_ref() != Some(&holder));
+        Ok(which.map(|which| Leader { identity: self.all[which].identity.clone(), holder, which }))
     }
 
     /// Waits until one leads that was not killed.
@@ -132,12 +180,45 @@ impl Replicas {
 
     /// Kills a leader that was found, starts it again, and says when it was killed.
     pub(crate) fn kill(&mut self, cluster: &Cluster, leader: Leader) -> Result<Instant> {
-        let Leader { holder, which } = leader;
+        let Leader { holder, which, .. } = leader;
         self.all[which].daemon.kill()?;
         let killed = Instant::now();
         self.killed = Some(holder);
-        self.all[which].daemon = self.launch(cluster, &self.all[which].identity, &self.all[which].ports)?;
+        self.start_again(cluster, which)?;
         Ok(killed)
+    }
+
+    /// Asks a leader that was found to end, as kubelets do, waits until it has, and starts it again.
+    pub(crate) fn end(&mut self, cluster: &Cluster, leader: Leader) -> Result<()> {
+        let Leader { holder, which, .. } = leader;
+        let status = self.all[which].daemon.stop()?;
+        ensure!(status.success(), "{} was asked to end, and ended with {status}", self.all[which].identity);
+        self.killed = Some(holder);
+        self.start_again(cluster, which)
+    }
+
+    fn start_again(&mut self, cluster: &Cluster, which: usize) -> Result<()> {
+        let Replica { identity, ports, .. } = &self.all[which];
+        self.all[which].daemon = self.launch(cluster, which, identity, ports)?;
+        Ok(())
+    }
+
+    /// Lets a leader that was found stand still, as a machine does that is out of memory, and says which it is.
+    pub(crate) fn pause(&mut self, leader: Leader) -> Result<usize> {
+        let Leader { holder, which, .. } = leader;
+        kill_process(self.all[which].daemon.pid(), Signal::STOP)?;
+        self.killed = Some(holder);
+        Ok(which)
+    }
+
+    /// Ends [`Self::pause`].
+    pub(crate) fn resume(&self, which: usize) -> Result<()> {
+        Ok(kill_process(self.all[which].daemon.pid(), Signal::CONT)?)
+    }
+
+    /// The file with what it has said, since it was started first.
+    pub(crate) fn log(&self, which: usize) -> &Path {
+        self.all[which].daemon.log()
     }
 
     /// The ports at which each answers admission requests.
@@ -165,4 +246,9 @@ impl Replicas {
         }
         Ok(())
     }
+}
+
+/// The name of the replica of this number.
+fn identity(number: usize) -> String {
+    format!("controller-{number}")
 }

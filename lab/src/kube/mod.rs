@@ -162,7 +162,7 @@ impl Cluster {
     }
 
     /// What service accounts asked the API server for.
-    fn audit_log(&self) -> PathBuf {
+    pub(crate) fn audit_log(&self) -> PathBuf {
         self.folder.join("log/audit.log")
     }
 

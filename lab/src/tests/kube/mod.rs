@@ -6,10 +6,13 @@ mod chart;
 mod controller;
 pub(crate) mod crds;
 mod disturbed;
+mod finalizers;
+mod leader;
 mod overlay;
 mod racks;
 mod restored;
 mod storm;
+mod twice;
 mod webhook;
 
 use anyhow::Result;
@@ -28,9 +31,12 @@ pub(super) const TESTS: &[&[Test]] = &[
     controller::TESTS,
     crds::TESTS,
     disturbed::TESTS,
+    finalizers::TESTS,
+    leader::TESTS,
     overlay::TESTS,
     racks::TESTS,
     restored::TESTS,
+    twice::TESTS,
     webhook::TESTS,
 ];
 

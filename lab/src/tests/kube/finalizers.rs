@@ -1,0 +1,131 @@
+//! Others' finalizers. A backup or an operator puts one on an object so that it does not go before they have seen it: whatever the controller
+//! does with its own, theirs stay where they are.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::storm::{furnish, plan, wait_addresses};
+use super::{Test, Verdict, cluster};
+use crate::kube::Cluster;
+use crate::kube::books::Books;
+use crate::kube::controller::Replicas;
+use crate::shell::{Seen, wait_for};
+use crate::tests::{Context, passed};
+
+pub(super) const TESTS: &[Test] = &[Test {
+    name: "kube/finalizers",
+    about: "IPInstances, Subnets and Networks with others' finalizers: ours goes, theirs stay, and an address waits for its IPInstance's end",
+    run: finalizers,
+}];
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const OTHERS: &str = "backup.example.com/copy";
+const OURS: &str = "networking.alibaba.com/ip-allocated";
+const HYBRIDNETS: &str = "networking.alibaba.com/metrics-registered";
+
+/// Networks and Subnets as hybridnet leaves them.
+fn others() -> String {
+    format!(
+        "
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: {{ name: old, finalizers: [{HYBRIDNETS}, {OTHERS}] }}
+spec: {{ type: Underlay, mode: VLAN, netID: 9, nodeSelector: {{ rack: '9' }} }}
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: {{ name: old-v4, finalizers: [{OTHERS}, {HYBRIDNETS}] }}
+spec: {{ network: old, range: {{ version: '4', cidr: 100.99.0.0/24, gateway: 100.99.0.1 }} }}
+"
+    )
+}
+
+/// Waits until an object has these finalizers and no others.
+fn wait_has(cluster: &Cluster, object: &[&str], wanted: &[&str]) -> Result<Value> {
+    wait_for(&format!("{} to have {wanted:?}", object.join(" ")), PATIENCE, || {
+        let text =
+            crate::shell::run(&mut cluster.kubectl_command(&[&["get", "-o", "json"], object].concat()))?;
+        let found: Value = serde_json::from_str(&text)?;
+        let is = found["metadata"]["finalizers"] == json!(wanted);
+        Ok(if is { Seen::Yes(found) } else { Seen::NotYet(found["metadata"].to_string()) })
+    })
+}
+
+/// Writes an object's finalizers anew.
+fn set(cluster: &Cluster, object: &[&str], finalizers: &[&str]) -> Result<()> {
+    let patch = json!({"metadata": {"finalizers": finalizers}}).to_string();
+    let args = [&["patch", "--type=merge", "-p", patch.as_str()], object].concat();
+    crate::shell::run(&mut cluster.kubectl_command(&args)).map(drop)
+}
+
+fn finalizers(context: &Context) -> Result<Verdict> {
+    cluster(context, "finalizers", |cluster| {
+        let program = context.controller()?;
+        let pretended = furnish(cluster)?;
+        cluster.apply(&others())?;
+        let mut replicas = Replicas::start(cluster, &program, 1)?;
+        let books = Books::open(cluster)?;
+
+        // A pod's IPInstance.
+        let pod = plan("web", 0, false);
+        let uid = cluster.wait(pretended.create(&pod))?;
+        let address = cluster.wait(wait_addresses(&books, &pod, &uid))?[0];
+        let name = address.to_string().replace('.', "-");
+        let instance = ["ipinstance", name.as_str(), "-n", pod.namespace.as_str()];
+        wait_has(cluster, &instance, &[OURS])?;
+        set(cluster, &instance, &[OTHERS, OURS])?;
+        cluster.wait(pretended.delete(&pod.namespace, &pod.name))?;
+        let left = wait_has(cluster, &instance, &[OTHERS])?;
+        ensure!(left["metadata"]["deletionTimestamp"].is_string(), "it was not deleted: {left}");
+
+        // One that a StatefulSet's pod gets back: bound anew, with the others' finalizer; ours is put back where somebody took it off.
+        let mut kept = plan("db-0", 0, false);
+        kept.stateful_set = Some("db");
+        let uid = cluster.wait(pretended.create(&kept))?;
+        let its = cluster.wait(wait_addresses(&books, &kept, &uid))?[0];
+        ensure!(its != address, "{address} was given while its IPInstance is there");
+        let its_name = its.to_string().replace('.', "-");
+        let its_instance = ["ipinstance", its_name.as_str(), "-n", kept.namespace.as_str()];
+        for before in [&[OURS, OTHERS][..], &[OTHERS]] {
+            set(cluster, &its_instance, before)?;
+            cluster.wait(pretended.delete(&kept.namespace, &kept.name))?;
+            let uid = cluster.wait(pretended.create(&kept))?;
+            let again = cluster.wait(wait_addresses(&books, &kept, &uid))?;
+            ensure!(again == [its], "db-0 had {its} and came back with {again:?}");
+            let after = if before.contains(&OURS) { before.to_vec() } else { [before, &[OURS]].concat() };
+            wait_has(cluster, &its_instance, &after)?;
+        }
+
+        // hybridnet's own finalizer on a Subnet and a Network.
+        for object in [["subnet", "old-v4"], ["network", "old"]] {
+            cluster.kubectl(["delete", "--wait=false", object[0], object[1]])?;
+            wait_has(cluster, &object, &[OTHERS])?;
+            set(cluster, &object, &[])?;
+            cluster.kubectl(["wait", "--for=delete", "--timeout=60s", &object.join("/")])?;
+        }
+
+        // Once it may go the address is free: the pods that take all of them find it.
+        set(cluster, &instance, &[])?;
+        let key = (pod.namespace.clone(), name.clone());
+        cluster.wait(books.until("the IPInstance to go", PATIENCE, |state| {
+            (!state.instances.contains_key(&key)).then_some(())
+        }))?;
+        let mut found = false;
+        for number in 0..120 {
+            let next = plan(&format!("next-{number}"), 0, false);
+            let uid = cluster.wait(pretended.create(&next))?;
+            let given = cluster.wait(wait_addresses(&books, &next, &uid)).context("an address leaked")?;
+            found = given.contains(&address);
+            if found {
+                break;
+            }
+        }
+        ensure!(found, "{address} is not given any more");
+        replicas.still_running()?;
+        passed(
+            "ours taken off and put on, theirs untouched, on IPInstances, a Subnet and a Network".to_owned(),
+        )
+    })
+}

@@ -1,0 +1,201 @@
+//! Who leads, and how that changes hands: a leader that stood still for longer than its Lease writes nothing when it goes on, and one that is asked to
+//! end hands the Lease over at once, in the middle of its work. The audit log of the API server says who wrote what.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+
+use super::storm::{furnish, plan, wait_addresses};
+use super::{Test, Verdict, cluster};
+use crate::kube::Cluster;
+use crate::kube::books::Books;
+use crate::kube::controller::Replicas;
+use crate::kube::pods::{Plan, Pretended};
+use crate::shell::{Seen, wait_for};
+use crate::tests::{Context, passed};
+
+pub(super) const TESTS: &[Test] = &[Test {
+    name: "kube/leader",
+    about: "a leader stands still for longer than its Lease, and writes nothing when it goes on; others hand over when they are asked to end",
+    run: leader,
+}];
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pods that are made at once.
+const BURST: usize = 12;
+const HANDOVERS: usize = 5;
+/// Nobody waits for the end of such a Lease here: who leads was handed it.
+const LONG_LEASE: &str = "--lease-duration-seconds=600";
+
+/// Pods, each with what it was given.
+struct Pods<'a> {
+    cluster: &'a Cluster,
+    books: &'a Books,
+    pretended: Pretended,
+    all: Vec<(Plan, String, Vec<IpAddr>)>,
+}
+
+impl Pods<'_> {
+    /// Makes as many pods.
+    fn make(&self, burst: &str) -> Result<Vec<(Plan, String)>> {
+        let plans: Vec<Plan> = (0..BURST).map(|n| plan(&format!("{burst}-{n}"), n, n % 3 == 0)).collect();
+        let made = plans.iter().map(|plan| self.pretended.create(plan));
+        let uids = self.cluster.wait(futures_util::future::try_join_all(made))?;
+        Ok(plans.into_iter().zip(uids).collect())
+    }
+
+    /// Waits until each of them has its addresses.
+    fn given(&mut self, made: Vec<(Plan, String)>) -> Result<()> {
+        for (plan, uid) in made {
+            let mut addresses = self.cluster.wait(wait_addresses(self.books, &plan, &uid))?;
+            addresses.sort_unstable();
+            self.all.push((plan, uid, addresses));
+        }
+        Ok(())
+    }
+
+    /// Every pod that was ever made has what it was given, nobody else does, and there is nothing besides.
+    fn nothing_lost(&self) -> Result<usize> {
+        let state = self.books.now();
+        ensure!(state.twice.is_empty(), "addresses held twice: {:?}", state.twice);
+        ensure!(state.faults.is_empty(), "{:?}", state.faults);
+        for (plan, uid, had) in &self.all {
+            let mut has = state.of_pod(uid);
+            has.sort_unstable();
+            ensure!(has == *had, "{} had {had:?} and has {has:?}", plan.name);
+        }
+        let given: usize = self.all.iter().map(|(_, _, addresses)| addresses.len()).sum();
+        ensure!(
+            state.instances.len() == given,
+            "{} IPInstances for {given} addresses",
+            state.instances.len()
+        );
+        Ok(given)
+    }
+}
+
+/// A request of the audit log.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    verb: String,
+    user: User,
+    object_ref: Option<Object>,
+    request_received_timestamp: String,
+}
+
+#[derive(Deserialize)]
+struct User {
+    username: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Object {
+    resource: String,
+    name: String,
+}
+
+/// What a replica has written since then. Its attempts at the Lease are no writes in this sense, nor are events, which only tell what was.
+fn written(cluster: &Cluster, replica: &str, since: Timestamp) -> Result<Vec<String>> {
+    let path = cluster.audit_log();
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    // The last line may be half written.
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let mut written = Vec::new();
+    for line in whole.lines() {
+        let request: Request =
+            serde_json::from_str(line).with_context(|| format!("the audit log: {line}"))?;
+        let object = request.object_ref.unwrap_or_default();
+        if request.user.username.ends_with(&format!(":{replica}"))
+            && request.request_received_timestamp.parse::<Timestamp>()? >= since
+            && !["get", "list", "watch"].contains(&request.verb.as_str())
+            && !["leases", "events"].contains(&object.resource.as_str())
+        {
+            written.push(format!("{} {} {}", request.verb, object.resource, object.name));
+        }
+    }
+    Ok(written)
+}
+
+/// Waits until the leader has nothing left to write: the Network's status counts everything that is there.
+fn wait_quiet(cluster: &Cluster, books: &Books) -> Result<()> {
+    wait_for("the Network's status to count all addresses", PATIENCE, || {
+        let used = cluster.kubectl([
+            "get",
+            "network",
+            "rack1",
+            "-o",
+            "jsonpath={.status.statistics.used} {.status.ipv6Statistics.used}",
+        ])?;
+        let v6 = books.now().instances.values().filter(|held| held.address.is_ipv6()).count();
+        let wanted = format!("{} {v6}", books.now().instances.len() - v6);
+        Ok(Seen::when(used == wanted, || format!("{used}, and {wanted} are there")))
+    })
+}
+
+fn leader(context: &Context) -> Result<Verdict> {
+    cluster(context, "leader", |cluster| {
+        let program = context.controller()?;
+        let pretended = furnish(cluster)?;
+        let books = Books::open(cluster)?;
+        let mut pods = Pods { cluster, books: &books, pretended, all: Vec::new() };
+        let mut replicas = Replicas::start_apart(cluster, &program, 2, &[])?;
+        let before = pods.make("before")?;
+        pods.given(before)?;
+
+        // Stands still. Pods that come meanwhile are another's to serve; the sleeper hears of them when it wakes, before it hears
+        // of what they were given.
+        let sleeper = replicas.wait_leader(cluster)?;
+        wait_quiet(cluster, &books)?;
+        let name = sleeper.name().to_owned();
+        let began = Timestamp::now();
+        let asleep = replicas.pause(sleeper)?;
+        let meanwhile = pods.make("meanwhile")?;
+        pods.given(meanwhile)?;
+        let other = replicas.wait_leader(cluster)?;
+        ensure!(other.name() != name, "{name} leads, and it stands still");
+        let others = written(cluster, other.name(), began)?;
+        let created = others.iter().filter(|what| what.starts_with("create ipinstances")).count();
+        ensure!(created >= BURST, "the audit log has {created} of the other's creates: {others:?}");
+        let woken = Timestamp::now();
+        replicas.resume(asleep)?;
+        wait_for("the sleeper to step down", PATIENCE, || {
+            let log = std::fs::read_to_string(replicas.log(asleep))?;
+            Ok(Seen::when(log.contains("leads no longer"), || {
+                log.lines().last().unwrap_or_default().to_owned()
+            }))
+        })?;
+        let after = pods.make("after")?;
+        pods.given(after)?;
+        let wrote = written(cluster, &name, woken)?;
+        ensure!(wrote.is_empty(), "{name} had lost its Lease, and wrote: {wrote:?}");
+        replicas.still_running()?;
+        pods.nothing_lost()?;
+        drop(replicas);
+
+        // Is asked to end, with pods half served.
+        let mut replicas = Replicas::start_apart(cluster, &program, 2, &[LONG_LEASE])?;
+        for number in 0..HANDOVERS {
+            let leads = replicas.wait_leader(cluster)?;
+            let name = leads.name().to_owned();
+            let made = pods.make(&format!("handover-{number}"))?;
+            let first = |state: &crate::kube::books::State| {
+                made.iter().any(|(_, uid)| !state.of_pod(uid).is_empty()).then_some(())
+            };
+            cluster.wait(books.until("the first of the burst to have an address", PATIENCE, first))?;
+            replicas.end(cluster, leads)?;
+            let next = replicas.wait_leader(cluster)?;
+            ensure!(next.name() != name, "{name} leads again, and another one was there");
+            pods.given(made)?;
+        }
+        replicas.still_running()?;
+        let given = pods.nothing_lost()?;
+        passed(format!(
+            "one stood still, woke and wrote nothing; {HANDOVERS} handed a Lease of 600 s over amid a burst; {given} addresses, none twice, lost or left over"
+        ))
+    })
+}

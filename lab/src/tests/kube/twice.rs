@@ -1,0 +1,175 @@
+//! Two IPInstances with one address, made by somebody else: while a controller looks on, and while none runs. Who uses the address keeps it, then
+//! who was first; the other pod gets another one, and is told so. Between two that both use it nobody but their owner can decide.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::storm::{furnish, plan, wait_addresses};
+use super::{Test, Verdict, cluster};
+use crate::kube::Cluster;
+use crate::kube::books::Books;
+use crate::kube::controller::Replicas;
+use crate::kube::pods::{Plan, Pretended};
+use crate::shell::{Seen, wait_for};
+use crate::tests::{Context, passed};
+
+pub(super) const TESTS: &[Test] = &[Test {
+    name: "kube/twice",
+    about: "two IPInstances with one address, made by another hand: one pod keeps it, the other gets another one, and an event says so",
+    run: twice,
+}];
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A pod that is there.
+struct Pod {
+    plan: Plan,
+    uid: String,
+}
+
+impl Pod {
+    /// In the namespace of this number.
+    fn make(cluster: &Cluster, pretended: &Pretended, name: &str, namespace: usize) -> Result<Self> {
+        let plan = plan(name, namespace, false);
+        let uid = cluster.wait(pretended.create(&plan))?;
+        Ok(Self { plan, uid })
+    }
+
+    /// An IPInstance for it, as the controller would make it.
+    fn forge(&self, cluster: &Cluster, address: &str) -> Result<()> {
+        let Plan { namespace, name, node, .. } = &self.plan;
+        let object = json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
+            "metadata": {
+                "name": address.replace('.', "-"), "namespace": namespace,
+                "labels": {
+                    "networking.alibaba.com/node": node, "networking.alibaba.com/network": "rack1",
+                    "networking.alibaba.com/subnet": "rack1-v4", "networking.alibaba.com/pod": name,
+                    "networking.alibaba.com/pod-uid": self.uid,
+                },
+                "finalizers": ["networking.alibaba.com/ip-allocated"],
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": self.uid, "controller": true},
+                ],
+            },
+            "spec": {
+                "network": "rack1", "subnet": "rack1-v4",
+                "address": {"version": "4", "ip": format!("{address}/24"), "mac": "02:12:34:56:78:9a"},
+                "binding": {
+                    "nodeName": node, "podName": name, "podUID": self.uid,
+                    "referredObject": {"kind": "Pod", "name": name, "uid": self.uid},
+                },
+            },
+        });
+        cluster.apply(&object.to_string()).map(drop)
+    }
+
+    /// Waits until it has exactly one address that is right.
+    fn wait_one(
+        &self,
+        cluster: &Cluster,
+        books: &Books,
+        what: &str,
+        right: impl Fn(IpAddr) -> bool,
+    ) -> Result<IpAddr> {
+        let what = format!("{} to have {what}", self.plan.name);
+        cluster.wait(books.until(&what, PATIENCE, |state| match state.of_pod(&self.uid).as_slice() {
+            [one] if right(*one) => Some(*one),
+            _ => None,
+        }))
+    }
+
+    /// Waits until an event about it has these words.
+    fn wait_told(&self, cluster: &Cluster, words: &[&str]) -> Result<()> {
+        let namespace = &self.plan.namespace;
+        wait_for(&format!("an event about {namespace}/{}", self.plan.name), PATIENCE, || {
+            let text = cluster.kubectl(["get", "events", "-n", namespace, "-o", "json"])?;
+            let list: Value = serde_json::from_str(&text)?;
+            let about = |event: &&Value| {
+                event["involvedObject"]["uid"] == json!(self.uid) && event["reason"] == "IPConflict"
+            };
+            let told: Vec<&str> = list["items"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(about)
+                .filter_map(|event| event["message"].as_str())
+                .collect();
+            let all = told.iter().any(|text| words.iter().all(|word| text.contains(word)));
+            Ok(Seen::when(all, || format!("{told:?}")))
+        })
+    }
+}
+
+/// An object's age is told in whole seconds.
+fn a_second_later() -> Result<()> {
+    let second =
+        || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = second();
+    wait_for("the next second", PATIENCE, || Ok(Seen::when(second() > now, || "the same".to_owned())))
+}
+
+fn twice(context: &Context) -> Result<Verdict> {
+    cluster(context, "twice", |cluster| {
+        let program = context.controller()?;
+        let pretended = furnish(cluster)?;
+        let mut replicas = Replicas::start(cluster, &program, 2)?;
+        let books = Books::open(cluster)?;
+        let make = |name: &str, namespace| Pod::make(cluster, &pretended, name, namespace);
+
+        // While a controller looks on. The second pod has one already, and keeps it.
+        let (first, second) = (make("first", 0)?, make("second", 1)?);
+        let one = cluster.wait(wait_addresses(&books, &first.plan, &first.uid))?[0];
+        let two = cluster.wait(wait_addresses(&books, &second.plan, &second.uid))?[0];
+        ensure!(one != two, "{one} was given twice");
+        second.forge(cluster, &one.to_string())?;
+        second.wait_told(
+            cluster,
+            &[&one.to_string(), "belongs to IPInstance storm-a/", "this pod gets another one"],
+        )?;
+        second.wait_one(cluster, &books, "only the address that it had", |address| address == two)?;
+        first.wait_one(cluster, &books, "its address as before", |address| address == one)?;
+
+        // While none runs. The older one is in the namespace whose name is the later one, so age decides and not the name.
+        replicas.kill_all()?;
+        let (younger, older) = (make("younger", 0)?, make("older", 1)?);
+        let (unused, used) = (make("unused", 0)?, make("used", 1)?);
+        let (both, of_two) = (make("both", 0)?, make("of-two", 1)?);
+        older.forge(cluster, "100.64.1.100")?;
+        unused.forge(cluster, "100.64.1.101")?;
+        both.forge(cluster, "100.64.1.102")?;
+        a_second_later()?;
+        younger.forge(cluster, "100.64.1.100")?;
+        used.forge(cluster, "100.64.1.101")?;
+        of_two.forge(cluster, "100.64.1.102")?;
+        for (pod, address) in [(&used, "100.64.1.101"), (&both, "100.64.1.102"), (&of_two, "100.64.1.102")] {
+            let address = [address.parse().context("an address")?];
+            cluster.wait(pretended.report(&pod.plan.namespace, &pod.plan.name, &address))?;
+        }
+        let mut replicas = Replicas::start(cluster, &program, 2)?;
+
+        let is = |address: IpAddr, text: &str| address.to_string() == text;
+        younger.wait_one(cluster, &books, "another address", |address| !is(address, "100.64.1.100"))?;
+        older.wait_one(cluster, &books, "the contested address", |address| is(address, "100.64.1.100"))?;
+        younger.wait_told(cluster, &["100.64.1.100 belongs to IPInstance storm-b/100-64-1-100"])?;
+        unused.wait_one(cluster, &books, "another address", |address| !is(address, "100.64.1.101"))?;
+        used.wait_one(cluster, &books, "the address that it uses", |address| is(address, "100.64.1.101"))?;
+        unused.wait_told(cluster, &["100.64.1.101 belongs to IPInstance storm-b/100-64-1-101"])?;
+
+        // Two that both use it are told, and neither loses it; when one goes the other has it alone.
+        both.wait_told(cluster, &["100.64.1.102", "storm-b/100-64-1-102", "delete one of the two pods"])?;
+        of_two.wait_told(cluster, &["100.64.1.102", "storm-a/100-64-1-102", "delete one of the two pods"])?;
+        both.wait_one(cluster, &books, "what it uses", |address| is(address, "100.64.1.102"))?;
+        cluster.wait(pretended.delete(&both.plan.namespace, &both.plan.name))?;
+        let key = (both.plan.namespace.clone(), "100-64-1-102".to_owned());
+        cluster.wait(books.until("the deleted pod's IPInstance to go", PATIENCE, |state| {
+            (!state.instances.contains_key(&key)).then_some(())
+        }))?;
+        of_two.wait_one(cluster, &books, "what it uses", |address| is(address, "100.64.1.102"))?;
+        replicas.still_running()?;
+        passed("four addresses with two IPInstances each: settled while a controller looked on, and when one came back".to_owned())
+    })
+}
