@@ -153,6 +153,8 @@ pub struct PeerConfig {
     pub bfd: Option<BfdConfig>,
     /// Administratively down: configured, shown, not connected.
     pub shutdown: bool,
+    /// What the peer's operator is told when `shutdown` is set (RFC 9003): at most 255 octets, the rest is cut off; may be empty.
+    pub shutdown_communication: String,
 }
 
 impl PeerConfig {
@@ -185,6 +187,7 @@ impl PeerConfig {
             next_hop_v6: None,
             bfd: None,
             shutdown: false,
+            shutdown_communication: String::new(),
         }
     }
 
@@ -231,6 +234,7 @@ impl PeerConfig {
             next_hop_v6: _,
             bfd: _, // a session beside this one
             shutdown,
+            shutdown_communication: _, // only said at the end
         } = self;
         *address != new.address
             || *interface != new.interface

@@ -245,6 +245,40 @@ impl Speaker {
         Ok(self.peers[id.0 as usize].as_mut().is_some_and(|peer| peer.request_refresh(now, hub)))
     }
 
+    /// Tells a peer everything again. False if it is not Established.
+    pub fn refresh_out(&mut self, peer: impl Into<PeerKey>, now: Instant) -> Result<bool, ConfigError> {
+        let key = peer.into();
+        let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
+        let hub = &mut self.hub;
+        Ok(self.peers[id.0 as usize].as_mut().is_some_and(|peer| peer.refresh_out(now, hub)))
+    }
+
+    /// Ends a peer's session with a Cease, Administrative Reset, and a text for its operator (RFC 9003), and begins a new one a
+    /// moment later. Where both sides have RFC 8538's N bit paths are kept meanwhile, unless the reset is a hard one. A wait after
+    /// an error ends too. False if the peer is administratively down.
+    pub fn reset_peer(
+        &mut self,
+        peer: impl Into<PeerKey>,
+        hard: bool,
+        communication: String,
+        now: Instant,
+    ) -> Result<bool, ConfigError> {
+        let key = peer.into();
+        let id = self.peer_id(key).ok_or(ConfigError::UnknownPeer(key))?;
+        self.hub.clock = now;
+        let (hub, fault) = (&mut self.hub, Fault::Reset { hard, communication });
+        let reset = self.peers[id.0 as usize].as_mut().is_some_and(|peer| peer.reset(&fault, now, hub));
+        self.after(now);
+        Ok(reset)
+    }
+
+    /// Whether every Established peer has been written all that there is to tell it.
+    pub fn has_told_all(&self) -> bool {
+        let mut established =
+            self.peers.iter().flatten().filter(|peer| peer.session().is_some()).map(Peer::id);
+        !established.any(|id| self.hub.rib.pending(id))
+    }
+
     /// Ends every session and accepts nothing more. The actions that follow close every connection. The tables stay
     /// as they are: no route change follows, so that the FIB outlives the stop; nor does an event follow a silent one.
     pub fn stop(&mut self, stop: Stop, now: Instant) {

@@ -108,6 +108,35 @@ impl SpeakerHandle {
             .map_err(CommandError::from)
     }
 
+    /// Tells a peer everything again. False if it is not Established.
+    pub async fn refresh_out(&self, peer: impl Into<PeerKey>) -> Result<bool, CommandError> {
+        let key = peer.into();
+        self.call(move |owner, now| owner.speaker.refresh_out(key, now)).await?.map_err(CommandError::from)
+    }
+
+    /// Ends a peer's session and begins a new one. See [`Speaker::reset_peer`].
+    ///
+    /// [`Speaker::reset_peer`]: crate::speaker::Speaker::reset_peer
+    pub async fn reset_peer(
+        &self,
+        peer: impl Into<PeerKey>,
+        hard: bool,
+        communication: String,
+    ) -> Result<bool, CommandError> {
+        let key = peer.into();
+        self.call(move |owner, now| owner.speaker.reset_peer(key, hard, communication, now))
+            .await?
+            .map_err(CommandError::from)
+    }
+
+    /// Waits until every Established peer has been written all that there is to tell it. There is no time limit: put one around
+    /// it.
+    pub async fn told_all(&self) -> Result<(), Stopped> {
+        let (sender, receiver) = oneshot::channel();
+        self.call(move |owner, _| owner.told_all(sender)).await?;
+        receiver.await.map_err(|_| Stopped)
+    }
+
     /// Waits until the prefix has been written to an Established peer, at once if it has been already; which one.
     /// There is no time limit: put one around it. Dropping the future ends the watch.
     pub async fn watch(&self, prefix: IpNet) -> Result<PeerKey, Stopped> {

@@ -74,6 +74,8 @@ pub(super) struct Owner {
     stations: Vec<StationWaits>,
     bfd: Bfd,
     bfd_reports: Option<mpsc::Receiver<Report>>,
+    /// Who waits until all is told.
+    told_all: Vec<oneshot::Sender<()>>,
     stopping: Vec<oneshot::Sender<()>>,
     stopped: bool,
     trim: Trim,
@@ -111,6 +113,7 @@ impl Owner {
             stations: Vec::new(),
             bfd,
             bfd_reports: Some(bfd_reports),
+            told_all: Vec::new(),
             stopping: Vec::new(),
             stopped: false,
             trim: Trim::default(),
@@ -188,6 +191,7 @@ impl Owner {
         self.act();
         self.give_route_changes();
         self.give_stations(now);
+        self.answer_told_all();
         self.trim.turn(self.speaker.attribute_sets());
     }
 
@@ -249,6 +253,21 @@ impl Owner {
                 self.events.send(event);
             }
         }
+    }
+
+    /// Answers who waits until all is told, if it is.
+    fn answer_told_all(&mut self) {
+        if !self.told_all.is_empty() && self.speaker.has_told_all() {
+            for sender in self.told_all.drain(..) {
+                // Who waited may have given up.
+                let _ = sender.send(());
+            }
+        }
+    }
+
+    /// Somebody waits until all is told.
+    pub(super) fn told_all(&mut self, sender: oneshot::Sender<()>) {
+        self.told_all.push(sender);
     }
 
     fn hear_bfd(&mut self, report: Report, now: Instant) {

@@ -70,6 +70,14 @@ pub enum Fault {
         /// May be empty.
         communication: String,
     },
+    /// Reset by an operator; the text is for the peer's (RFC 9003).
+    #[error("reset by an operator here")]
+    Reset {
+        /// Nothing is kept over it on either side.
+        hard: bool,
+        /// May be empty.
+        communication: String,
+    },
     /// Silent stop, for a restart.
     #[error("the speaker stopped for a restart")]
     SilentStop,
@@ -124,6 +132,7 @@ fn password_hint(signed: bool) -> &'static str {
 impl Fault {
     /// What the peer is told; none where there is nothing to say or nobody to hear.
     pub(crate) fn notification(&self) -> Option<Notification> {
+        let said = |text: &&String| !text.is_empty();
         Some(match self {
             Fault::Wire(error) => error.notification(),
             Fault::Unexpected { state, .. } => Notification::fsm_error(match state {
@@ -140,10 +149,14 @@ impl Fault {
             Fault::Collision => Notification::cease(Cease::ConnectionCollision, None),
             Fault::ConfigurationChange => Notification::cease(Cease::ConfigurationChange, None),
             Fault::Deconfigured => Notification::cease(Cease::PeerDeconfigured, None),
-            Fault::Shutdown { communication } => {
-                let text = Some(communication.as_str()).filter(|text| !text.is_empty());
-                Notification::cease(Cease::AdministrativeShutdown, text)
-            }
+            Fault::Shutdown { communication } => Notification::cease(
+                Cease::AdministrativeShutdown,
+                Some(communication).filter(said).map(String::as_str),
+            ),
+            Fault::Reset { communication, .. } => Notification::cease(
+                Cease::AdministrativeReset,
+                Some(communication).filter(said).map(String::as_str),
+            ),
             Fault::Superseded
             | Fault::Replaced
             | Fault::SilentStop
@@ -161,7 +174,11 @@ impl Fault {
         matches!(
             self,
             // BFD says that packets do not arrive, which no restart of a control plane explains (RFC 9384 §3).
-            Fault::PrefixLimit { .. } | Fault::Deconfigured | Fault::Shutdown { .. } | Fault::BfdDown { .. }
+            Fault::PrefixLimit { .. }
+                | Fault::Deconfigured
+                | Fault::Shutdown { .. }
+                | Fault::Reset { hard: true, .. }
+                | Fault::BfdDown { .. }
         )
     }
 
@@ -193,6 +210,7 @@ impl Fault {
             | Fault::Connect(_)
             | Fault::NoAnswer { .. }
             | Fault::BfdDown { .. }
+            | Fault::Reset { .. }
             | Fault::Collision
             | Fault::Superseded
             | Fault::Replaced
@@ -212,6 +230,7 @@ impl Fault {
                 | Fault::Replaced
                 | Fault::SilentStop
                 | Fault::Shutdown { .. }
+                | Fault::Reset { .. }
                 | Fault::Deconfigured
                 | Fault::ConfigurationChange
                 | Fault::Needless

@@ -240,7 +240,10 @@ impl Peer {
         if self.config.shutdown {
             return match before.shutdown {
                 true => {}
-                false => self.stop(Fault::Shutdown { communication: String::new() }, now, sink),
+                false => {
+                    let communication = self.config.shutdown_communication.clone();
+                    self.stop(Fault::Shutdown { communication }, now, sink);
+                }
             };
         }
         if self.mode == Mode::Stopped && !before.shutdown {
@@ -262,6 +265,26 @@ impl Peer {
         self.idle_hold = FIRST_WAIT;
         self.connect_wait = FIRST_WAIT;
         self.begin(now, sink);
+    }
+
+    /// An operator's reset: what there is of a session ends, and a new one begins; so does a wait after an error. A connection that
+    /// comes at once would be there before the peer has read why the last one ended, and would pass for its restart: it comes
+    /// a little later. False if the peer, or the speaker, is stopped.
+    pub fn reset(&mut self, fault: &Fault, now: Instant, sink: &mut impl Sink) -> bool {
+        if self.mode == Mode::Stopped || self.config.shutdown {
+            return false;
+        }
+        self.idle_hold = FIRST_WAIT;
+        self.connect_wait = FIRST_WAIT;
+        match self.connections.iter().any(Option::is_some) {
+            true => (0..self.connections.len()).for_each(|slot| self.fail(slot, fault.clone(), now, sink)),
+            false => self.begin(now, sink),
+        }
+        if fault.is_hard() {
+            self.sweep(self.stale, sink);
+        }
+        self.settle(now);
+        true
     }
 
     fn apply(&mut self, before: &PeerConfig, now: Instant, sink: &mut impl Sink) {

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use super::OpenError;
+use super::notification::changes_what_is_shown;
 use crate::types::{Asn, Family, Role};
 
 /// An address family as the wire has it; it may be one that this speaker does not carry.
@@ -265,7 +266,7 @@ fn add_path(value: &[u8]) -> Option<Capability> {
 fn hostname(value: &[u8]) -> Option<Capability> {
     let name = |octets: &[u8]| -> Option<String> {
         let text = std::str::from_utf8(octets).ok()?;
-        (!text.chars().any(char::is_control)).then(|| text.to_owned())
+        (!text.chars().any(changes_what_is_shown)).then(|| text.to_owned())
     };
     let (host_length, rest) = value.split_first()?;
     let (host, rest) = rest.split_at_checked(usize::from(*host_length))?;

@@ -126,7 +126,7 @@ impl Notification {
         let text = text.get(..usize::from(*length)).filter(|text| !text.is_empty())?;
         let mut clean = String::with_capacity(text.len());
         for character in String::from_utf8_lossy(text).chars() {
-            if character.is_control() || is_direction_mark(character) {
+            if changes_what_is_shown(character) {
                 clean.extend(character.escape_default());
             } else {
                 clean.push(character);
@@ -217,9 +217,10 @@ pub(super) fn cut(text: &str, octets: usize) -> &str {
     &text[..end]
 }
 
-/// Characters that change the direction of the text around them.
-fn is_direction_mark(character: char) -> bool {
-    matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Characters that do something to a terminal, to a line of the log, or to the direction of the text around them.
+pub(super) fn changes_what_is_shown(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl fmt::Display for Notification {

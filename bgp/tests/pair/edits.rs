@@ -44,6 +44,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
         next_hop_v6: _,
         bfd: _,
         shutdown: _,
+        shutdown_communication: _,
     } = peer(2);
     vec![
         ("interface", |peer| peer.interface = Some("eth0".parse().unwrap())),
@@ -73,6 +74,7 @@ fn edits() -> Vec<(&'static str, Edit)> {
         ("next_hop_v6", |peer| peer.next_hop_v6 = Some("2001:db8::1".parse().unwrap())),
         ("bfd", |peer| peer.bfd = Some(BfdConfig::new(Duration::from_millis(300)))),
         ("shutdown", |peer| peer.shutdown = true),
+        ("shutdown_communication", |peer| peer.shutdown_communication = "new disk".to_owned()),
     ]
 }
 

@@ -17,6 +17,7 @@ mod local_as;
 mod long_lived;
 mod net;
 mod notified;
+mod operator;
 mod ranges;
 mod refresh;
 mod restart;

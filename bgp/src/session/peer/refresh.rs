@@ -34,6 +34,20 @@ impl Peer {
         true
     }
 
+    /// Tells the peer everything again, as if it had asked (RFC 7313 §4: "initiated locally"). False if there is no session.
+    pub fn refresh_out(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
+        let Some(slot) = self.slot_in(State::Established) else { return false };
+        let Some(negotiated) = self.connections[slot].as_ref().and_then(|c| c.negotiated.as_ref()) else {
+            return false;
+        };
+        let enhanced = negotiated.enhanced_refresh;
+        for family in negotiated.families.iter() {
+            sink.refresh(self.id, family, enhanced);
+        }
+        self.announce(slot, now, sink);
+        true
+    }
+
     /// A ROUTE-REFRESH of the Established session: a request, or a marker.
     pub(super) fn handle_route_refresh(
         &mut self,
