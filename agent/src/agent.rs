@@ -41,7 +41,9 @@ use crate::attach::device::host_ifname;
 use crate::attach::workers::DeviceWorkers;
 use crate::bell::Bell;
 use crate::config::Config;
-use crate::ipam::Ipam;
+use crate::drain::{self, Drain};
+use crate::history::History;
+use crate::ipam::{Ipam, Started};
 use crate::kernel::{KernelConfig, KernelHandle};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
@@ -126,7 +128,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
 
     let lock = socket::lock(&config.socket)?;
-    let (ipam, records, fault) = Ipam::start(&config.store).context("starting the address thread")?;
+    let Started { ipam, records, drain: drained, fault } =
+        Ipam::start(&config.store).context("starting the address thread")?;
     if let Some(fault) = fault {
         tracing::error!(error = %fault, "the store cannot be used");
     }
@@ -155,6 +158,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     );
     let metrics = Metrics::new().context("making the metrics")?;
     let bell = Bell::default();
+    let history = History::default();
     let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
         node: node.clone(),
         router_id: config.router_id,
@@ -176,12 +180,21 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         kernel: kernel.clone(),
         kernel_events,
         ipam: ipam.clone(),
+        history: history.clone(),
         own_pools: config.source == SourceKind::Manifests,
         pods: recovery.pods,
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
         metrics: metrics.clone(),
         bell: bell.clone(),
+        stage: drain::stage(drained.as_deref()),
+    });
+    let drain = Drain::spawn(drain::Settings {
+        settle: config.drain_settle(),
+        stored: drained,
+        reconcile: reconcile.clone(),
+        ipam: ipam.clone(),
+        history: history.clone(),
     });
 
     let observer = Arc::new(Observer {
@@ -199,6 +212,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         devices: devices.clone(),
         metrics: metrics.clone(),
         http_fault: http::Fault::default(),
+        history: history.clone(),
+        drain: drain.clone(),
     });
     let pods = Pods {
         addresses: match &cluster {
@@ -250,6 +265,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     };
     tracing::info!("the agent stops; pods, routes and rules stay");
     server.abort();
+    history.close();
+    drain.close();
     requests.close();
     // Sessions end first: who waits for the fabric would only wait longer.
     reconcile.stop().await;

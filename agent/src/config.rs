@@ -74,6 +74,8 @@ pub struct Config {
     pub bmp: Bmp,
     /// When a pod counts as ready.
     pub readiness: Readiness,
+    /// How this node leaves the fabric.
+    pub drain: DrainConfig,
     /// What is looked at on a VLAN before a pod is in it.
     pub vlan_check: VlanCheck,
     /// The log.
@@ -96,6 +98,15 @@ pub struct Bmp {
 pub struct Readiness {
     /// How long an ADD waits until the pod's addresses were told to an established peer, in seconds, 1 to 300.
     pub timeout_seconds: u16,
+}
+
+/// How this node leaves the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct DrainConfig {
+    /// How long `trunkline drain` gives the fabric to move away, from when every peer knows that this node leaves (RFC 8326)
+    /// until it tells nothing any more, in seconds, at most 3600.
+    pub settle_seconds: u16,
 }
 
 /// What is looked at on a VLAN before a pod is in it.
@@ -136,6 +147,7 @@ impl Default for Config {
             vxlan_port: port,
             bmp: Bmp::default(),
             readiness: Readiness::default(),
+            drain: DrainConfig::default(),
             vlan_check: VlanCheck::default(),
             log: Log::default(),
         }
@@ -151,6 +163,12 @@ impl Default for Bmp {
 impl Default for Readiness {
     fn default() -> Self {
         Readiness { timeout_seconds: 30 }
+    }
+}
+
+impl Default for DrainConfig {
+    fn default() -> Self {
+        DrainConfig { settle_seconds: 15 }
     }
 }
 
@@ -267,6 +285,7 @@ impl Config {
             }
         }
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
+        within("drain.settleSeconds", self.drain.settle_seconds, 0, 3600)?;
         within("vlanCheck.timeoutSeconds", self.vlan_check.timeout_seconds, 1, 60)?;
         within(
             "vlanCheck.duplicateAddressWaitMilliseconds",
@@ -363,6 +382,11 @@ impl Config {
         Duration::from_secs(u64::from(self.readiness.timeout_seconds))
     }
 
+    /// How long the fabric is given to move away from this node.
+    pub fn drain_settle(&self) -> Duration {
+        Duration::from_secs(u64::from(self.drain.settle_seconds))
+    }
+
     /// How long things may take on a VLAN.
     pub fn wire_times(&self) -> Times {
         let VlanCheck { timeout_seconds, duplicate_address_wait_milliseconds } = self.vlan_check;
@@ -426,6 +450,8 @@ mod tests {
             "statsSeconds",
             "readiness",
             "timeoutSeconds",
+            "drain",
+            "settleSeconds",
             "vlanCheck",
             "duplicateAddressWaitMilliseconds",
             "log",
@@ -448,6 +474,7 @@ mod tests {
             ("vxlanPort: 0", "vxlanPort", "1 to 65535"),
             ("vtepAddressCIDRs: []", "vtepAddressCIDRs", "leave the field out"),
             ("readiness: {timeoutSeconds: 301}", "readiness.timeoutSeconds", "1 to 300"),
+            ("drain: {settleSeconds: 3601}", "drain.settleSeconds", "0 to 3600"),
             ("readiness: {timeout: 3}", "timeout", "agent.yaml"),
             ("vlanCheck: {timeoutSeconds: 0}", "vlanCheck.timeoutSeconds", "1 to 60"),
             (

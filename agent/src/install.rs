@@ -18,7 +18,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 
 /// The plugin's file name, which is its `type` in configurations.
-const PLUGIN: &str = "trunkline-cni";
+pub(crate) const PLUGIN: &str = "trunkline-cni";
 
 /// The configuration unless another is given.
 const CONFLIST: &str = r#"{
@@ -167,7 +167,7 @@ fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 }
 
 /// The configuration that a container runtime goes by.
-fn first(folder: &Path) -> anyhow::Result<Option<PathBuf>> {
+pub(crate) fn first(folder: &Path) -> anyhow::Result<Option<PathBuf>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();

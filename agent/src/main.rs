@@ -14,13 +14,18 @@ fn main() -> ExitCode {
         Command::Agent { config, .. } => hybridnet::refuse_beside().and_then(|()| agent::run(&config)),
         Command::InstallCni(what) => install::install(&what),
         Command::UninstallCni(place) => install::uninstall(&place),
+        Command::Doctor(doctor) => {
+            return cli::examine(&doctor).map_or_else(failure, ExitCode::from);
+        }
         question => cli::ask(question),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("trunkline: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failure(error),
     }
+}
+
+fn failure(error: anyhow::Error) -> ExitCode {
+    eprintln!("trunkline: {error:#}");
+    ExitCode::FAILURE
 }

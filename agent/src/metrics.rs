@@ -135,6 +135,7 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
     page.put_count(m::FORWARDING_ENTRIES, &["wanted"], kernel.forwarding_wanted);
     page.put_count(m::FORWARDING_ENTRIES, &["installed"], kernel.forwarding_installed);
     page.put_count(m::FORWARDING_REPAIRS, &[], kernel.forwarding_repairs);
+    page.put_count(m::DRAIN_PHASE, &[], agent.drain.phase as u64);
 
     let Some(bgp) = &agent.bgp else { return };
     for family in &bgp.converged {
@@ -299,6 +300,7 @@ mod tests {
                 uptime_seconds: 5,
                 ready: true,
                 not_ready: Vec::new(),
+                drain: DrainStatus { phase: DrainPhase::Drained, ..DrainStatus::default() },
                 manifests: ManifestStatus {
                     folder: "/m".to_owned(),
                     applied: true,
@@ -475,6 +477,7 @@ mod tests {
             "trunkline_bfd_session_transitions_total{peer=\"10.0.0.1\",to=\"down\"} 3",
             "trunkline_bfd_session_detections_total{peer=\"10.0.0.1\"} 1",
             "trunkline_bfd_session_packets_total{peer=\"10.0.0.1\",direction=\"sent\"} 1001",
+            "trunkline_drain_phase 3",
             "trunkline_bgp_refused_connections_total 4",
             "trunkline_bgp_range_peers{prefix=\"10.1.0.0/24\",kind=\"there\"} 3",
             "trunkline_bgp_range_refused_total{prefix=\"10.1.0.0/24\"} 8",

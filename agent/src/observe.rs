@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
     AgentStatus, BfdSession, BgpStatus, BmpStation, ClusterStatus, Dated, DatedNotification, DumpDone,
-    ExplainedPath, ExplainedPeer, Explanation, KernelStatus, ManifestStatus, Messages, NetworkStatus, Peer,
-    PeerFamily, PeerRange, PeerSession, PodStatus, Route, Ruling, StoreStatus, SubnetStatus, Walk,
+    Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus, ManifestStatus, Messages, NetworkStatus,
+    Peer, PeerFamily, PeerRange, PeerSession, PodStatus, Route, Ruling, StoreStatus, SubnetStatus, Walk,
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, Monitor};
@@ -30,15 +30,19 @@ use trunkline_daemon::http::{self, Probe};
 
 use crate::attach::device::{default_mac, host_ifname};
 use crate::attach::workers::DeviceWorkers;
+use crate::drain::Drain;
+use crate::history::History;
 use crate::ipam::{Counts, Ipam, Phase, Summary};
 use crate::kernel::KernelHandle;
 use crate::metrics::{Metrics, Standing};
 use crate::plan::Mode;
 use crate::pods::show_mac;
-use crate::reconcile::{BgpView, Reconcile, View, Waiting};
+use crate::reconcile::{BgpView, DRAINED, Reconcile, View, Waiting};
 use crate::source::kube::Cluster;
 use crate::source::kube::writer::at as written_at;
 use crate::walk::{Question, walk};
+
+mod operate;
 
 /// An owner that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,6 +71,10 @@ pub struct Observer {
     pub metrics: Metrics,
     /// Why `/metrics` and the probes are not served, if they are not.
     pub http_fault: http::Fault,
+    /// What happened lately.
+    pub history: History,
+    /// How far this node has left the fabric.
+    pub drain: Drain,
 }
 
 impl Observer {
@@ -128,6 +136,7 @@ impl Observer {
             uptime_seconds: self.began.elapsed().as_secs(),
             ready: not_ready.is_empty(),
             not_ready,
+            drain: self.drain.status(),
             manifests: ManifestStatus {
                 folder: self.manifests.clone(),
                 applied: view.applied,
@@ -304,19 +313,22 @@ impl Observer {
         Ok(routes.iter().map(route).collect())
     }
 
-    /// The one peer that a text names: a link-local address may do without its interface where no other peer has it.
+    /// The one peer that a text names: a link-local address may do without its interface where no other peer has it, and the
+    /// interface of an unnumbered peer does too.
     async fn only(&self, bgp: &BgpView, text: &str) -> Result<PeerKey, Failure> {
-        let key = parse(text)?;
+        let key = text.parse::<PeerKey>();
         let peers = bgp.speaker.peers().await.map_err(|_| stopping())?;
-        let found: Vec<PeerKey> =
-            peers.iter().filter(|status| names(key, status)).map(PeerStatus::key).collect();
+        let wanted = |status: &&PeerStatus| match &key {
+            Ok(key) => names(*key, status),
+            Err(_) => status.key().interface().is_some_and(|name| name.as_str() == text),
+        };
+        let found: Vec<PeerKey> = peers.iter().filter(wanted).map(PeerStatus::key).collect();
         match found.as_slice() {
-            [] => Err(unknown(&key)),
+            [] => Err(unknown(&text)),
             [one] => Ok(*one),
             several => {
                 let several: Vec<String> = several.iter().map(ToString::to_string).collect();
-                let message =
-                    format!("{key} is the address of several peers: name one of {}", several.join(", "));
+                let message = format!("{text} names several peers: name one of {}", several.join(", "));
                 Err(Failure::new(Code::InvalidContent, message))
             }
         }
@@ -351,6 +363,11 @@ impl Observer {
             paths: progress.paths(),
             octets: written,
         })
+    }
+
+    /// What happened after the event of this number, once something has; none when the agent stops before.
+    pub async fn next_events(&self, after: u64, run: Option<u64>) -> Result<Events, Failure> {
+        self.history.subscribe(self.history.number_of(after, run)).next().await.ok_or_else(stopping)
     }
 
     /// The attached pods.
@@ -565,7 +582,10 @@ fn missing(view: &View, peers: &[PeerStatus], summary: &Summary, cluster: Option
     }
     missing.extend(summary.fault.as_ref().map(ToString::to_string));
     missing.extend(view.speaker_fault.clone());
-    if let Some(bgp) = &view.bgp {
+    if view.stage.withdraws() {
+        // Of peers and their state there is nothing to say beside that.
+        missing.push(DRAINED.to_owned());
+    } else if let Some(bgp) = &view.bgp {
         let required =
             || peers.iter().filter(|peer| peer.range.is_none() && !bgp.optional.contains(&peer.key()));
         let waiting = || bgp.waiting.iter().filter(|peer| !peer.optional);

@@ -155,6 +155,33 @@ impl Server {
                 };
                 answer(stream, outcome).await;
             }
+            Query::Events { after, run, wait: false } => {
+                let history = &observer.history;
+                answer(stream, Ok(history.since(history.number_of(after, run)))).await;
+            }
+            Query::Events { after, run, wait: true } => {
+                let outcome = tokio::select! {
+                    outcome = observer.next_events(after, run) => outcome,
+                    () = socket::gone(stream) => return,
+                };
+                answer(stream, outcome).await;
+            }
+            Query::ResetPeer { peer, hard, message } => {
+                answer(stream, observer.reset_peer(&peer, hard, message).await).await;
+            }
+            Query::RefreshPeer { peer, direction } => {
+                answer(stream, observer.refresh_peer(&peer, direction).await).await;
+            }
+            Query::Drain { message } => answer(stream, observer.drain.drain(message).await).await,
+            Query::Undrain => answer(stream, observer.drain.undrain().await).await,
+            Query::DrainStatus { wait: false } => answer(stream, Ok(observer.drain.status())).await,
+            Query::DrainStatus { wait: true } => {
+                let outcome = tokio::select! {
+                    outcome = observer.drain.settled() => outcome,
+                    () = socket::gone(stream) => return,
+                };
+                answer(stream, outcome).await;
+            }
             Query::Pods => answer(stream, observer.pods().await).await,
             Query::Path { container_id, destination, source } => {
                 let outcome = match descriptor {

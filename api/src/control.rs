@@ -13,8 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::Bandwidth;
 
+mod drain;
+mod history;
 mod path;
 
+pub use drain::{DrainPhase, DrainStatus};
+pub use history::{Event, EventKind, Events, Severity};
 pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
 
 /// A question.
@@ -55,6 +59,70 @@ pub enum Query {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         source: Option<IpAddr>,
     },
+    /// What happened lately: `Reply<Events>`.
+    Events {
+        /// Only what is newer than the event of this number; 0 is all that is kept.
+        #[serde(default)]
+        after: u64,
+        /// Which run of the agent that event is of, as [`Events`] says: another run answers with all that it keeps.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<u64>,
+        /// Answer once there is something newer, however long that takes.
+        #[serde(default)]
+        wait: bool,
+    },
+    /// End a peer's session, and begin a new one: `Reply<PeerDone>`.
+    ResetPeer {
+        /// The peer: as in [`Query::Peers`], and one only.
+        peer: String,
+        /// Nothing is kept over it on either side (RFC 8538).
+        #[serde(default)]
+        hard: bool,
+        /// What the peer's operator is told (RFC 9003).
+        #[serde(default)]
+        message: String,
+    },
+    /// Have what was told on a session told again, without ending it: `Reply<PeerDone>`.
+    RefreshPeer {
+        /// The peer: as in [`Query::Peers`], and one only.
+        peer: String,
+        /// By whom.
+        direction: Direction,
+    },
+    /// Leave the fabric: `Reply<DrainStatus>`, as soon as it has begun and will go on over a restart.
+    Drain {
+        /// What the peers' operators are told with the end of the sessions (RFC 9003).
+        #[serde(default)]
+        message: String,
+    },
+    /// Come back, or go no further: `Reply<DrainStatus>`.
+    Undrain,
+    /// How far this node has left the fabric: `Reply<DrainStatus>`.
+    DrainStatus {
+        /// Answer once it is drained, or not at all.
+        #[serde(default)]
+        wait: bool,
+    },
+}
+
+/// Which way routes are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// By the peer, which is asked to (RFC 2918).
+    In,
+    /// By this node.
+    Out,
+}
+
+/// What was done with a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerDone {
+    /// The peer. See [`Peer::name`].
+    pub peer: String,
+    /// What was done, in words.
+    pub done: String,
 }
 
 /// What was dumped.
@@ -103,6 +171,9 @@ pub struct AgentStatus {
     pub ready: bool,
     /// What is missing before they can; empty if ready.
     pub not_ready: Vec<String>,
+    /// How far it has left the fabric.
+    #[serde(default)]
+    pub drain: DrainStatus,
     /// What is wanted, and where it comes from.
     pub manifests: ManifestStatus,
     /// The API server, where that is the source.
@@ -677,6 +748,12 @@ mod tests {
                 destination: "2001:db8::1".parse().unwrap(),
                 source: None,
             },
+            Query::Events { after: 7, run: Some(3), wait: true },
+            Query::ResetPeer { peer: "eth0".to_owned(), hard: true, message: "new optics".to_owned() },
+            Query::RefreshPeer { peer: "10.0.0.1".to_owned(), direction: Direction::Out },
+            Query::Drain { message: "new disk".to_owned() },
+            Query::Undrain,
+            Query::DrainStatus { wait: true },
         ] {
             let request = Request::new(Command::Query(query));
             assert_eq!(Request::decode(&encode(&request).unwrap()).unwrap(), request);

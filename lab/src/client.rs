@@ -14,7 +14,8 @@ use crate::host::Host;
 use crate::netns::has_ended;
 use crate::shell::{Seen, wait_for};
 
-fn ask<T: DeserializeOwned>(host: &Host, args: &[&str]) -> Result<T> {
+/// One question of the operator's, or one command.
+pub(crate) fn ask<T: DeserializeOwned>(host: &Host, args: &[&str]) -> Result<T> {
     let args = [args, &["-o", "json"]].concat();
     let text = host.run("trunkline", &args)?;
     serde_json::from_str(&text).with_context(|| format!("{}: trunkline {args:?} printed: {text}", host.name))

@@ -23,6 +23,11 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T
     exchange(stream, query, None)
 }
 
+/// Asks for something that the agent answers once it happens. There is no time limit.
+pub fn ask_when<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T> {
+    exchange(connect(socket)?, query, None)
+}
+
 /// Asks for something that the agent writes into `file`. There is no time limit: how long that takes is the file's
 /// affair. The agent stops when this process ends.
 pub fn ask_into<T: DeserializeOwned>(socket: &Path, query: Query, file: BorrowedFd<'_>) -> anyhow::Result<T> {

@@ -4,6 +4,7 @@
 //! people and may change.
 
 pub mod client;
+mod events;
 pub mod show;
 pub mod table;
 pub mod walk;
@@ -20,10 +21,13 @@ use ipnet::IpNet;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use trunkline_api::control::{
-    AgentStatus, DumpDone, Explanation, Peer, PodStatus, Query, Route, Table, Walk,
+    AgentStatus, Direction, DrainPhase, DrainStatus, DumpDone, Events, Explanation, Peer, PeerDone,
+    PodStatus, Query, Route, Table, Walk,
 };
 use trunkline_bgp::types::PeerKey;
+use trunkline_bgp::wire::Notification;
 
+use crate::doctor::{self, Doctor};
 use crate::install::{Install, Place};
 
 /// Pod networking on the real network: the node's agent, and what an operator asks of it.
@@ -56,8 +60,12 @@ pub enum Command {
     UninstallCni(Place),
     /// The agent at a glance: is it ready, its networks, subnets and peers.
     Status(Ask),
-    /// BGP peers, or everything about one.
+    /// BGP peers, or everything about one; or do something with the session of one.
+    #[command(args_conflicts_with_subcommands = true)]
     Peers {
+        /// What to do with it.
+        #[command(subcommand)]
+        act: Option<PeerAct>,
         /// Only this peer, with its session, messages and last errors; an unnumbered one also by its interface.
         #[arg(value_name = "ADDRESS")]
         peer: Option<String>,
@@ -103,6 +111,73 @@ pub enum Command {
         #[command(flatten)]
         ask: Ask,
     },
+    /// What happened lately: the last session and route events that the agent keeps in memory.
+    Events {
+        /// Stay, and print what happens from now on too.
+        #[arg(short, long)]
+        follow: bool,
+        /// How to ask. With --follow, `-o json` prints one event a line.
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Look what on this host keeps pods from working, and say what to do. The exit code is 0 if all is well, 1 with warnings, 2 with errors.
+    Doctor(Doctor),
+    /// Leave the fabric without losing what has another way: tell the peers (GRACEFUL_SHUTDOWN, RFC 8326), give them time, take back
+    /// all that was told, and shut the sessions down. It goes on by itself, and lasts over restarts of the agent.
+    Drain {
+        /// Wait until it is done.
+        #[arg(long)]
+        wait: bool,
+        /// What the peers' operators read at the end (RFC 9003), at most 255 octets.
+        #[arg(long, value_name = "TEXT", default_value = "", value_parser = message)]
+        message: String,
+        /// How to ask.
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Come back into the fabric, or go no further out of it.
+    Undrain(Ask),
+}
+
+/// What to do with a peer's session.
+#[derive(Debug, Subcommand)]
+pub enum PeerAct {
+    /// End the session and begin a new one; a wait after an error ends too. The peer is told (Administrative Reset).
+    Reset {
+        /// The peer, by address; an unnumbered one also by its interface.
+        #[arg(value_name = "PEER")]
+        peer: String,
+        /// Keep nothing over it on either side, even where both have graceful restart after a NOTIFICATION (RFC 8538).
+        #[arg(long)]
+        hard: bool,
+        /// What the peer's operator reads (RFC 9003), at most 255 octets.
+        #[arg(long, value_name = "TEXT", default_value = "", value_parser = message)]
+        message: String,
+        /// How to ask.
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Have everything told again without ending the session (ROUTE-REFRESH, RFC 2918).
+    SoftRefresh {
+        /// The peer, by address; an unnumbered one also by its interface.
+        #[arg(value_name = "PEER")]
+        peer: String,
+        /// `in`: the peer tells; `out`: this node tells.
+        #[arg(value_enum, default_value_t = Way::In)]
+        way: Way,
+        /// How to ask.
+        #[command(flatten)]
+        ask: Ask,
+    },
+}
+
+/// Which way routes are told again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// By the peer.
+    In,
+    /// By this node.
+    Out,
 }
 
 /// How to ask the agent.
@@ -128,14 +203,26 @@ pub enum Output {
 /// Asks and prints. Nothing but the answer goes to standard output.
 pub fn ask(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Agent { .. } | Command::InstallCni(_) | Command::UninstallCni(_) => {
+        Command::Agent { .. } | Command::InstallCni(_) | Command::UninstallCni(_) | Command::Doctor(_) => {
             anyhow::bail!("no question to the agent")
         }
         Command::Status(ask) => {
             let status: AgentStatus = client::ask(&ask.socket, Query::Agent)?;
             print(ask.output, &status, show::agent)
         }
-        Command::Peers { peer, ask } => {
+        Command::Peers { act: Some(PeerAct::Reset { peer, hard, message, ask }), .. } => {
+            let done: PeerDone = client::ask(&ask.socket, Query::ResetPeer { peer, hard, message })?;
+            print(ask.output, &done, show::peer_done)
+        }
+        Command::Peers { act: Some(PeerAct::SoftRefresh { peer, way, ask }), .. } => {
+            let direction = match way {
+                Way::In => Direction::In,
+                Way::Out => Direction::Out,
+            };
+            let done: PeerDone = client::ask(&ask.socket, Query::RefreshPeer { peer, direction })?;
+            print(ask.output, &done, show::peer_done)
+        }
+        Command::Peers { act: None, peer, ask } => {
             let peers: Vec<Peer> = client::ask(&ask.socket, Query::Peers { address: peer.clone() })?;
             match peer {
                 Some(_) => print(ask.output, &peers, |peers| peers.iter().map(show::peer).collect()),
@@ -156,6 +243,25 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             let routes: Vec<Route> = client::ask(&ask.socket, Query::Routes { table })?;
             print(ask.output, &routes, |routes| show::routes(routes))
         }
+        Command::Drain { wait, message, ask } => {
+            let mut status: DrainStatus = client::ask(&ask.socket, Query::Drain { message })?;
+            if wait {
+                status = client::ask_when(&ask.socket, Query::DrainStatus { wait })?;
+                if status.phase != DrainPhase::Drained {
+                    anyhow::bail!("somebody else has brought this node back meanwhile (`trunkline undrain`)")
+                }
+            }
+            print(ask.output, &status, show::drain)
+        }
+        Command::Undrain(ask) => {
+            let status: DrainStatus = client::ask(&ask.socket, Query::Undrain)?;
+            print(ask.output, &status, show::drain)
+        }
+        Command::Events { follow: true, ask } => events::follow(&ask),
+        Command::Events { follow: false, ask } => {
+            let kept: Events = client::ask(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
+            print(ask.output, &kept, events::table)
+        }
         Command::Pods { pod, path, from, netns, ask } => {
             let mut pods: Vec<PodStatus> = client::ask(&ask.socket, Query::Pods)?;
             pods.retain(|status| pod.as_ref().is_none_or(|pod| names(pod, status)));
@@ -170,6 +276,13 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+/// Examines this host, and says how bad it is.
+pub fn examine(doctor: &Doctor) -> anyhow::Result<u8> {
+    let findings = doctor.host.examine();
+    print(doctor.output, &findings, |findings| doctor::table(findings))?;
+    Ok(doctor::exit_code(&findings))
 }
 
 /// Whether an operator who wrote this means the pod.
@@ -212,6 +325,17 @@ fn prefix(text: &str) -> Result<IpNet, String> {
     prefix
         .map(|prefix| prefix.trunc())
         .map_err(|_| "write a prefix such as 10.0.0.0/8, or an address".to_owned())
+}
+
+/// A text for the peers' operators, which travels in one octet of length.
+fn message(text: &str) -> Result<String, String> {
+    match text.len() {
+        _ if text.chars().any(char::is_control) => {
+            Err("it has control characters: write plain text".to_owned())
+        }
+        0..=Notification::MAX_COMMUNICATION => Ok(text.to_owned()),
+        octets => Err(format!("it has {octets} octets: at most {} travel", Notification::MAX_COMMUNICATION)),
+    }
 }
 
 /// Has the agent write its tables into a file. What was written is told on standard error where the file is standard
@@ -262,10 +386,18 @@ mod tests {
             "trunkline routes --received 2001:db8::1",
             "trunkline peers fe80::1%eth0",
             "trunkline peers eth0",
+            "trunkline peers reset fe80::1%eth0 --hard --socket /x",
+            "trunkline peers soft-refresh eth0",
+            "trunkline peers soft-refresh 10.0.0.1 out -o json",
             "trunkline routes --mrt /tmp/tables.mrt",
             "trunkline routes --mrt -",
             "trunkline routes --explain 10.0.0.0/8 -o json",
             "trunkline routes --explain 2001:db8::1",
+            "trunkline events -o json",
+            "trunkline events --follow",
+            "trunkline drain --wait --message disk",
+            "trunkline undrain --socket /x",
+            "trunkline doctor --config /x --socket /y --conf-dir /z -o json",
             "trunkline pods --socket /x -o table",
             "trunkline pods default/web-0",
             "trunkline pods web-0 --path 192.0.2.1 --from 10.0.0.7 --netns /run/netns/x -o json",
@@ -276,10 +408,15 @@ mod tests {
             "trunkline",
             "trunkline routes --received 1.2.3.4 --advertised 1.2.3.4",
             "trunkline routes --received tor1",
+            "trunkline peers reset",
+            "trunkline peers 10.0.0.1 reset 10.0.0.1",
+            "trunkline peers soft-refresh 10.0.0.1 both",
             "trunkline pods --path 192.0.2.1",
             "trunkline pods web-0 --from 192.0.2.1",
         ] {
             Cli::try_parse_from(bad.split(' ')).unwrap_err();
         }
+        let long = "x".repeat(256);
+        Cli::try_parse_from(["trunkline", "peers", "reset", "eth0", "--message", &long]).unwrap_err();
     }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use trunkline_api::attach::Bandwidth;
 use trunkline_api::control::{
-    AgentStatus, ClusterStatus, Dated, DumpDone, Explanation, Peer, PeerFamily, PodStatus, Route,
-    SubnetStatus,
+    AgentStatus, ClusterStatus, Dated, DrainPhase, DrainStatus, DumpDone, Explanation, Peer, PeerDone,
+    PeerFamily, PodStatus, Route, SubnetStatus,
 };
 
 use super::table::{Columns, duration};
@@ -25,6 +25,11 @@ pub fn agent(status: &AgentStatus) -> String {
         false => status.not_ready.iter().enumerate().for_each(|(index, reason)| {
             line("ready", if index == 0 { format!("no: {reason}") } else { format!("    {reason}") });
         }),
+    }
+    if status.drain.phase != DrainPhase::Undrained {
+        drain(&status.drain).lines().enumerate().for_each(|(index, text)| {
+            line(if index == 0 { "drain" } else { "" }, text.to_owned());
+        });
     }
     let manifests = &status.manifests;
     let state = match (manifests.applied, manifests.refused.is_empty()) {
@@ -322,6 +327,48 @@ pub fn peer(peer: &Peer) -> String {
         });
     }
     text
+}
+
+/// How far a node has left the fabric.
+pub fn drain(status: &DrainStatus) -> String {
+    let since = duration(status.phase_seconds);
+    let mut text = match status.phase {
+        DrainPhase::Undrained => "undrained: this node is part of the fabric\n".to_owned(),
+        DrainPhase::Announcing => match status.settle_seconds {
+            Some(left) => format!(
+                "announcing for {since}: every peer knows that this node leaves, the fabric has another {} to move away\n",
+                duration(left)
+            ),
+            None => format!("announcing for {since}: the peers are told that this node leaves\n"),
+        },
+        DrainPhase::Withdrawing => {
+            format!("withdrawing for {since}: the peers are told that nothing leads here\n")
+        }
+        DrainPhase::Drained => {
+            format!(
+                "DRAINED for {since}: no session, and no pod can be attached; `trunkline undrain` brings it back\n"
+            )
+        }
+    };
+    if !status.message.is_empty() {
+        let _ = writeln!(text, "the peers' operators read: {}", status.message);
+    }
+    if status.prefixes > 0 {
+        let _ = writeln!(
+            text,
+            "of {} prefixes of this node peers knew another way to {}",
+            status.prefixes, status.alternatives
+        );
+    }
+    for fault in &status.faults {
+        let _ = writeln!(text, "{fault}");
+    }
+    text
+}
+
+/// What was done with a peer.
+pub fn peer_done(done: &PeerDone) -> String {
+    format!("{}: {}\n", done.peer, done.done)
 }
 
 /// One line a path.

@@ -107,9 +107,22 @@ enum Request {
     Promote(AttachmentKey, Answer<Result<(), IpamError>>),
     Release(AttachmentKey, Answer<Result<Option<Record>, IpamError>>),
     Get(AttachmentKey, Answer<Option<Record>>),
+    SetDrain(Option<String>, Answer<Result<(), IpamError>>),
     Configure(Vec<NetworkSpec>, Vec<Pool>),
     Unrecorded(BTreeSet<IpAddr>),
     Summary(Answer<Summary>),
+}
+
+/// What was found at the start.
+pub struct Started {
+    /// The way to the thread.
+    pub ipam: Ipam,
+    /// The records.
+    pub records: Vec<Record>,
+    /// That this node is drained, as [`Ipam::set_drain`] was told last.
+    pub drain: Option<String>,
+    /// Why the store cannot be used.
+    pub fault: Option<StoreError>,
 }
 
 /// The way to the owner thread.
@@ -120,15 +133,15 @@ pub struct Ipam {
 
 impl Ipam {
     /// Opens the store and starts the thread. A store that cannot be used is no reason not to run: what is in the
-    /// kernel stays, and [`Summary::fault`] says why nothing is given out. The records found are returned.
-    pub fn start(path: &Path) -> std::io::Result<(Ipam, Vec<Record>, Option<StoreError>)> {
+    /// kernel stays, and [`Summary::fault`] says why nothing is given out.
+    pub fn start(path: &Path) -> std::io::Result<Started> {
         let (store, contents) = Store::open(path);
         let owner = Owner::new(store, contents);
         let records = owner.records.values().cloned().collect();
-        let fault = owner.fault.clone();
+        let (drain, fault) = (owner.drain.clone(), owner.fault.clone());
         let (requests, inbox) = mpsc::channel();
         std::thread::Builder::new().name("ipam".to_owned()).spawn(move || owner.run(&inbox))?;
-        Ok((Ipam { requests }, records, fault))
+        Ok(Started { ipam: Ipam { requests }, records, drain, fault })
     }
 
     /// The record of this attachment, made now if there is none (`true`).
@@ -162,6 +175,11 @@ impl Ipam {
     /// The record of an attachment.
     pub async fn get(&self, key: AttachmentKey) -> Option<Record> {
         self.ask(|answer| Request::Get(key, answer)).await.flatten()
+    }
+
+    /// Keeps over a restart that this node is drained, or that it is no more.
+    pub async fn set_drain(&self, drain: Option<String>) -> Result<(), IpamError> {
+        self.ask(|answer| Request::SetDrain(drain, answer)).await.ok_or(IpamError::Stopped)?
     }
 
     /// Takes over what networks and subnets say now. Records stay as they are.
@@ -203,6 +221,7 @@ pub(super) struct Owner {
     records: BTreeMap<AttachmentKey, Record>,
     cursors: BTreeMap<String, IpAddr>,
     unrecorded: BTreeSet<IpAddr>,
+    drain: Option<String>,
     fault: Option<StoreError>,
     /// The store was read once: memory is the truth.
     loaded: bool,
@@ -221,6 +240,7 @@ impl Owner {
             records: contents.records,
             cursors: contents.cursors,
             unrecorded: BTreeSet::new(),
+            drain: contents.drain,
             fault,
             loaded,
         }
@@ -238,6 +258,7 @@ impl Owner {
         let mut changes = Vec::new();
         let mut cursors = Vec::new();
         let mut deferred: Vec<Deferred> = Vec::new();
+        let mut drain_before = None;
         for request in requests {
             match request {
                 Request::Reserve(reservation, answer) => match self.reserve(*reservation, &mut cursors) {
@@ -272,6 +293,11 @@ impl Owner {
                     None => drop(answer.send(Ok(None))),
                 },
                 Request::Get(key, answer) => drop(answer.send(self.records.get(&key).cloned())),
+                Request::SetDrain(drain, answer) => {
+                    let before = std::mem::replace(&mut self.drain, drain);
+                    drain_before.get_or_insert(before);
+                    deferred.push(later(answer, ()));
+                }
                 Request::Configure(networks, pools) => {
                     self.allocator.configure(networks, pools);
                     self.restore();
@@ -286,8 +312,14 @@ impl Owner {
                 Request::Summary(answer) => drop(answer.send(self.summary())),
             }
         }
-        let outcome = if changes.is_empty() { Ok(()) } else { self.commit(&changes, &cursors) };
+        let outcome = match changes.is_empty() && drain_before.is_none() {
+            true => Ok(()),
+            false => self.commit(&changes, &cursors),
+        };
         if outcome.is_err() {
+            if let Some(before) = drain_before {
+                self.drain = before;
+            }
             self.undo(changes, cursors);
         }
         for answer in deferred {
@@ -366,6 +398,7 @@ impl Owner {
                 .iter()
                 .filter_map(|(subnet, _)| Some((subnet.clone(), *self.cursors.get(subnet)?)))
                 .collect(),
+            drain: self.drain.clone(),
         };
         let outcome = match self.store.is_open() {
             true => self.store.commit(&batch),
@@ -407,6 +440,9 @@ impl Owner {
         for (subnet, cursor) in &on_disk.cursors {
             self.cursors.entry(subnet.clone()).or_insert(*cursor);
         }
+        if self.drain.is_none() {
+            self.drain.clone_from(&on_disk.drain);
+        }
         self.restore();
     }
 
@@ -420,6 +456,7 @@ impl Owner {
                 .chain(there.map(|(key, record)| (key.clone(), Some(record.clone()))))
                 .collect(),
             cursors: self.cursors.clone(),
+            drain: self.drain.clone(),
         }
     }
 

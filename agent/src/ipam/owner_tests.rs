@@ -181,8 +181,8 @@ fn a_full_pool_says_which_and_how_full() {
 #[tokio::test]
 async fn the_thread_answers_and_many_at_once_get_different_addresses() {
     let folder = tempfile::tempdir().unwrap();
-    let (ipam, records, fault) = Ipam::start(&folder.path().join("store.redb")).unwrap();
-    assert!(records.is_empty() && fault.is_none());
+    let Started { ipam, records, drain, fault } = Ipam::start(&folder.path().join("store.redb")).unwrap();
+    assert!(records.is_empty() && drain.is_none() && fault.is_none());
     ipam.configure(vec![network()], vec![pool("10.0.0.0/24")]);
     let tasks: Vec<_> = (0..100)
         .map(|n| {
@@ -235,4 +235,32 @@ fn what_is_given_from_outside_is_recorded_once() {
     assert!(release(&mut owner, "a").unwrap());
     reserve(&mut owner, given("b", "n", "10.9.0.7")).unwrap();
     assert_eq!(disk.open().1.unwrap().records.len(), 1);
+}
+
+#[tokio::test]
+async fn that_a_node_is_drained_outlives_the_thread_and_what_else_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let start = || {
+        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+        loop {
+            // The thread of before closes the file when it notices that its last handle is gone.
+            let started = Ipam::start(&path).unwrap();
+            if started.fault.is_none() || tokio::time::Instant::now() > deadline {
+                return started;
+            }
+            std::thread::yield_now();
+        }
+    };
+    let Started { ipam, drain, .. } = start();
+    assert_eq!(drain, None);
+    ipam.configure(vec![network()], vec![pool("10.0.0.0/24")]);
+    ipam.set_drain(Some("new disk".to_owned())).await.unwrap();
+    ipam.reserve(reservation("a")).await.unwrap();
+    drop(ipam);
+    let Started { ipam, drain, records, .. } = start();
+    assert_eq!((drain.as_deref(), records.len()), (Some("new disk"), 1));
+    ipam.set_drain(None).await.unwrap();
+    drop(ipam);
+    assert_eq!(start().drain, None);
 }

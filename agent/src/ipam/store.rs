@@ -22,6 +22,8 @@ const META: TableDefinition<&str, &str> = TableDefinition::new("meta");
 const ATTACHMENTS: TableDefinition<(&str, &str), &[u8]> = TableDefinition::new("attachments");
 const CURSORS: TableDefinition<&str, &str> = TableDefinition::new("cursors");
 const SCHEMA: &str = "1";
+/// In [`META`]: [`Contents::drain`].
+const DRAIN: &str = "drain";
 /// The store is small: a thousand records are some hundred kilobytes.
 const CACHE_BYTES: usize = 512 * 1024;
 
@@ -65,6 +67,8 @@ pub struct Contents {
     pub records: BTreeMap<AttachmentKey, Record>,
     /// The last address given of each subnet.
     pub cursors: BTreeMap<String, IpAddr>,
+    /// That this node is drained, in the words of whoever drained it ([`crate::drain`]); none if it is not.
+    pub drain: Option<String>,
 }
 
 /// Changes that are made together.
@@ -74,6 +78,8 @@ pub struct Batch {
     pub records: Vec<(AttachmentKey, Option<Record>)>,
     /// New cursors.
     pub cursors: BTreeMap<String, IpAddr>,
+    /// [`Contents::drain`] from now on, whether it changes or not.
+    pub drain: Option<String>,
 }
 
 type Opener = Box<dyn Fn() -> Result<Database, redb::DatabaseError> + Send>;
@@ -202,7 +208,8 @@ fn read(database: &Database) -> Result<Contents, ReadError> {
             )));
         }
     }
-    let mut contents = Contents::default();
+    let drain = meta.get(DRAIN)?.map(|value| value.value().to_owned());
+    let mut contents = Contents { drain, ..Contents::default() };
     let mut owners: BTreeMap<IpAddr, AttachmentKey> = BTreeMap::new();
     for row in transaction.open_table(ATTACHMENTS)?.iter()? {
         let (key, value) = row?;
@@ -235,6 +242,12 @@ fn write(database: &Database, batch: &Batch) -> Result<(), redb::Error> {
         let mut meta = transaction.open_table(META)?;
         if meta.get("schema")?.is_none() {
             meta.insert("schema", SCHEMA)?;
+        }
+        let before = meta.get(DRAIN)?.map(|value| value.value().to_owned());
+        match &batch.drain {
+            drain if *drain == before => {}
+            Some(drain) => drop(meta.insert(DRAIN, drain.as_str())?),
+            None => drop(meta.remove(DRAIN)?),
         }
         let mut attachments = transaction.open_table(ATTACHMENTS)?;
         for (key, record) in &batch.records {

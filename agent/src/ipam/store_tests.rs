@@ -37,6 +37,7 @@ fn put(record: &Record) -> Batch {
     Batch {
         records: vec![(record.key.clone(), Some(record.clone()))],
         cursors: [("s".to_owned(), record.addresses[0].address)].into(),
+        drain: None,
     }
 }
 

@@ -27,6 +27,7 @@ use trunkline_bgp::types::{Family, FamilySet};
 
 use crate::plan::{Host, KernelPlan, NatRules, Neighbour, PodPlan};
 
+pub(crate) mod clock;
 mod events;
 mod nat;
 pub mod netlink;

@@ -10,6 +10,7 @@ use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::Change;
 use trunkline_bgp::types::{Asn, PeerKey};
 
+use crate::history::History;
 use crate::plan::BgpPlan;
 
 /// Prefixes with what travels with them.
@@ -24,6 +25,7 @@ pub(super) struct Told {
     ranges: BTreeMap<IpNet, PeerRange>,
     prefixes: Prefixes,
     complete: bool,
+    history: History,
 }
 
 /// What has to be said to go from one set of peers to another.
@@ -72,7 +74,7 @@ pub(super) fn prefix_changes(told: &Prefixes, wanted: &Prefixes) -> PrefixChange
 }
 
 impl Told {
-    pub(super) fn new(handle: SpeakerHandle, plan: &BgpPlan) -> Told {
+    pub(super) fn new(handle: SpeakerHandle, plan: &BgpPlan, history: History) -> Told {
         Told {
             handle,
             local_as: plan.local_as,
@@ -81,6 +83,7 @@ impl Told {
             ranges: BTreeMap::new(),
             prefixes: Prefixes::new(),
             complete: false,
+            history,
         }
     }
 
@@ -143,9 +146,11 @@ impl Told {
             }
         }
         let changes = prefix_changes(&self.prefixes, &prefixes);
+        self.history.withdrawn(changes.withdraw.iter().copied());
         for prefix in changes.withdraw {
             self.handle.withdraw(prefix).await?;
         }
+        self.history.originated(changes.originate.iter().map(|(prefix, _)| *prefix));
         if !changes.originate.is_empty() {
             self.handle.originate_all(changes.originate).await?;
         }
@@ -167,15 +172,17 @@ impl Told {
             return Ok(());
         }
         self.prefixes.extend(new.iter().cloned());
+        self.history.originated(new.iter().map(|(prefix, _)| *prefix));
         self.handle.originate_all(new).await
     }
 
     /// One pod's prefixes less.
     pub(super) async fn remove(&mut self, prefixes: &BTreeSet<IpNet>) -> Result<(), Stopped> {
-        for prefix in prefixes {
-            if self.prefixes.remove(prefix).is_some() {
-                self.handle.withdraw(*prefix).await?;
-            }
+        let gone: Vec<IpNet> =
+            prefixes.iter().filter(|prefix| self.prefixes.remove(*prefix).is_some()).copied().collect();
+        self.history.withdrawn(gone.iter().copied());
+        for prefix in gone {
+            self.handle.withdraw(prefix).await?;
         }
         Ok(())
     }

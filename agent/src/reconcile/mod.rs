@@ -19,6 +19,7 @@
 mod bgp;
 pub mod pump;
 mod search;
+mod stage;
 mod task;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,7 @@ use trunkline_bgp::types::{InterfaceName, PeerKey};
 use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Plan, Pod, join};
 use crate::source::{Refused, Snapshot};
 
+pub use stage::Stage;
 pub use task::{Start, spawn};
 
 /// What is known of the fabric when a pod is to be told to it.
@@ -56,6 +58,8 @@ pub struct View {
     pub speaker_fault: Option<String>,
     /// What of the plan the kernel did not take, in words.
     pub kernel_faults: Vec<String>,
+    /// How far this node has left the fabric.
+    pub stage: Stage,
     /// The speaker.
     pub bgp: Option<BgpView>,
     /// The networks of this node.
@@ -123,6 +127,17 @@ pub struct Unrecorded {
     pub neighbours: BTreeSet<Neighbour>,
 }
 
+/// What there is to leave.
+#[derive(Clone, Debug, Default)]
+pub struct Left {
+    /// Who tells it.
+    pub speaker: Option<SpeakerHandle>,
+    /// What this node has to tell, whether it does or not.
+    pub prefixes: Vec<IpNet>,
+    /// The AS of this node; 0 if there is no speaker.
+    pub local_as: u32,
+}
+
 /// Why a pod is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
@@ -143,6 +158,9 @@ pub enum PodError {
     Stopped,
 }
 
+/// What is said where a node that left the fabric is asked for something that needs it.
+pub const DRAINED: &str = "this node is drained: `trunkline undrain` brings it back";
+
 type Answer<T> = oneshot::Sender<T>;
 
 enum Request {
@@ -152,6 +170,7 @@ enum Request {
     AddPod(Pod, Answer<Result<Gate, PodError>>),
     RemovePod(String, Answer<()>),
     View(Answer<View>),
+    Leave(Stage, Answer<Left>),
     Stop(Answer<()>),
 }
 
@@ -211,6 +230,12 @@ impl Reconcile {
     /// The state of things; `None` when the task has ended.
     pub async fn view(&self) -> Option<View> {
         self.ask(Request::View).await
+    }
+
+    /// Leaves the fabric so far, or comes back. The speaker knows when this is done; that the peers do has to be waited for. `None` when
+    /// the task has ended.
+    pub async fn leave(&self, stage: Stage) -> Option<Left> {
+        self.ask(|answer| Request::Leave(stage, answer)).await
     }
 
     /// Stops the speaker silently and ends the task. The kernel stays as it is.

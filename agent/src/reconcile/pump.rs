@@ -19,6 +19,7 @@ use trunkline_bgp::rib::{FibPath, RouteChange};
 use trunkline_bgp::types::{Family, NextHop, PeerKey};
 
 use crate::bell::Bell;
+use crate::history::History;
 use crate::kernel::{KernelError, KernelHandle};
 
 /// Prefixes per batch.
@@ -58,6 +59,7 @@ pub async fn run(
     speaker: SpeakerHandle,
     mut changes: RouteChanges,
     kernel: KernelHandle,
+    history: History,
     mut turns: mpsc::UnboundedReceiver<Turn>,
     tidings: mpsc::UnboundedSender<Tiding>,
     bell: Bell,
@@ -98,6 +100,7 @@ pub async fn run(
             }
         };
         note(&batch, &mut seen, &tidings);
+        history.learned(&batch);
         report(kernel.learned(batch).await);
         bell.ring();
     }

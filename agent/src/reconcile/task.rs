@@ -17,8 +17,9 @@ use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 use super::bgp::Told;
 use super::pump::{Tiding, Turn};
 use super::search::Search;
-use super::{BgpView, Gate, PodError, Reconcile, Request, Unrecorded, View};
+use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
 use crate::bell::Bell;
+use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
@@ -56,6 +57,8 @@ pub struct Start {
     pub kernel_events: KernelEvents,
     /// The addresses.
     pub ipam: Ipam,
+    /// Where what happens is kept.
+    pub history: History,
     /// Addresses are taken from this node's own pools.
     pub own_pools: bool,
     /// Pods of the last run whose devices are there.
@@ -68,6 +71,8 @@ pub struct Start {
     pub metrics: Metrics,
     /// Rung when something changes that [`View`] or the speaker shows.
     pub bell: Bell,
+    /// How far this node had left the fabric.
+    pub stage: Stage,
 }
 
 /// What is known of a session.
@@ -105,6 +110,7 @@ struct Task {
     station: StationConfig,
     kernel: KernelHandle,
     ipam: Ipam,
+    history: History,
     own_pools: bool,
     snapshot: Option<Arc<Snapshot>>,
     plan: Option<Arc<Plan>>,
@@ -112,6 +118,7 @@ struct Task {
     planned: BTreeMap<String, PodPlan>,
     unrecorded: BTreeMap<String, Unrecorded>,
     broken: BTreeSet<String>,
+    stage: Stage,
     running: Option<Running>,
     search: Search,
     sessions: BTreeMap<PeerKey, Known>,
@@ -149,12 +156,14 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         kernel,
         kernel_events,
         ipam,
+        history,
         own_pools,
         pods,
         unrecorded,
         broken,
         metrics,
         bell,
+        stage,
     } = start;
     let by_ifname = |pod: Pod| (pod.host_ifname.clone(), pod);
     let task = Task {
@@ -169,6 +178,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         station,
         kernel,
         ipam,
+        history,
         own_pools,
         snapshot: None,
         plan: None,
@@ -176,6 +186,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         planned: BTreeMap::new(),
         unrecorded: unrecorded.into_iter().map(|pod| (pod.host_ifname.clone(), pod)).collect(),
         broken,
+        stage,
         running: None,
         search: Search::new(),
         sessions: BTreeMap::new(),
@@ -309,6 +320,9 @@ impl Task {
             Request::RemovePod(host_ifname, answer) => {
                 self.remove_pod(&host_ifname).await;
                 let _ = answer.send(());
+            }
+            Request::Leave(stage, answer) => {
+                let _ = answer.send(self.leave(stage).await);
             }
             // Dealt with by the loop.
             Request::View(_) | Request::Stop(_) => {}
@@ -496,6 +510,9 @@ impl Task {
 
     async fn add_pod(&mut self, pod: Pod) -> Result<Gate, PodError> {
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
+        if self.stage.withdraws() {
+            return Err(PodError::Waits(DRAINED.to_owned()));
+        }
         let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
         self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
         let bgp = plan.bgp.as_ref();
@@ -595,12 +612,13 @@ impl Task {
             refused: self.refused.clone(),
             speaker_fault: self.speaker_fault.clone(),
             kernel_faults: self.kernel_faults.clone(),
+            stage: self.stage.clone(),
             bgp: bgp.map(|(running, plan)| BgpView {
                 speaker: running.told.handle.clone(),
                 monitors: Arc::clone(&running.monitors),
                 local_as: running.told.local_as.0,
                 router_id: running.told.router_id,
-                graceful_shutdown: plan.graceful_shutdown,
+                graceful_shutdown: plan.graceful_shutdown || self.stage.announces(),
                 optional: plan.optional_peers.clone(),
                 waiting: self.search.waiting(&plan.unnumbered),
                 required_ranges: {

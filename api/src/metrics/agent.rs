@@ -76,6 +76,8 @@ catalogue! {
     }
 
     "BGP", "`peer` is the peer's address, of a link-local one with its interface (`fe80::1%eth0`), of an unnumbered peer that was not found yet the interface alone. `family` is `ipv4-unicast` or `ipv6-unicast`." {
+        DRAIN_PHASE = Gauge, Code, "trunkline_drain_phase" [],
+            "how far this node has left the fabric (`trunkline drain`): 0 not at all, 1 announcing, 2 withdrawing, 3 drained";
         CONVERGED = Gauge, Bool, "trunkline_bgp_converged" ["family"], "1 once the first route selection after the start is done";
         REFUSED_CONNECTIONS = Counter, Count, "trunkline_bgp_refused_connections_total" [],
             "connections closed at once: from no configured peer, or not allowed now";

@@ -11,6 +11,7 @@ mod book;
 pub(crate) mod checks;
 mod containerlab;
 mod crash;
+mod doctor;
 mod extras;
 mod fabrics;
 mod faults;
@@ -27,6 +28,7 @@ mod library;
 mod manifests;
 mod matrix;
 mod observability;
+mod operator;
 mod package;
 mod page;
 mod podman;
@@ -126,6 +128,8 @@ fn all() -> Vec<&'static Test> {
         unnumbered::TESTS,
         interop::TESTS,
         flaps::TESTS,
+        operator::TESTS,
+        doctor::TESTS,
         hybrid::TESTS,
         hairpin::TESTS,
         podman::TESTS,

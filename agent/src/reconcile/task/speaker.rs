@@ -11,15 +11,17 @@ use trunkline_bgp::types::Family;
 use super::{Known, Running, Task};
 use crate::reconcile::bgp::{Prefixes, Told};
 use crate::reconcile::pump::{self, Turn};
+use crate::reconcile::{Left, Stage};
 
 impl Task {
     /// Starts, stops, replaces the speaker, and tells it what differs.
     pub(super) async fn drive_speaker(&mut self) {
         let Some(plan) = self.plan.as_ref() else { return };
-        let Some(bgp) = plan.bgp.clone() else {
+        let Some(mut bgp) = plan.bgp.clone() else {
             self.speaker_fault = None;
             return self.stop_speaker(cease("no BGP network is on this node any more")).await;
         };
+        self.stage.lay_over(&mut bgp);
         if self.running.as_ref().is_some_and(|running| !running.told.is_for(&bgp)) {
             self.stop_speaker(cease("the AS number or BGP identifier of this node changes")).await;
         }
@@ -46,16 +48,20 @@ impl Task {
                 handle.clone(),
                 changes,
                 self.kernel.clone(),
+                self.history.clone(),
                 turn_queue,
                 tell,
                 self.bell.clone(),
             ));
             let monitor = |address: &SocketAddr| handle.monitor(*address, self.station.clone());
             let monitors = self.stations.iter().map(monitor).collect();
-            let told = Told::new(handle, &bgp);
+            let told = Told::new(handle, &bgp, self.history.clone());
             self.running = Some(Running { told, monitors, events, turns, tidings });
         }
-        let wanted = self.prefixes(&bgp.originate);
+        let wanted = match self.stage.withdraws() {
+            true => Prefixes::new(),
+            false => self.prefixes(&bgp.originate),
+        };
         let Some(running) = &mut self.running else { return };
         let all_peers = self.search.is_over(&bgp.unnumbered);
         self.speaker_fault = match running.told.tell(&bgp, wanted, all_peers).await {
@@ -65,6 +71,18 @@ impl Task {
         };
         if let Some(fault) = &self.speaker_fault {
             tracing::error!(%fault, "the BGP speaker does not take a part of the plan");
+        }
+    }
+
+    /// Leaves the fabric so far, or comes back.
+    pub(super) async fn leave(&mut self, stage: Stage) -> Left {
+        self.stage = stage;
+        self.drive_speaker().await;
+        let bgp = self.plan.as_ref().and_then(|plan| plan.bgp.as_ref());
+        Left {
+            speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
+            prefixes: bgp.map(|bgp| self.prefixes(&bgp.originate).into_keys().collect()).unwrap_or_default(),
+            local_as: self.running.as_ref().map_or(0, |running| running.told.local_as.0),
         }
     }
 
@@ -85,6 +103,7 @@ impl Task {
     }
 
     pub(super) async fn hear(&mut self, event: Event) {
+        self.history.heard(&event);
         if matches!(
             event,
             Event::PeerUp { .. } | Event::PeerDown { .. } | Event::PeerError { .. } | Event::PeerGone { .. }

@@ -1,0 +1,126 @@
+//! Firewalls that drop what pods send and get.
+//!
+//! Every base chain of nftables at the hooks that pods' packets go through is looked at, whoever made it (`iptables-nft` is among them), and the
+//! old iptables' policy. Which rules accept what is not followed: a chain that drops by policy is a warning to look there,
+//! since what no rule accepts is lost without a word.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::Finding;
+
+const OWN_TABLE: &str = "trunkline";
+
+/// Looks at nftables and at the old iptables.
+pub(super) fn check() -> Vec<Finding> {
+    let mut findings = match nftables() {
+        Ok(ruleset) => dropping(&ruleset),
+        Err(error) => vec![Finding::warning(
+            "nftables",
+            format!("the rules of nftables cannot be listed: {error}"),
+            "install nftables (autoNatOutgoing, hairpin and serviceCIDRs need it), and run this as root",
+        )],
+    };
+    findings.extend(legacy());
+    findings
+}
+
+fn nftables() -> Result<Value, String> {
+    let output = Command::new("nft")
+        .args(["-j", "list", "chains"])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("nft: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("nft: {error}"))
+}
+
+/// The base chains that drop by policy what is forwarded, or what comes for this node.
+fn dropping(ruleset: &Value) -> Vec<Finding> {
+    let chains = ruleset["nftables"].as_array().into_iter().flatten().filter_map(|item| item.get("chain"));
+    let word = |chain: &Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
+    chains
+        .filter(|chain| chain["policy"] == "drop" && chain["table"] != OWN_TABLE)
+        .filter_map(|chain| {
+            let name = format!("{} {} {}", word(chain, "family"), word(chain, "table"), word(chain, "name"));
+            match chain["hook"].as_str()? {
+                "forward" => Some(forward(&format!("nftables' chain {name}"))),
+                "input" => Some(Finding::warning(
+                    "firewall",
+                    format!("nftables' chain {name} drops what comes for this node and no rule accepts"),
+                    "let a rule accept TCP port 179 (BGP), UDP ports 3784 and 4784 (BFD) from the peers, and of an overlay the tunnels' UDP port from the other nodes",
+                )),
+                "prerouting" | "output" | "postrouting" => Some(Finding::warning(
+                    "firewall",
+                    format!("nftables' chain {name} drops all that no rule accepts"),
+                    "let a rule accept what pods send and get, or take the chain away",
+                )),
+                _ => None,
+            }
+        })
+        .collect()
+}
+
+fn forward(what: &str) -> Finding {
+    Finding::warning(
+        "firewall",
+        format!("{what} drops what is forwarded and no rule accepts: pods' packets are forwarded"),
+        "let a rule accept what comes from and goes to the pods' subnets (`trunkline status` lists them), or make its policy accept",
+    )
+}
+
+/// The old iptables is not seen by `nft`. Where its tables were never used there is nothing to ask.
+fn legacy() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (names, program) in
+        [("/proc/net/ip_tables_names", "iptables-legacy"), ("/proc/net/ip6_tables_names", "ip6tables-legacy")]
+    {
+        let used = std::fs::read_to_string(names).unwrap_or_default();
+        if !used.lines().any(|table| table == "filter") {
+            continue;
+        }
+        let output = Command::new(program).args(["-S", "FORWARD"]).stdin(Stdio::null()).output();
+        match output {
+            Ok(output)
+                if String::from_utf8_lossy(&output.stdout).lines().any(|line| line == "-P FORWARD DROP") =>
+            {
+                findings.push(forward(&format!("{program}'s chain FORWARD")));
+            }
+            Ok(output) if output.status.success() => {}
+            Ok(_) | Err(_) => findings.push(Finding::warning(
+                "firewall",
+                format!("the old iptables has a filter table here, and {program} cannot list it"),
+                format!("look at it by hand, {program} -S FORWARD: what it drops, pods lose"),
+            )),
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn chains_that_drop_are_named_whoever_made_them() {
+        let chain = |table: &str, hook: &str, policy: &str| json!({"chain": {"family": "inet", "table": table, "name": hook, "hook": hook, "policy": policy}});
+        let ruleset = json!({"nftables": [
+            {"metainfo": {"version": "1.0"}},
+            chain("filter", "forward", "drop"),
+            chain("filter", "input", "accept"),
+            chain("other", "input", "drop"),
+            chain("trunkline", "forward", "drop"),
+            {"chain": {"family": "ip", "table": "filter", "name": "DOCKER"}},
+        ]});
+        let found = dropping(&ruleset);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].text.contains("inet filter forward"), "{found:?}");
+        assert!(found[1].text.contains("inet other input") && found[1].fix.contains("179"), "{found:?}");
+        assert_eq!(dropping(&json!({"nftables": []})), []);
+    }
+}

@@ -1,0 +1,363 @@
+//! Leaving the fabric so that nothing is lost that has another way (RFC 8326), and coming back.
+//!
+//! ```text
+//!  undrained ──drain──► announcing ─────────────► withdrawing ────────► drained
+//!      ▲                 GRACEFUL_SHUTDOWN on all   nothing is told      sessions are shut down, with the
+//!      │                 that is told; all peers    any more, and every  operator's text (RFC 9003)
+//!      │                 have it; the settle time   peer knows
+//!      └─────undrain─────────────┴──────────────────────┴───────────────────┘
+//! ```
+//!
+//! **What can be known**: that every peer was written everything ([`SpeakerHandle::told_all`]). That the routers behind them have
+//! moved, nobody tells a speaker: RFC 8326 gives them time, and so does this, [`Settings::settle`]. What *is* heard is counted
+//! afterwards: a peer that prefers another way to one of this node's prefixes tells it in turn. That count is shown and nothing
+//! hangs on it, since an address that is here alone never has another way.
+//!
+//! **Restarts**: that the node is drained is in the store before the first peer hears of it. A restart on the way begins again at
+//! the announcement, which does nobody harm; one after the end brings the agent up without sessions.
+//!
+//! A peer that takes nothing is waited for [`PATIENCE`] long, and then left behind with a word about it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use trunkline_api::attach::{Code, Failure};
+use trunkline_api::control::{DrainPhase, DrainStatus, EventKind};
+use trunkline_bgp::net::SpeakerHandle;
+
+use crate::history::History;
+use crate::ipam::Ipam;
+use crate::reconcile::{Left, Reconcile, Stage};
+
+/// Peers that take nothing are waited for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What stands in the store while a node is drained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Stored {
+    message: String,
+    /// The sessions are down.
+    down: bool,
+}
+
+impl Stored {
+    /// What cannot be read was written by another version: the node is drained all the same.
+    fn read(text: &str) -> Stored {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    fn stage(&self) -> Stage {
+        match self.down {
+            true => Stage::Down { message: self.message.clone() },
+            false => Stage::Announcing,
+        }
+    }
+}
+
+/// The stage that a node starts in whose store says this.
+pub fn stage(stored: Option<&str>) -> Stage {
+    stored.map_or(Stage::There, |text| Stored::read(text).stage())
+}
+
+/// What it works with.
+pub struct Settings {
+    /// How long the fabric is given to move away.
+    pub settle: Duration,
+    /// What the store said at the start.
+    pub stored: Option<String>,
+    /// Who tells the speaker.
+    pub reconcile: Reconcile,
+    /// Who keeps it over a restart.
+    pub ipam: Ipam,
+    /// Where it is kept that it happened.
+    pub history: History,
+}
+
+/// The way to the task. Cheap to clone.
+#[derive(Clone)]
+pub struct Drain {
+    orders: mpsc::Sender<Order>,
+    standing: watch::Receiver<Standing>,
+    task: AbortHandle,
+}
+
+enum Order {
+    Drain { message: String, answer: oneshot::Sender<Result<(), Failure>> },
+    Undrain { answer: oneshot::Sender<Result<(), Failure>> },
+}
+
+/// How it stands.
+#[derive(Clone, Debug)]
+struct Standing {
+    phase: DrainPhase,
+    since: Instant,
+    settled_at: Option<Instant>,
+    message: String,
+    prefixes: u64,
+    alternatives: u64,
+    faults: Vec<String>,
+}
+
+impl Standing {
+    fn new(phase: DrainPhase, message: String) -> Standing {
+        Standing {
+            phase,
+            since: Instant::now(),
+            settled_at: None,
+            message,
+            prefixes: 0,
+            alternatives: 0,
+            faults: Vec::new(),
+        }
+    }
+
+    fn status(&self) -> DrainStatus {
+        let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_secs();
+        DrainStatus {
+            phase: self.phase,
+            phase_seconds: self.since.elapsed().as_secs(),
+            settle_seconds: self.settled_at.filter(|_| self.phase == DrainPhase::Announcing).map(left),
+            message: self.message.clone(),
+            prefixes: self.prefixes,
+            alternatives: self.alternatives,
+            faults: self.faults.clone(),
+        }
+    }
+}
+
+impl Drain {
+    /// Starts the task. What was under way when the agent stopped goes on.
+    pub fn spawn(settings: Settings) -> Drain {
+        let stored = settings.stored.as_deref().map(Stored::read);
+        let phase = match &stored {
+            None => DrainPhase::Undrained,
+            Some(stored) if stored.down => DrainPhase::Drained,
+            Some(_) => DrainPhase::Announcing,
+        };
+        let message = stored.map(|stored| stored.message).unwrap_or_default();
+        let (standing, reader) = watch::channel(Standing::new(phase, message));
+        let (orders, inbox) = mpsc::channel(8);
+        let Settings { settle, stored: _, reconcile, ipam, history } = settings;
+        let task = Task { settle, reconcile, ipam, history, standing };
+        let task = tokio::spawn(task.run(inbox)).abort_handle();
+        Drain { orders, standing: reader, task }
+    }
+
+    /// Begins to leave the fabric. What is under way or done already stays so, and its text too.
+    pub async fn drain(&self, message: String) -> Result<DrainStatus, Failure> {
+        self.order(|answer| Order::Drain { message, answer }).await
+    }
+
+    /// Comes back.
+    pub async fn undrain(&self) -> Result<DrainStatus, Failure> {
+        self.order(|answer| Order::Undrain { answer }).await
+    }
+
+    async fn order(
+        &self,
+        order: impl FnOnce(oneshot::Sender<Result<(), Failure>>) -> Order,
+    ) -> Result<DrainStatus, Failure> {
+        let (answer, outcome) = oneshot::channel();
+        self.orders.send(order(answer)).await.map_err(|_| stopping())?;
+        outcome.await.map_err(|_| stopping())??;
+        Ok(self.status())
+    }
+
+    /// How far this node has left the fabric.
+    pub fn status(&self) -> DrainStatus {
+        self.standing.borrow().status()
+    }
+
+    /// The same, once nothing is under way.
+    pub async fn settled(&self) -> Result<DrainStatus, Failure> {
+        let mut standing = self.standing.clone();
+        let settled = standing.wait_for(|standing| standing.phase.is_settled()).await;
+        settled.map(|standing| standing.status()).map_err(|_| stopping())
+    }
+
+    /// Ends the task where it is, and lets go whoever waits for it: the agent stops.
+    pub fn close(&self) {
+        self.task.abort();
+    }
+}
+
+fn stopping() -> Failure {
+    Failure::new(Code::TryAgainLater, "the agent is stopping")
+}
+
+struct Task {
+    settle: Duration,
+    reconcile: Reconcile,
+    ipam: Ipam,
+    history: History,
+    standing: watch::Sender<Standing>,
+}
+
+impl Task {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Order>) {
+        loop {
+            let phase = self.standing.borrow().phase;
+            // An order ends a step wherever it is: every step may be begun again.
+            let order = tokio::select! {
+                biased;
+                order = inbox.recv() => order,
+                () = self.step(phase), if !phase.is_settled() => continue,
+            };
+            match order {
+                Some(Order::Drain { message, answer }) => drop(answer.send(self.begin(phase, message).await)),
+                Some(Order::Undrain { answer }) => drop(answer.send(self.undo(phase).await)),
+                None => return,
+            }
+        }
+    }
+
+    async fn begin(&mut self, phase: DrainPhase, message: String) -> Result<(), Failure> {
+        if phase != DrainPhase::Undrained {
+            return Ok(());
+        }
+        self.store(Some(&Stored { message: message.clone(), down: false })).await?;
+        self.tell("this node is drained by an operator".to_owned());
+        self.standing.send_replace(Standing::new(DrainPhase::Announcing, message));
+        Ok(())
+    }
+
+    async fn undo(&mut self, phase: DrainPhase) -> Result<(), Failure> {
+        if phase == DrainPhase::Undrained {
+            return Ok(());
+        }
+        self.store(None).await?;
+        self.reconcile.leave(Stage::There).await.ok_or_else(stopping)?;
+        self.tell("this node is brought back by an operator".to_owned());
+        self.standing.send_replace(Standing::new(DrainPhase::Undrained, String::new()));
+        Ok(())
+    }
+
+    /// What a phase consists of, and then the next.
+    async fn step(&mut self, phase: DrainPhase) {
+        let left = match phase {
+            DrainPhase::Announcing => self.announce().await,
+            DrainPhase::Withdrawing => self.withdraw().await,
+            DrainPhase::Undrained | DrainPhase::Drained => None,
+        };
+        if left.is_none() {
+            // The agent stops. Nothing more is to be done, and nobody is to be told that it is.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn announce(&mut self) -> Option<()> {
+        let left = self.reconcile.leave(Stage::Announcing).await?;
+        self.all_told(&left, "that this node leaves").await;
+        // Who began in the middle of a restart has no session yet, and nobody who could move away.
+        // An order that changes nothing begins this step again, and the time does not.
+        let until = self.standing.borrow().settled_at.unwrap_or_else(|| Instant::now() + self.settle);
+        self.standing.send_modify(|standing| standing.settled_at = Some(until));
+        sleep_until(until).await;
+        let alternatives = match &left.speaker {
+            Some(speaker) => alternatives(speaker, &left).await,
+            None => 0,
+        };
+        self.next(DrainPhase::Withdrawing, |standing| {
+            standing.prefixes = left.prefixes.len() as u64;
+            standing.alternatives = alternatives;
+        });
+        self.tell(format!(
+            "the fabric had {} s to move away; of {} prefixes of this node peers know another way to {alternatives}",
+            self.settle.as_secs(),
+            left.prefixes.len()
+        ));
+        Some(())
+    }
+
+    async fn withdraw(&mut self) -> Option<()> {
+        let left = self.reconcile.leave(Stage::Withdrawn).await?;
+        self.all_told(&left, "that nothing leads here any more").await;
+        let message = self.standing.borrow().message.clone();
+        self.reconcile.leave(Stage::Down { message: message.clone() }).await?;
+        if let Err(failure) = self.store(Some(&Stored { message, down: true })).await {
+            // A restart then goes the whole way again.
+            self.fault(failure.to_string());
+        }
+        self.next(DrainPhase::Drained, |_| {});
+        self.tell("this node is drained: no session is left".to_owned());
+        Some(())
+    }
+
+    async fn all_told(&mut self, left: &Left, what: &str) {
+        let Some(speaker) = &left.speaker else { return };
+        if timeout(PATIENCE, speaker.told_all()).await.is_err() {
+            self.fault(format!("not every peer had taken {what} after {} s", PATIENCE.as_secs()));
+        }
+    }
+
+    fn next(&self, phase: DrainPhase, edit: impl FnOnce(&mut Standing)) {
+        self.standing.send_modify(|standing| {
+            (standing.phase, standing.since) = (phase, Instant::now());
+            edit(standing);
+        });
+    }
+
+    fn fault(&self, fault: String) {
+        tracing::warn!(fault, "drain");
+        self.standing.send_modify(|standing| standing.faults.push(fault));
+    }
+
+    fn tell(&self, text: String) {
+        tracing::info!("{text}");
+        self.history.record(EventKind::Operator, None, None, text);
+    }
+
+    async fn store(&self, stored: Option<&Stored>) -> Result<(), Failure> {
+        let text = stored.map(serde_json::to_string).transpose();
+        let text = text.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+        self.ipam.set_drain(text).await.map_err(|error| Failure::new(Code::Io, error.to_string()))
+    }
+}
+
+/// How many of this node's prefixes some peer has another way to, whether this node would take it or not. A path through this
+/// node's own AS may lead straight back here, and does not count.
+async fn alternatives(speaker: &SpeakerHandle, left: &Left) -> u64 {
+    let mut known = 0;
+    for prefix in &left.prefixes {
+        let Ok(explained) = speaker.explain(*prefix).await else { break };
+        let others = explained.paths.iter().map(|path| &path.route).filter(|route| route.peer.is_some());
+        known += u64::from(others.into_iter().any(|route| !goes_through(&route.as_path, left.local_as)));
+    }
+    known
+}
+
+/// Whether an AS_PATH as it is printed has an AS in it.
+fn goes_through(as_path: &str, asn: u32) -> bool {
+    as_path.split(|c: char| !c.is_ascii_digit()).any(|word| word.parse() == Ok(asn))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_own_as_is_found_in_sequences_and_sets_and_not_in_longer_numbers() {
+        for (path, through) in [
+            ("65001 65012 65101", true),
+            ("65001 {65101,65102}", true),
+            ("65001 651010 65002", false),
+            ("", false),
+        ] {
+            assert_eq!(goes_through(path, 65101), through, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_stored_says_where_a_restart_begins() {
+        let text = |stored: &Stored| serde_json::to_string(stored).unwrap();
+        let mut stored = Stored { message: "new disk".to_owned(), down: false };
+        assert_eq!(stage(None), Stage::There);
+        assert_eq!(stage(Some(&text(&stored))), Stage::Announcing);
+        stored.down = true;
+        assert_eq!(stage(Some(&text(&stored))), Stage::Down { message: "new disk".to_owned() });
+        assert_eq!(stage(Some("{\"later\": 1}")), Stage::Announcing, "drained all the same");
+    }
+}

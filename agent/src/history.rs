@@ -1,0 +1,391 @@
+//! What happened lately, for the operator who comes after it did: the last [`KEPT`] session and route events, in memory.
+//!
+//! ```text
+//!  reconcile task ──sessions, originations──┐
+//!  pump ────────────learned routes──────────┼─► ring ──► since, subscribe: `trunkline events`, the page
+//!  operator's commands ─────────────────────┘
+//! ```
+//!
+//! Writing never waits, and nobody's reading holds up a writer: a reader takes what is newer than the number he has, and
+//! who was too slow for the ring is told how many he missed. A reader who waits is woken by a write, so nothing polls.
+//!
+//! Awkward is that routes come by the hundred thousand and sessions by the dozen, and that the one session event which
+//! explains the routes is what is looked for. So many routes at once are one event ([`FEW`]), and when the ring is
+//! full, as long as routes fill more than half of it, the oldest of them goes and not the oldest event.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ipnet::IpNet;
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::watch;
+use trunkline_api::control::{self, EventKind, Events};
+use trunkline_bgp::bfd::{self, Cause};
+use trunkline_bgp::rib::RouteChange;
+use trunkline_bgp::speaker::Event;
+use trunkline_bgp::types::PeerKey;
+
+/// Events that are kept.
+const KEPT: usize = 1000;
+/// So many routes that change together are told one by one; more are one event.
+const FEW: usize = 8;
+
+/// The way to the ring. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct History {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    run: u64,
+    ring: Mutex<Ring>,
+    newest: watch::Sender<Newest>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Newest {
+    number: u64,
+    /// The agent stops, and nobody is to wait any more.
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Ring {
+    capacity: usize,
+    events: VecDeque<control::Event>,
+    /// How many of them are about routes.
+    of_routes: usize,
+    last: u64,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        History::keeping(KEPT)
+    }
+}
+
+impl History {
+    fn keeping(capacity: usize) -> History {
+        let ring = Ring { capacity, events: VecDeque::with_capacity(capacity), of_routes: 0, last: 0 };
+        // What JavaScript's numbers hold, and never 0.
+        let run = (RandomState::new().build_hasher().finish() >> 11) | 1;
+        History {
+            shared: Arc::new(Shared {
+                run,
+                ring: Mutex::new(ring),
+                newest: watch::Sender::new(Newest::default()),
+            }),
+        }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Ring) -> T) -> T {
+        // Nothing panics while it holds the lock, and a ring half changed would still be a ring.
+        work(&mut self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Something happened.
+    pub fn record(&self, kind: EventKind, peer: Option<String>, prefix: Option<IpNet>, text: String) {
+        let at = format!("{:.3}", Timestamp::now());
+        let number = self.with(|ring| {
+            ring.last += 1;
+            let number = ring.last;
+            ring.push(control::Event { number, at, kind, severity: kind.severity(), peer, prefix, text });
+            number
+        });
+        // Two writers may come here in the other order; what is newest is never told as older.
+        self.shared.newest.send_if_modified(|newest| {
+            let newer = number > newest.number;
+            newest.number = number.max(newest.number);
+            newer
+        });
+    }
+
+    /// Everything that is kept and newer than the event of this number.
+    pub fn since(&self, after: u64) -> Events {
+        self.with(|ring| {
+            let newer = ring.events.iter().filter(|event| event.number > after);
+            let events: Vec<control::Event> = newer.cloned().collect();
+            let missed = ring.last.saturating_sub(after).saturating_sub(events.len() as u64);
+            Events { run: self.shared.run, missed, events }
+        })
+    }
+
+    /// Where to read on who has read up to `after` in the run of that number, this one if none: what he knows of another run is
+    /// no beginning here.
+    pub fn number_of(&self, after: u64, run: Option<u64>) -> u64 {
+        if run.is_none_or(|run| run == self.shared.run) { after } else { 0 }
+    }
+
+    /// Whoever waits is let go, and nobody waits any more: the agent stops.
+    pub fn close(&self) {
+        self.shared.newest.send_modify(|newest| newest.closed = true);
+    }
+
+    /// Reads on from the event of this number, waiting for the next.
+    pub fn subscribe(&self, after: u64) -> Subscription {
+        Subscription { history: self.clone(), newest: self.shared.newest.subscribe(), after }
+    }
+
+    /// What the speaker tells.
+    pub fn heard(&self, event: &Event) {
+        if let Some((kind, peer, prefix, text)) = words(event) {
+            self.record(kind, peer.map(|peer| peer.to_string()), prefix, text);
+        }
+    }
+
+    /// Prefixes that this node tells of from now on, or otherwise than before.
+    pub fn originated(&self, prefixes: impl ExactSizeIterator<Item = IpNet>) {
+        self.own(EventKind::Originated, "told to the peers", prefixes);
+    }
+
+    /// Prefixes that this node tells of no more.
+    pub fn withdrawn(&self, prefixes: impl ExactSizeIterator<Item = IpNet>) {
+        self.own(EventKind::Withdrawn, "told to the peers no more", prefixes);
+    }
+
+    fn own(&self, kind: EventKind, what: &str, prefixes: impl ExactSizeIterator<Item = IpNet>) {
+        match prefixes.len() {
+            0 => {}
+            number if number > FEW => {
+                self.record(kind, None, None, format!("{number} prefixes of this node are {what}"));
+            }
+            _ => prefixes
+                .for_each(|prefix| self.record(kind, None, Some(prefix), format!("{prefix} is {what}"))),
+        }
+    }
+
+    /// What peers told has changed the way of these prefixes.
+    pub fn learned(&self, changes: &[RouteChange]) {
+        if changes.len() > FEW {
+            let lost = changes.iter().filter(|change| change.paths.is_empty()).count();
+            let text = match (changes.len() - lost, lost) {
+                (kept, 0) => format!("{kept} prefixes have other paths"),
+                (0, lost) => format!("no peer's path leads to {lost} prefixes any more"),
+                (kept, lost) => format!("{kept} prefixes have other paths, {lost} no peer's any more"),
+            };
+            return self.record(EventKind::Learned, None, None, text);
+        }
+        for change in changes {
+            let hops: Vec<String> =
+                change.paths.iter().map(|path| path.next_hop.address().to_string()).collect();
+            let text = match hops.as_slice() {
+                [] => format!("no peer's path leads to {} any more", change.prefix),
+                hops => format!("{} goes by {}", change.prefix, hops.join(", ")),
+            };
+            let peer = match change.paths.as_slice() {
+                [path] => Some(path.peer.to_string()),
+                _ => None,
+            };
+            self.record(EventKind::Learned, peer, Some(change.prefix), text);
+        }
+    }
+}
+
+impl Ring {
+    fn push(&mut self, event: control::Event) {
+        while self.events.len() >= self.capacity {
+            let oldest = if self.of_routes > self.capacity / 2 {
+                self.events.iter().position(|event| event.kind.is_of_routes()).unwrap_or(0)
+            } else {
+                0
+            };
+            let Some(gone) = self.events.remove(oldest) else { break };
+            self.of_routes -= usize::from(gone.kind.is_of_routes());
+        }
+        self.of_routes += usize::from(event.kind.is_of_routes());
+        self.events.push_back(event);
+    }
+}
+
+/// Reads on where it was.
+#[derive(Debug)]
+pub struct Subscription {
+    history: History,
+    newest: watch::Receiver<Newest>,
+    after: u64,
+}
+
+impl Subscription {
+    /// Waits until there is something newer than what was read, and reads all of that. None once the agent stops. Dropping the
+    /// future loses nothing.
+    pub async fn next(&mut self) -> Option<Events> {
+        let after = self.after;
+        let newest = *self.newest.wait_for(|newest| newest.number > after || newest.closed).await.ok()?;
+        if newest.number <= after {
+            return None;
+        }
+        let events = self.history.since(after);
+        self.after = events.events.last().map_or(after + events.missed, |event| event.number);
+        Some(events)
+    }
+}
+
+/// What the speaker tells, in words. None of what is nobody's news.
+fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, String)> {
+    let about = |kind, address: &PeerKey, text| Some((kind, Some(*address), None, text));
+    match event {
+        Event::PeerUp { address, remote_as, families, .. } => {
+            let names: Vec<String> = families.iter().map(|family| family.to_string()).collect();
+            let text = format!("session with AS {remote_as} is Established: {}", names.join(", "));
+            about(EventKind::SessionUp, address, text)
+        }
+        Event::PeerDown { address, reason, retained, .. } => {
+            let kept: Vec<String> = retained.iter().map(|family| family.to_string()).collect();
+            let text = match kept.is_empty() {
+                true => format!("session down: {reason}"),
+                false => format!("session down: {reason}; its paths are kept for now: {}", kept.join(", ")),
+            };
+            about(EventKind::SessionDown, address, text)
+        }
+        Event::PeerError { address, error, .. } => about(EventKind::SessionError, address, error.clone()),
+        Event::Bfd { address, down: Some(down), .. } => {
+            let cause = match down.cause {
+                Cause::TimeExpired => "nothing was heard for the detection time",
+                Cause::NeighborDown => "the peer says Down: it does not hear this side, or was restarted",
+                Cause::NeighborAdminDown => "the peer's operator took it down",
+            };
+            about(EventKind::BfdDown, address, format!("BFD session down: {cause}"))
+        }
+        Event::Bfd { address, state: bfd::State::Up, .. } => {
+            about(EventKind::BfdUp, address, "BFD session Up".to_owned())
+        }
+        Event::MalformedUpdate { address, fault, .. } => {
+            about(EventKind::MalformedUpdate, address, format!("malformed UPDATE: {fault}"))
+        }
+        Event::EndOfRib { address, family, .. } => {
+            about(EventKind::EndOfRib, address, format!("the whole table of {family} is here"))
+        }
+        Event::LongLivedStale { address, family, paths, removed, time, .. } => about(
+            EventKind::LongLivedStale,
+            address,
+            format!(
+                "{paths} paths of {family} are kept as the last to be used, for {} s at most; {removed} were removed",
+                time.as_secs()
+            ),
+        ),
+        Event::StaleSwept { address, family, paths, .. } => {
+            about(EventKind::StaleSwept, address, format!("{paths} stale paths of {family} were removed"))
+        }
+        Event::PeerGone { address, .. } => {
+            about(EventKind::NeighbourGone, address, "the dynamic neighbour is gone".to_owned())
+        }
+        Event::RangeFull { prefix, limit, refused } => Some((
+            EventKind::RangeFull,
+            Some(*refused),
+            Some(*prefix),
+            format!("refused: {limit} neighbours from {prefix} are there already, as many as may be"),
+        )),
+        Event::Converged { family } => Some((
+            EventKind::Converged,
+            None,
+            None,
+            format!("the first selection of {family} after the start is done"),
+        )),
+        Event::Bfd { .. } | Event::Advertised { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+    use trunkline_api::control::Severity;
+    use trunkline_bgp::types::{FamilySet, PeerId};
+
+    use super::*;
+
+    fn session(history: &History, text: &str) {
+        history.record(EventKind::SessionDown, None, None, text.to_owned());
+    }
+
+    fn texts(events: &Events) -> Vec<&str> {
+        events.events.iter().map(|event| event.text.as_str()).collect()
+    }
+
+    #[test]
+    fn the_oldest_goes_first_and_a_reader_learns_what_he_missed() {
+        let history = History::keeping(3);
+        for text in ["a", "b", "c", "d", "e"] {
+            session(&history, text);
+        }
+        let all = history.since(0);
+        assert_eq!((texts(&all), all.missed), (vec!["c", "d", "e"], 2));
+        assert_eq!(all.events[0].number, 3);
+        let rest = history.since(4);
+        assert_eq!((texts(&rest), rest.missed), (vec!["e"], 0));
+        assert_eq!(history.since(5), Events { run: all.run, missed: 0, events: Vec::new() });
+        assert_eq!([None, Some(all.run), Some(0)].map(|run| history.number_of(4, run)), [4, 4, 0]);
+    }
+
+    #[test]
+    fn a_flood_of_routes_leaves_the_sessions_that_explain_it() {
+        let history = History::keeping(10);
+        (0..4).for_each(|number| session(&history, &number.to_string()));
+        let prefix = |number: u32| IpNet::from(std::net::IpAddr::V4(number.into()));
+        (0..1000).for_each(|number| history.originated([prefix(number)].into_iter()));
+        let kept = history.since(0).events;
+        assert_eq!(kept.len(), 10);
+        assert_eq!(kept.iter().filter(|event| !event.kind.is_of_routes()).count(), 4);
+        // Sessions may fill it all.
+        (0..20).for_each(|number| session(&history, &number.to_string()));
+        let kept = history.since(0).events;
+        assert_eq!((kept.len(), kept[9].text.as_str()), (10, "19"));
+        assert!(kept.iter().filter(|event| event.kind.is_of_routes()).count() <= 5);
+        // Many at once are one.
+        history.withdrawn((0..FEW as u32 + 1).map(prefix).collect::<Vec<_>>().into_iter());
+        let last = history.since(0).events.pop().unwrap();
+        assert_eq!(last.text, "9 prefixes of this node are told to the peers no more");
+        let change = |number| RouteChange { prefix: prefix(number), paths: Vec::new() };
+        history.learned(&[change(1)]);
+        assert_eq!(
+            history.since(0).events.pop().unwrap().text,
+            "no peer's path leads to 0.0.0.1/32 any more"
+        );
+        history.learned(&(0..50).map(change).collect::<Vec<_>>());
+        assert_eq!(
+            history.since(0).events.pop().unwrap().text,
+            "no peer's path leads to 50 prefixes any more"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_subscriber_waits_and_reads_on() {
+        let history = History::keeping(3);
+        session(&history, "before");
+        let mut reader = history.subscribe(0);
+        assert_eq!(texts(&reader.next().await.unwrap()), ["before"]);
+        let waits = timeout(Duration::from_millis(20), reader.next()).await;
+        assert!(waits.is_err(), "there is nothing newer");
+        let writer = history.clone();
+        let (events, ()) = tokio::join!(reader.next(), async move { session(&writer, "after") });
+        assert_eq!(texts(&events.unwrap()), ["after"]);
+        (0..5).for_each(|number| session(&history, &number.to_string()));
+        let events = reader.next().await.unwrap();
+        assert_eq!((texts(&events), events.missed), (vec!["2", "3", "4"], 2));
+        let (events, ()) = tokio::join!(reader.next(), async { history.close() });
+        assert_eq!(events, None, "who waits does not hold up the agent's stop");
+    }
+
+    #[test]
+    fn what_the_speaker_tells_is_kept_in_words() {
+        let history = History::default();
+        let (peer, address) = (PeerId(0), "192.0.2.1".parse().unwrap());
+        history.heard(&Event::PeerDown {
+            peer,
+            address,
+            reason: "hold timer expired".to_owned(),
+            retained: FamilySet::EMPTY,
+        });
+        history.heard(&Event::Advertised { prefix: "10.0.0.0/8".parse().unwrap(), peer });
+        let kept = history.since(0).events;
+        assert_eq!(kept.len(), 1, "what only a watch waits for is nobody's news");
+        let event = &kept[0];
+        assert_eq!((event.kind, event.severity), (EventKind::SessionDown, Severity::Warning));
+        assert_eq!(event.peer.as_deref(), Some("192.0.2.1"));
+        assert_eq!(event.text, "session down: hold timer expired");
+        assert!(event.at.ends_with('Z') && event.at.contains('.'), "{}", event.at);
+    }
+}

@@ -1,0 +1,221 @@
+//! What an operator does to a node and its sessions, and how the routers beside it take that: resets and refreshes, and
+//! leaving the fabric and coming back.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::IpAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use ipnet::IpNet;
+use rustix::process::Signal;
+use trunkline_api::control::{DrainPhase, DrainStatus, Event, EventKind, PeerDone};
+
+use super::bed::{PATIENCE, lab};
+use super::{Context, Test, Verdict, passed};
+use crate::client;
+use crate::cni::{self, Sandbox};
+use crate::host::Host;
+use crate::pinger::{Flow, Pinger};
+use crate::shell::{Seen, wait_for};
+
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "operator/sessions",
+        about: "a reset and a refresh of a session with FRR, seen by a follower of the events",
+        run: sessions,
+    },
+    Test {
+        name: "operator/drain",
+        about: "a node with an address that another has too is drained without a lost packet, stays drained over a restart, and comes back",
+        run: drain,
+    },
+];
+
+const TOR: &str = "10.1.0.1";
+
+fn sessions(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let node = bed.node()?;
+        let mut follower =
+            node.command("trunkline", ["events", "--follow", "-o", "json"]).stdout(Stdio::piped()).spawn()?;
+        let follower_lines = BufReader::new(follower.stdout.take().context("its output")?).lines();
+        // Ends with the agent, at the latest.
+        let reader =
+            std::thread::spawn(move || follower_lines.map_while(Result::ok).collect::<Vec<String>>());
+
+        let refreshed = bed.peer(TOR)?.received;
+        let done: PeerDone = client::ask(node, &["peers", "soft-refresh", TOR])?;
+        ensure!(done.peer == TOR, "{done:?}");
+        wait_for("FRR to tell everything again", PATIENCE, || {
+            let received = bed.peer(TOR)?.received;
+            // Its default routes, and the markers around them.
+            let good = received.update > refreshed.update && received.route_refresh > refreshed.route_refresh;
+            Ok(Seen::when(good, || format!("{received:?}, before {refreshed:?}")))
+        })?;
+        let told = bed.peer(TOR)?.sent.update;
+        client::ask::<PeerDone>(node, &["peers", "soft-refresh", TOR, "out"])?;
+        wait_for("this node to tell everything again", PATIENCE, || {
+            let sent = bed.peer(TOR)?.sent.update;
+            Ok(Seen::when(sent > told, || format!("{sent} UPDATEs sent")))
+        })?;
+        ensure!(bed.peer(TOR)?.flaps == 0, "a refresh has ended the session");
+
+        client::ask::<PeerDone>(node, &["peers", "reset", TOR, "--message", "new optics in 3/14"])?;
+        wait_for("another session", PATIENCE, || {
+            let peer = bed.peer(TOR)?;
+            Ok(Seen::when(peer.flaps == 1 && peer.state == "Established", || {
+                format!("{} {}", peer.flaps, peer.state)
+            }))
+        })?;
+        let log = bed.host("tor1")?.sh("cat /var/log/frr/*.log")?;
+        ensure!(log.contains("new optics in 3/14"), "FRR's operator was not told");
+        let refused = node.run("trunkline", ["peers", "reset", "192.0.2.99"]).err().map(|e| format!("{e:#}"));
+        ensure!(
+            refused.as_ref().is_some_and(|e| e.contains("no peer 192.0.2.99 is configured")),
+            "a stranger was reset: {refused:?}"
+        );
+
+        client::end_agent(node, Signal::TERM)?;
+        let lines = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        follower.wait()?;
+        let events: Vec<Event> =
+            lines.iter().map(|line| serde_json::from_str(line)).collect::<Result<_, _>>()?;
+        let of_the_tor: Vec<EventKind> = events
+            .iter()
+            .filter(|e| {
+                e.peer.as_deref() == Some(TOR) && !e.kind.is_of_routes() && e.kind != EventKind::EndOfRib
+            })
+            // A first attempt may come before the router listens.
+            .filter(|e| ![EventKind::StaleSwept, EventKind::SessionError].contains(&e.kind))
+            .map(|e| e.kind)
+            .collect();
+        use EventKind::{Operator, SessionDown, SessionUp};
+        let wanted = [SessionUp, Operator, Operator, Operator, SessionDown, SessionUp];
+        // Which of the command and what it sets off is written first, nobody promises.
+        let swapped = [SessionUp, Operator, Operator, SessionDown, Operator, SessionUp];
+        ensure!(of_the_tor == wanted || of_the_tor == swapped, "{of_the_tor:?}");
+        ensure!(
+            events.iter().enumerate().all(|(index, event)| event.number == index as u64 + 1),
+            "numbers have gaps: {lines:?}"
+        );
+        passed(format!("{} events followed", events.len()))
+    })
+}
+
+const ANYCAST: &str = "10.203.0.1";
+const SUBNET: &str = "
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata:
+  name: anycast
+spec:
+  network: global
+  range:
+    version: \"4\"
+    cidr: 10.203.0.0/24
+";
+const DRAINED: &str = "node1a";
+/// In the same rack: its ToRs have both ways at hand. Over a spine they would first have to find out that the other ToR has lost the way
+/// as well, and a packet that goes round meanwhile is lost whoever leaves.
+const OTHER: &str = "node1b";
+
+fn drain_status(node: &Host) -> Result<DrainStatus> {
+    Ok(client::status(node)?.drain)
+}
+
+fn drain(context: &Context) -> Result<Verdict> {
+    lab(context, "two-racks", |bed| {
+        let nodes = bed.fabric.topology.with_role("node");
+        for node in nodes {
+            client::wait_established(bed.host(node)?, PATIENCE)?;
+        }
+        let anycast: IpAddr = ANYCAST.parse()?;
+        let prefix = IpNet::from(anycast);
+        for node in [DRAINED, OTHER] {
+            let manifest = bed.manifest_of(node, "subnets.yaml");
+            manifest.write(&(manifest.read()? + SUBNET))?;
+        }
+        for node in [DRAINED, OTHER] {
+            let mut pod = Sandbox::create(bed.fabric, node, "anycast")?;
+            pod.args = format!("IP={ANYCAST}");
+            wait_for("the new subnet", PATIENCE, || {
+                Ok(match cni::add(bed.fabric, &cni::trunkline(Some("global")), &pod) {
+                    Ok(attached) if attached.addresses.contains(&anycast) => Seen::Yes(()),
+                    outcome => Seen::NotYet(format!("{outcome:?}")),
+                })
+            })?;
+        }
+        let hops = |tor: &str| -> Result<String> { bed.host(tor)?.sh(&format!("ip route show {prefix}")) };
+        let lead_to = |addresses: [&str; 2], wanted: bool| {
+            for (tor, address) in ["tor1a", "tor1b"].into_iter().zip(addresses) {
+                wait_for(&format!("{tor}'s way by {address}: {wanted}"), PATIENCE, || {
+                    let hops = hops(tor)?;
+                    Ok(Seen::when(hops.contains(&format!("via {address} ")) == wanted, || hops))
+                })?;
+            }
+            anyhow::Ok(())
+        };
+        let (leaving_by, other_by) = (["10.11.0.11", "10.12.0.11"], ["10.11.0.12", "10.12.0.12"]);
+        lead_to(leaving_by, true)?;
+        lead_to(other_by, true)?;
+
+        // Several, so that both ToRs and both nodes are on their ways.
+        let mut flows = Vec::new();
+        for (node, name) in [("node2a", "one"), ("node2a", "two"), ("node2a", "three"), ("node2b", "four")] {
+            let pod = Sandbox::create(bed.fabric, node, name)?;
+            cni::add(bed.fabric, &cni::trunkline(Some("global")), &pod)?;
+            flows.push(Flow { name: format!("{name} on {node} to {ANYCAST}"), from: pod.ns, to: anycast });
+        }
+        let mut pinger = Pinger::start(flows, Duration::from_millis(5))?;
+        pinger.settle(PATIENCE)?;
+
+        let leaving = bed.host(DRAINED)?;
+        let text = "new disk, back at five";
+        let status: DrainStatus = client::ask(leaving, &["drain", "--wait", "--message", text])?;
+        ensure!(status.phase == DrainPhase::Drained && status.faults.is_empty(), "{status:?}");
+        ensure!(status.prefixes > 0, "{status:?}");
+        pinger.wait_sent(200, PATIENCE)?;
+        let outcomes = pinger.finish()?;
+        let sent: usize = outcomes.iter().map(|o| o.sent).sum();
+        for outcome in &outcomes {
+            ensure!(
+                outcome.lost.is_empty(),
+                "{}: {} of {} lost",
+                outcome.name,
+                outcome.lost.len(),
+                outcome.sent
+            );
+        }
+        lead_to(leaving_by, false)?;
+        let log = bed.host("tor1a")?.sh("cat /var/log/frr/*.log")?;
+        ensure!(log.contains(text), "FRR's operator was not told");
+        let idle = |node: &Host| -> Result<bool> {
+            let peers = client::peers(node)?;
+            Ok(peers.len() == 2 && peers.iter().all(|p| p.shutdown && p.state == "Idle"))
+        };
+        ensure!(idle(leaving)?, "{:?}", client::peers(leaving)?);
+
+        client::end_agent(leaving, Signal::TERM)?;
+        client::start_agent(leaving)?;
+        wait_for("the manifests to be in force", PATIENCE, || {
+            let applied = client::status(leaving)?.manifests.applied;
+            Ok(Seen::when(applied, || "not yet".to_owned()))
+        })?;
+        ensure!(drain_status(leaving)?.phase == DrainPhase::Drained, "a restart has undrained the node");
+        ensure!(drain_status(leaving)?.message == text, "the text is lost");
+        ensure!(idle(leaving)?, "a restart has brought sessions: {:?}", client::peers(leaving)?);
+        let late = Sandbox::create(bed.fabric, DRAINED, "late")?;
+        let refused =
+            cni::add(bed.fabric, &cni::trunkline(Some("global")), &late).err().map(|e| format!("{e:#}"));
+        ensure!(refused.as_ref().is_some_and(|e| e.contains("this node is drained")), "{refused:?}");
+
+        client::ask::<DrainStatus>(leaving, &["undrain"])?;
+        client::wait_established(leaving, PATIENCE)?;
+        cni::add(bed.fabric, &cni::trunkline(Some("global")), &late)?;
+        lead_to(leaving_by, true)?;
+        passed(format!("0 of {sent} lost, {} prefixes taken back and told again", status.prefixes))
+    })
+}
