@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result};
 
+use crate::dashboards;
 use crate::fabric::Place;
 use crate::progress::say;
 
@@ -15,7 +16,7 @@ const PAGES: &[Page] = &[Page { name: "docs/metrics.md", make: trunkline_api::me
 
 /// Writes the files; with `check` only says which of them are not current. Returns whether all are.
 pub(crate) fn run(place: &Place, check: bool) -> Result<bool> {
-    let mut current = true;
+    let mut current = dashboards::run(place, check)?;
     for Page { name, make } in PAGES {
         let (path, text) = (place.repository.join(name), make());
         if std::fs::read_to_string(&path).is_ok_and(|there| there == text) {

@@ -22,6 +22,7 @@ mod cni;
 mod containerlab;
 mod crds;
 mod daemons;
+mod dashboards;
 mod deb;
 mod demo;
 mod docs;
@@ -148,7 +149,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Write what is made from the code: docs/metrics.md.
+    /// Write what is made from the code: docs/metrics.md, dashboards/.
     Docs {
         /// Write nothing; the exit status is 1 if a file is not current.
         #[arg(long)]

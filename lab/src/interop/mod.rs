@@ -16,7 +16,7 @@ mod bird;
 mod cell;
 mod frr;
 mod gobgp;
-mod router;
+pub(crate) mod router;
 mod rows;
 mod us;
 

@@ -170,7 +170,7 @@ pub(super) fn write(host: &Host, path: &str, text: &str) -> Result<()> {
 }
 
 /// Kills the processes of a node that the test started there, as a crash would.
-pub(super) fn kill(host: &Host, only: Option<&str>) -> Result<()> {
+pub(crate) fn kill(host: &Host, only: Option<&str>) -> Result<()> {
     let is_pause = |pid: &Pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(host.pause);
     let is_meant = |pid: &Pid| {
         let comm =

@@ -31,7 +31,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts it with both outputs in `<folder>/log/<name>.log`.
-    pub(super) fn start(folder: &Path, name: &str, mut command: Command) -> Result<Self> {
+    pub(crate) fn start(folder: &Path, name: &str, mut command: Command) -> Result<Self> {
         let logs = folder.join("log");
         std::fs::create_dir_all(&logs)?;
         let log = logs.join(format!("{name}.log"));

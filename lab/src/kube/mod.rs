@@ -31,7 +31,7 @@ pub(crate) mod doorway;
 pub(crate) mod nodes;
 mod pki;
 pub(crate) mod pods;
-mod ports;
+pub(crate) mod ports;
 pub(crate) mod rights;
 
 use std::fs::File;

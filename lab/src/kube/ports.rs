@@ -15,13 +15,13 @@ const RANGE: std::ops::Range<u16> = 21_000..31_000;
 
 /// A TCP port of loopback that is this lab's until the value is dropped.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(crate) struct Port {
     number: u16,
     _claim: UnixListener,
 }
 
 impl Port {
-    pub(super) fn claim() -> Result<Self> {
+    pub(crate) fn claim() -> Result<Self> {
         // Labs that start at the same time begin at different places, for the sake of speed alone.
         let first = u16::try_from(std::process::id() % 97).unwrap_or_default() * 100;
         let length = RANGE.end - RANGE.start;
@@ -37,7 +37,7 @@ impl Port {
             .with_context(|| format!("no port of {}–{} is free", RANGE.start, RANGE.end - 1))
     }
 
-    pub(super) fn number(&self) -> u16 {
+    pub(crate) fn number(&self) -> u16 {
         self.number
     }
 }

@@ -27,7 +27,7 @@ mod l2;
 mod library;
 mod manifests;
 mod matrix;
-mod observability;
+pub(crate) mod observability;
 mod operator;
 mod package;
 mod page;

@@ -34,6 +34,7 @@ impl Reason {
             Reason::Errno(libc::ENOENT) => "ENOENT",
             Reason::Errno(libc::ESRCH) => "ESRCH",
             Reason::Errno(libc::ENOMEM) => "ENOMEM",
+            Reason::Errno(libc::EACCES) => "EACCES",
             Reason::Errno(libc::EBUSY) => "EBUSY",
             Reason::Errno(libc::EEXIST) => "EEXIST",
             Reason::Errno(libc::ENODEV) => "ENODEV",

@@ -17,7 +17,7 @@ pub(super) const TEST: Test = Test {
     run: rules,
 };
 
-const RULES: &str = "deploy/helm/trunkline/files/trunkline.rules.yml";
+pub(super) const RULES: &str = "deploy/helm/trunkline/files/trunkline.rules.yml";
 const CASES: &str = "lab/observability/rules.test.yml";
 const RUNBOOK: &str = "docs/alerts.md";
 
@@ -96,14 +96,14 @@ fn consistent(place: &Place) -> Result<usize> {
 }
 
 /// Metrics of ours that an expression names.
-fn named(expr: &str) -> BTreeSet<&str> {
+pub(crate) fn named(expr: &str) -> BTreeSet<&str> {
     expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with("trunkline_"))
         .collect()
 }
 
 /// Whether the catalogue has a metric, or a histogram of which this is a series.
-fn is_exported(name: &str) -> bool {
+pub(crate) fn is_exported(name: &str) -> bool {
     metrics::all().any(|metric| match metric.kind {
         metrics::Kind::Histogram(_) => ["_bucket", "_sum", "_count"]
             .iter()

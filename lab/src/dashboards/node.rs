@@ -1,0 +1,85 @@
+//! One node: its sessions, its kernel, its pods.
+
+use super::View::{Series, Stat, Table};
+use super::{Bounds, Dashboard, Panel, Row, SESSION, YES_NO};
+
+pub(super) fn dashboard() -> Dashboard {
+    Dashboard {
+        name: "node",
+        title: "Trunkline: node",
+        description: "One node: its sessions, what its kernel has, its pods, and how fast it converges.",
+        variables: &[],
+        rows: vec![
+            Row {
+                title: "Now",
+                panels: vec![
+                    Panel::new(Stat, "Ready", "short", "attach", &[("min(trunkline_ready{instance=~\"$node\"})", "ready")],
+                        "Whether pods can be attached; `trunkline status` says what is missing.")
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineAttachFailing"),
+                    Panel::new(Stat, "Up for", "s", "fleet", &[("min(trunkline_uptime_seconds{instance=~\"$node\"})", "up")],
+                        "Since the agent started. A restart loses no packet."),
+                    Panel::new(Stat, "Manifests in force", "short", "attach", &[("min(trunkline_manifests_in_force{instance=~\"$node\"})", "in force")],
+                        "no: the manifests as they are now are refused, and an earlier state runs.")
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineAttachFailing"),
+                    Panel::new(Stat, "Store usable", "short", "addresses", &[("min(trunkline_store_usable{instance=~\"$node\"})", "usable")],
+                        "no: no address is given out, because the store is full, damaged or unreachable.")
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineAttachFailing"),
+                    Panel::new(Stat, "Pods", "short", "attach", &[("sum(trunkline_attachments{instance=~\"$node\"})", "attached")],
+                        "Attached pods' interfaces."),
+                    Panel::new(Stat, "Unrecorded pods", "short", "attach", &[("sum(trunkline_unrecorded_pods{instance=~\"$node\"})", "unrecorded")],
+                        "Pods in the kernel that no record knows, because the store was lost; they keep running.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklineAttachFailing"),
+                ],
+            },
+            Row {
+                title: "Peers",
+                panels: vec![
+                    Panel::new(Table, "Sessions", "short", "peer", &[("trunkline_bgp_peer_state{instance=~\"$node\"}", "state")],
+                        "Each peer and the state of its session (RFC 4271).")
+                        .words(SESSION).bad(Bounds::Below(6.0)).alert("TrunklinePeerDown").width(12),
+                    Panel::new(Table, "In this state for", "s", "peer", &[("trunkline_bgp_peer_state_seconds{instance=~\"$node\"}", "for")],
+                        "How long each session has been in its state.").alert("TrunklinePeerDown").width(12),
+                    Panel::new(Series, "Prefixes accepted", "short", "peer",
+                        &[("sum by (peer, family) (trunkline_bgp_peer_prefixes{kind=\"accepted\",instance=~\"$node\"})", "{{peer}} {{family}}")],
+                        "What each peer told and import policy let through.").alert("TrunklinePrefixLimitNear"),
+                    Panel::new(Series, "Prefixes advertised", "short", "peer",
+                        &[("sum by (peer, family) (trunkline_bgp_peer_prefixes{kind=\"advertised\",instance=~\"$node\"})", "{{peer}} {{family}}")],
+                        "What each peer was told: the node's pods and subnets."),
+                    Panel::new(Series, "BFD", "short", "peer", &[("trunkline_bfd_session_up{instance=~\"$node\"}", "{{peer}}")],
+                        "1 while the BFD session with a peer is Up.").bad(Bounds::Below(1.0)).alert("TrunklineBfdFlapping"),
+                    Panel::new(Series, "Connections refused", "short", "peer",
+                        &[("increase(trunkline_bgp_refused_connections_total{instance=~\"$node\"}[$__rate_interval])", "{{instance}}")],
+                        "Connections to port 179 from nobody that is configured, closed at once, in each interval."),
+                ],
+            },
+            Row {
+                title: "Kernel",
+                panels: vec![
+                    Panel::new(Series, "Routes", "short", "node", &[("trunkline_kernel_routes{instance=~\"$node\"}", "{{state}}")],
+                        "Own routes: wanted, installed, and stale ones of the agent's last run.").alert("TrunklineRoutesNotInStep"),
+                    Panel::new(Series, "Repairs", "short", "node",
+                        &[("increase(trunkline_kernel_repairs_total{instance=~\"$node\"}[$__rate_interval])", "{{instance}}")],
+                        "What somebody else removed or changed and the agent put back, in each interval.")
+                        .alert("TrunklineKernelChangedByOthers"),
+                    Panel::new(Series, "Errors", "short", "node",
+                        &[("sum by (reason) (increase(trunkline_kernel_errors_total{instance=~\"$node\"}[$__rate_interval])) or sum(0 * trunkline_ready{instance=~\"$node\"})", "{{reason}}")],
+                        "What the kernel refused, by reason, in each interval.").alert("TrunklineRoutesNotInStep"),
+                    Panel::new(Series, "From the loss of a peer to the kernel", "s", "peer",
+                        &[("histogram_quantile(0.99, sum by (le) (increase(trunkline_convergence_peer_loss_to_kernel_seconds_bucket{instance=~\"$node\"}[$__rate_interval])))", "99 %")],
+                        "Until the kernel has what follows from a lost session, the 99th percentile of each interval in which one was lost.")
+                        .alert("TrunklinePeerFlapping"),
+                ],
+            },
+            Row {
+                title: "Pods",
+                panels: vec![
+                    Panel::new(Series, "Pods by network", "short", "attach", &[("trunkline_network_attachments{instance=~\"$node\"}", "{{network}}")],
+                        "Attached pods' interfaces in each network."),
+                    Panel::new(Series, "Networks refused", "short", "attach", &[("sum by (network) (trunkline_network_refused{instance=~\"$node\"})", "{{network}}")],
+                        "1 for a network that the node does not serve; `trunkline status` says why.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklineAttachFailing"),
+                ],
+            },
+        ],
+    }
+}

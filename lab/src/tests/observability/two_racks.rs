@@ -1,0 +1,289 @@
+//! A real Prometheus on two racks: each alert fires for the fault that it is for and clears when that is over, and every panel that is about nodes has
+//! had data by then.
+//!
+//! Alerts and panels about the controller and the API server are left to a cluster; here there is none.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::prometheus::{Prometheus, hastened};
+use super::rules::{RULES, is_exported, named};
+use crate::client;
+use crate::cni::{self, Sandbox};
+use crate::daemons::vtysh;
+use crate::dashboards::{self, Panel};
+use crate::interop::router::kill;
+use crate::shell::{Seen, cmd, run_with_input, wait_for};
+use crate::tests::bed::{Bed, PATIENCE, lab};
+use crate::tests::{Context, Test, Verdict, passed};
+
+pub(super) const TEST: Test = Test {
+    name: "observability/two-racks",
+    about: "each alert fires for its fault and clears, every panel about nodes has data, metrics are as promtool wants them",
+    run: two_racks,
+};
+
+/// Injects a fault, sees its alerts fire, mends it, and sees them clear.
+type Fault = fn(&Bed<'_>, &Prometheus) -> Result<()>;
+
+const NODES: [&str; 4] = ["node1a", "node1b", "node2a", "node2b"];
+/// Nobody here makes these: there is no API server and no VLAN.
+const ELSEWHERE: [&str; 4] =
+    ["trunkline_controller_", "trunkline_webhook_", "trunkline_cluster_", "trunkline_wire_"];
+
+fn two_racks(context: &Context) -> Result<Verdict> {
+    let rules = std::fs::read_to_string(context.place.repository.join(RULES))?;
+    let began = Instant::now();
+    lab(context, "two-racks", |bed| {
+        for node in NODES {
+            client::wait_established(bed.host(node)?, PATIENCE)?;
+            client::wait_bfd(bed.host(node)?, PATIENCE)?;
+        }
+        let series = lint(bed)?;
+        let prometheus = Prometheus::start(bed.fabric, &NODES, &hastened(&rules)?)?;
+        let (_, _) = pod(bed, "node1a", "first")?;
+        let faults: [(&str, Fault); 6] = [
+            ("a pool that is filled", filled),
+            ("sessions that are shut down", shut_down),
+            ("a router that falls silent again and again", silent),
+            ("a router that restarts", restarting),
+            ("a table near its limit", limit),
+            ("hands in the kernel", hands),
+        ];
+        for (what, fault) in faults {
+            crate::progress::say(&format!("      {what}"));
+            fault(bed, &prometheus).with_context(|| what.to_owned())?;
+        }
+        let panels = panels(&prometheus, began.elapsed().as_secs() + 1)?;
+        passed(format!(
+            "{series} series of a node, {panels} expressions of panels, {} alerts",
+            prometheus.fired()
+        ))
+    })
+}
+
+fn pod(bed: &Bed<'_>, node: &str, name: &str) -> Result<(Sandbox, cni::Attached)> {
+    let pod = Sandbox::create(bed.fabric, node, name)?;
+    let network = if node.starts_with("node1") { "rack1" } else { "rack2" };
+    let attached = cni::add(bed.fabric, &cni::trunkline(Some(network)), &pod)?;
+    Ok((pod, attached))
+}
+
+/// What promtool says of an agent's metrics; and none is exported that the catalogue does not have.
+fn lint(bed: &Bed<'_>) -> Result<usize> {
+    let text = bed.host("node1a")?.ns.within(|| {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect("127.0.0.1:9473")?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+    })?;
+    let said = run_with_input(&mut cmd("promtool", ["check", "metrics"]), &text)?;
+    ensure!(said.trim().is_empty(), "promtool check metrics: {said}");
+    let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    for line in &series {
+        let name = line.split(['{', ' ']).next().unwrap_or_default();
+        ensure!(is_exported(name), "{name} is not in the catalogue");
+    }
+    Ok(series.len())
+}
+
+const TO_NODE1A: [(&str, &str, &str); 2] = [
+    ("tor1a", "router bgp 65011", "neighbor 10.11.0.11 shutdown"),
+    ("tor1b", "router bgp 65012", "neighbor 10.12.0.11 shutdown"),
+];
+
+fn configure(bed: &Bed<'_>, router: &str, lines: &[&str]) -> Result<()> {
+    let commands: Vec<&str> = ["configure terminal"].iter().chain(lines).copied().collect();
+    vtysh(bed.host(router)?, &commands).map(drop)
+}
+
+fn shut_down(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
+    for (router, bgp, line) in TO_NODE1A {
+        configure(bed, router, &[bgp, line])?;
+        prometheus.wait_firing("TrunklinePeerDown", "node1a")?;
+        if router == "tor1a" {
+            ensure!(prometheus.firing("TrunklineNodeIsolated")?.is_empty(), "one peer is left to node1a");
+        }
+    }
+    prometheus.wait_firing("TrunklineNodeIsolated", "node1a")?;
+    // An attach waits for a peer meanwhile, and is slow for that alone.
+    std::thread::scope(|scope| -> Result<()> {
+        let slow = scope.spawn(|| pod(bed, "node1a", "slow"));
+        let asked = Instant::now();
+        wait_for("two seconds to pass", PATIENCE, || {
+            Ok(Seen::when(asked.elapsed().as_secs_f64() > 2.5, || "not yet".to_owned()))
+        })?;
+        for (router, bgp, line) in TO_NODE1A {
+            configure(bed, router, &[bgp, &format!("no {line}")])?;
+        }
+        slow.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(drop)
+    })?;
+    prometheus.wait_firing("TrunklineAttachSlow", "node1a")?;
+    for alert in ["TrunklinePeerDown", "TrunklineNodeIsolated", "TrunklineAttachSlow"] {
+        prometheus.wait_cleared(alert)?;
+    }
+    Ok(())
+}
+
+fn silent(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
+    let (router, node) = (bed.host("tor2a")?, bed.host("node2a")?);
+    for _ in 0..5 {
+        let before = losses(node)?;
+        router.silence()?;
+        wait_for("the silence to be noticed", PATIENCE, || {
+            Ok(Seen::when(losses(node)? > before, || "not yet".to_owned()))
+        })?;
+        router.end_silence()?;
+        client::wait_established(node, PATIENCE)?;
+        client::wait_bfd(node, PATIENCE)?;
+    }
+    for alert in ["TrunklinePeerFlapping", "TrunklineBfdFlapping"] {
+        prometheus.wait_firing(alert, "node2a")?;
+    }
+    let settled = "trunkline_convergence_peer_loss_to_kernel_seconds_count{instance=\"node2a\"}";
+    let settled: f64 = prometheus.query(settled)?.iter().sum();
+    ensure!(settled >= 5.0, "{settled} losses of a peer were followed to the kernel");
+    for alert in ["TrunklinePeerFlapping", "TrunklineBfdFlapping"] {
+        prometheus.wait_cleared(alert)?;
+    }
+    Ok(())
+}
+
+fn losses(node: &crate::host::Host) -> Result<u64> {
+    Ok(client::peers(node)?
+        .iter()
+        .map(|peer| peer.flaps.min(peer.bfd.as_ref().map_or(0, |bfd| bfd.downs)))
+        .sum())
+}
+
+/// tor2b has graceful restart of under a minute from here on, so that its stale paths are near their end as soon as it has gone.
+fn restarting(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
+    let (router, node) = (bed.host("tor2b")?, bed.host("node2a")?);
+    // Without BFD, which here takes a router's fate for its control plane's.
+    let lines = [
+        "router bgp 65022",
+        "no neighbor NODES bfd",
+        "bgp graceful-restart",
+        "bgp graceful-restart restart-time 55",
+    ];
+    configure(bed, "tor2b", &lines)?;
+    vtysh(router, &["clear bgp *"])?;
+    wait_for("a session with graceful restart", PATIENCE, || {
+        let peers = client::peers(node)?;
+        let kept = peers.iter().filter(|peer| peer.families.iter().any(|family| family.restartable)).count();
+        Ok(Seen::when(kept > 0, || format!("{kept} of {} peers", peers.len())))
+    })?;
+    kill(router, Some("bgpd"))?;
+    prometheus.wait_firing("TrunklineStalePathsNearExpiry", "node2a")?;
+    router.sh("/usr/lib/frr/bgpd -d -A 127.0.0.1 --log file:/var/log/frr/bgpd.log")?;
+    router.run("vtysh", ["-b"])?;
+    client::wait_established(node, PATIENCE)?;
+    prometheus.wait_cleared("TrunklineStalePathsNearExpiry")
+}
+
+fn limit(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
+    let manifest = bed.manifest_of("node1b", "networks.yaml");
+    let node = bed.host("node1b")?;
+    let peer = client::peers(node)?.into_iter().find(|peer| peer.address.to_string() == "10.11.0.1");
+    let peer = peer.context("node1b has no peer 10.11.0.1")?;
+    let received: usize = peer.families.iter().map(|family| family.received).sum();
+    ensure!(received > 0, "10.11.0.1 tells nothing");
+    let line = "        address: 10.11.0.1\n";
+    manifest.edit(line, &format!("{line}        maxPrefixes: {received}\n"))?;
+    prometheus.wait_firing("TrunklinePrefixLimitNear", "node1b")?;
+    manifest.edit(&format!("        maxPrefixes: {received}\n"), "")?;
+    prometheus.wait_cleared("TrunklinePrefixLimitNear")
+}
+
+fn hands(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
+    let (_pod, attached) = pod(bed, "node2b", "handled")?;
+    let node = bed.host("node2b")?;
+    let address = attached.addresses.iter().find(|address| address.is_ipv4()).context("an IPv4 address")?;
+    node.sh(&format!("ip route del {address}/32 table 39999"))?;
+    prometheus.wait_firing("TrunklineKernelChangedByOthers", "node2b")?;
+    // IPv6 goes from both links, and with it every way that the IPv6 default route could take; the sessions are IPv4's.
+    node.sh("for i in eth1 eth2; do echo 1 >/proc/sys/net/ipv6/conf/$i/disable_ipv6; done")?;
+    prometheus.wait_firing("TrunklineRoutesNotInStep", "node2b")?;
+    node.sh("for i in eth1 eth2; do echo 0 >/proc/sys/net/ipv6/conf/$i/disable_ipv6; done; \
+         ip addr add fd00:21::22/64 dev eth1; ip addr add fd00:22::22/64 dev eth2")?;
+    prometheus.wait_cleared("TrunklineRoutesNotInStep")?;
+    prometheus.wait_cleared("TrunklineKernelChangedByOthers")
+}
+
+/// A subnet of two addresses, for pods that ask for it.
+const SMALL: &str = "
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata:
+  name: small
+spec:
+  network: rack2
+  range: { version: '4', cidr: 10.203.22.0/29, start: 10.203.22.1, end: 10.203.22.2 }
+";
+
+fn filled(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
+    let manifest = bed.manifest_of("node2b", "subnets.yaml");
+    let without = manifest.read()?;
+    manifest.write(&format!("{}{SMALL}", without.trim_end()))?;
+    let mut conf = cni::trunkline(Some("rack2"));
+    conf["subnet"] = serde_json::json!("small");
+    let node = bed.host("node2b")?;
+    wait_for("the small subnet to be in force", PATIENCE, || {
+        let subnets: Vec<String> =
+            client::status(node)?.networks.iter().flat_map(|n| &n.subnets).map(|s| s.name.clone()).collect();
+        Ok(Seen::when(subnets.iter().any(|name| name == "small"), || format!("{subnets:?}")))
+    })?;
+    let pods = [Sandbox::create(bed.fabric, "node2b", "one")?, Sandbox::create(bed.fabric, "node2b", "two")?];
+    pods.iter().try_for_each(|pod| cni::add(bed.fabric, &conf, pod).map(drop))?;
+    prometheus.wait_firing("TrunklinePoolNearlyEmpty", "node2b")?;
+    let refused = Sandbox::create(bed.fabric, "node2b", "refused")?;
+    for number in 1..=6 {
+        let failed = cni::run(bed.fabric, "ADD", &conf, &refused)?.error()?;
+        ensure!(failed.text.contains("subnet small has 2 of 2 in use"), "{failed}");
+        // Each is seen by a scrape before the next: what comes between two scrapes is one step, and the first no step at all.
+        wait_for("a scrape", PATIENCE, || {
+            let seen = failures(prometheus)?;
+            Ok(Seen::when(seen >= f64::from(number), || format!("{seen} of {number} failures")))
+        })?;
+    }
+    prometheus.wait_firing("TrunklineAttachFailing", "node2b")?;
+    pods.iter().try_for_each(|pod| cni::del(bed.fabric, &conf, pod).map(drop))?;
+    prometheus.wait_cleared("TrunklinePoolNearlyEmpty")?;
+    manifest.write(&without)?;
+    prometheus.wait_cleared("TrunklineAttachFailing")
+}
+
+fn failures(prometheus: &Prometheus) -> Result<f64> {
+    let expr =
+        "trunkline_request_duration_seconds_count{command=\"attach\",outcome=\"error\",instance=\"node2b\"}";
+    Ok(prometheus.query(expr)?.iter().sum())
+}
+
+/// Evaluates every expression of every panel over the whole test; each has had data. How many.
+fn panels(prometheus: &Prometheus, seconds: u64) -> Result<usize> {
+    let mut evaluated = 0;
+    let mut empty = Vec::new();
+    for dashboard in dashboards::all() {
+        for Panel { title, queries, .. } in dashboard.rows.iter().flat_map(|row| &row.panels) {
+            for (expr, _) in queries {
+                let elsewhere = |name: &&str| ELSEWHERE.iter().any(|family| name.starts_with(family));
+                if named(expr).iter().any(elsewhere) {
+                    continue;
+                }
+                let chosen =
+                    expr.replace("$node", ".*").replace("$peer", ".*").replace("$__rate_interval", "30s");
+                match prometheus.series_since(&chosen, seconds) {
+                    Ok(0) => empty.push(format!("{}: {title}: {expr}", dashboard.name)),
+                    Ok(_) => evaluated += 1,
+                    Err(error) => bail!("{}: {title}: {expr}: {error:#}", dashboard.name),
+                }
+            }
+        }
+    }
+    ensure!(empty.is_empty(), "panels without data:\n{}", empty.join("\n"));
+    Ok(evaluated)
+}
