@@ -1,14 +1,20 @@
 #!/bin/sh
 # Makes the image's root: the programs, the libraries that the loader finds for them, and nothing else.
+#   image-root.sh ROOT [FOLDER OF OUR PROGRAMS]
 set -eu
 root=$1
-programs="/usr/bin/trunkline /usr/bin/trunkline-controller /usr/bin/trunkline-cni /usr/sbin/nft"
+ours=${2:-/usr/bin}
+
+mkdir -p "$root/usr/bin" "$root/usr/sbin" "$root/tmp" "$root/run/trunkline" "$root/var/lib/trunkline" "$root/etc"
+for program in trunkline trunkline-controller trunkline-cni; do
+    cp -L "$ours/$program" "$root/usr/bin/"
+done
+cp -L /usr/sbin/nft "$root/usr/sbin/"
 
 # The plugin is static: ldd has nothing to say of it, and fails.
-libraries=$(for program in $programs; do ldd "$program" || true; done | grep -o '/[^ ]*' | sort -u)
-for file in $programs $libraries; do
+libraries=$(for program in "$root"/usr/bin/* "$root"/usr/sbin/*; do ldd "$program" || true; done | grep -o '/[^ ]*' | sort -u)
+for file in $libraries; do
     mkdir -p "$root$(dirname "$file")"
     cp -L "$file" "$root$file"
 done
-mkdir -p "$root/tmp" "$root/run/trunkline" "$root/var/lib/trunkline" "$root/etc"
 printf 'root:x:0:0:root:/:/none\nnonroot:x:65532:65532:nonroot:/:/none\n' >"$root/etc/passwd"

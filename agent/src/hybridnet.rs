@@ -1,4 +1,5 @@
-//! Whether hybridnet's daemon runs on this node: two of them would undo each other's rules and routes, which have the same numbers.
+//! Whether hybridnet's daemon runs on this node: two of them would undo each other's rules and routes, which have the same numbers. And a
+//! configuration of ours that stands before its own would take its pods' network away, before any agent of ours can give them one.
 //!
 //! It is known by the socket that its plugin asks it over, `hybridnet.sock` wherever it was told to put it, as long as somebody listens
 //! there. The kernel shows the listening sockets of a network namespace with the paths they were bound to, and daemon and agent are both in the
@@ -21,8 +22,8 @@ pub fn refuse_beside() -> anyhow::Result<()> {
     let table = fs::read_to_string(SOCKETS).with_context(|| SOCKETS.to_owned())?;
     if let Some(path) = listening(&table) {
         bail!(
-            "hybridnet's daemon runs on this node: it listens on {path}, and would undo what this agent puts into the kernel. Take the node out of \
-             the DaemonSet hybridnet-daemon first (docs/migrate-from-hybridnet.md), or start with --beside-hybridnet if that is not its daemon"
+            "hybridnet's daemon runs on this node: it listens on {path}, and would undo what Trunkline's agent puts into the kernel. Take the node \
+             out of the DaemonSet hybridnet-daemon first (docs/migrate-from-hybridnet.md), or start with --beside-hybridnet if that is not its daemon"
         );
     }
     Ok(())

@@ -12,7 +12,8 @@ fn main() -> ExitCode {
         Command::Agent { config, check: true, .. } => agent::check(&config),
         Command::Agent { config, check: false, beside_hybridnet: true } => agent::run(&config),
         Command::Agent { config, .. } => hybridnet::refuse_beside().and_then(|()| agent::run(&config)),
-        Command::InstallCni(what) => install::install(&what),
+        Command::InstallCni { what, beside_hybridnet: true } => install::install(&what),
+        Command::InstallCni { what, .. } => hybridnet::refuse_beside().and_then(|()| install::install(&what)),
         Command::UninstallCni(place) => install::uninstall(&place),
         Command::Doctor(doctor) => {
             return cli::examine(&doctor).map_or_else(failure, ExitCode::from);

@@ -65,7 +65,7 @@ impl<'a> Podman<'a> {
     }
 
     /// `podman …` on the node.
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
         let mut command =
             self.host.command("podman", ["--storage-driver", "vfs", "--runtime", "/usr/bin/crun", "--root"]);
         command.arg(self.folder.join("storage")).args([

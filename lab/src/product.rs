@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
 use crate::progress::{say, seconds};
+use crate::shell::{cmd, run};
 
 /// Where both binaries are put together, as on a host: the agent for PATH, the plugin for CNI_PATH.
 pub(crate) fn folder(place: &Place) -> PathBuf {
@@ -38,6 +39,13 @@ pub(crate) fn build_controller(place: &Place) -> Result<PathBuf> {
     let target = cargo_build(place, &["--release", "--package", name])?;
     install(&target.join("release").join(name), &into.join(name))?;
     Ok(into.join(name))
+}
+
+/// Makes the root of the image that deploy/Containerfile builds, with these binaries and this machine's libraries and nft.
+pub(crate) fn image_root(place: &Place, product: &Path, into: &Path) -> Result<PathBuf> {
+    let script = place.repository.join("deploy/image-root.sh");
+    run(cmd("sh", [script.as_path(), into, product]).current_dir(&place.repository))?;
+    Ok(into.to_owned())
 }
 
 /// Builds an example of the library as it would be shipped, and returns the folder it is in.

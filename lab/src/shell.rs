@@ -65,6 +65,11 @@ pub(crate) fn describe(command: &Command) -> String {
     line
 }
 
+/// A word that a shell takes as it is.
+pub(crate) fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
 /// Asks again and again until there is an answer or the deadline has passed. The lab never sleeps for a fixed time; what
 /// it waits for has a name, and that name is in the error together with what was seen last.
 pub(crate) fn wait_for<T>(

@@ -55,7 +55,14 @@ pub enum Command {
         beside_hybridnet: bool,
     },
     /// Put the CNI plugin and its configuration in place on this node.
-    InstallCni(Install),
+    InstallCni {
+        /// What goes where.
+        #[command(flatten)]
+        what: Install,
+        /// Install beside a daemon that looks like hybridnet's: the runtime goes by this configuration from then on.
+        #[arg(long)]
+        beside_hybridnet: bool,
+    },
     /// Take them away.
     UninstallCni(Place),
     /// The agent at a glance: is it ready, its networks, subnets and peers.
@@ -203,7 +210,10 @@ pub enum Output {
 /// Asks and prints. Nothing but the answer goes to standard output.
 pub fn ask(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Agent { .. } | Command::InstallCni(_) | Command::UninstallCni(_) | Command::Doctor(_) => {
+        Command::Agent { .. }
+        | Command::InstallCni { .. }
+        | Command::UninstallCni(_)
+        | Command::Doctor(_) => {
             anyhow::bail!("no question to the agent")
         }
         Command::Status(ask) => {

@@ -1,6 +1,6 @@
 //! Where kube-apiserver and kubectl come from: the folder that `KUBEBUILDER_ASSETS` names, as for other projects' tests
 //! of this kind; else `target/kube/bin`, which Go fills once from the module in `lab/kube-apiserver/`. A newer module
-//! file makes them anew. Where there is neither, whoever wants a cluster is told what is missing, in one line.
+//! file makes them anew. Where there is neither, whoever wants a cluster is told what is missing, in one line. Helm comes the same way.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,9 @@ use crate::shell::{cmd, run};
 
 /// Of the assets' folder.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
+
+/// Helm as Go installs it, with every module's sum checked against Go's own log.
+const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.21.4";
 
 const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
 
@@ -60,6 +63,33 @@ impl Assets {
         build(&go, &module, &folder.join("bin"))?;
         std::fs::write(built_from, wanted)?;
         Ok(Ok(assets))
+    }
+
+    /// Finds Helm beside the programs or on PATH, or has Go build it once. The inner error is what is missing.
+    pub(crate) fn helm(place: &Place) -> Result<Result<PathBuf, String>> {
+        let named = std::env::var_os(VARIABLE).map(|folder| Path::new(&folder).join("helm"));
+        let folder = place.state.parent().context("the target folder")?.join("kube");
+        let own = folder.join("bin/helm");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let on_path = std::env::split_paths(&path).map(|folder| folder.join("helm"));
+        if let Some(helm) = named.into_iter().chain([own.clone()]).chain(on_path).find(|helm| helm.is_file())
+        {
+            return Ok(Ok(helm));
+        }
+        let Some(go) = find_go() else {
+            return Ok(
+                Err("no helm: install it, or Go (https://go.dev/dl), which builds it once".to_owned()),
+            );
+        };
+        std::fs::create_dir_all(folder.join("bin"))?;
+        let lock = File::create(folder.join("lock"))?;
+        lock.lock()?;
+        if !own.is_file() {
+            let mut command = cmd(&go.display().to_string(), ["install", HELM]);
+            command.current_dir(&folder).env("CGO_ENABLED", "0").env("GOBIN", folder.join("bin"));
+            step(&format!("go install {HELM}"), || run(&mut command))?;
+        }
+        Ok(Ok(own))
     }
 
     fn in_folder(folder: &Path) -> Self {

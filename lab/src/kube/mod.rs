@@ -13,6 +13,8 @@
 //! pods     what else there is in a cluster, pretended: nodes, namespaces, pods
 //! rights   the programs' accounts with the chart's rights, and whether these are as few as can be
 //! doorway  the API server on the loopback of another network namespace, for agents in namespaces
+//! egress   the other way round: from the API server to Services, whose pods are in such namespaces
+//! kubelet, workloads  DaemonSets and Deployments of a chart, and pods of tests, run on a fabric's nodes
 //! ```
 //!
 //! The API server listens on the machine's own loopback: kubectl and browsers of who tries it reach it, and so do
@@ -28,11 +30,14 @@ pub(crate) mod books;
 pub(crate) mod controller;
 pub(crate) mod daemon;
 pub(crate) mod doorway;
+pub(crate) mod egress;
+pub(crate) mod kubelet;
 pub(crate) mod nodes;
 mod pki;
 pub(crate) mod pods;
 pub(crate) mod ports;
 pub(crate) mod rights;
+pub(crate) mod workloads;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -205,6 +210,11 @@ impl Cluster {
         run_with_input(&mut self.kubectl_command(&["apply", "--server-side", "-f", "-"]), yaml)
     }
 
+    /// Where kubectl is.
+    pub(crate) fn kubectl_program(&self) -> &Path {
+        &self.assets.kubectl
+    }
+
     /// kubectl as the administrator, not yet started.
     pub(crate) fn kubectl_command(&self, args: &[&str]) -> std::process::Command {
         let mut command = cmd(&self.assets.kubectl.display().to_string(), args);
@@ -221,6 +231,31 @@ impl Cluster {
     /// A kubeconfig with a token of this service account, which is made if it is not there. It has no rights but those
     /// that a test binds to it.
     pub(crate) fn service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let token = self.token(namespace, name)?;
+        let file = self.folder.join(format!("{namespace}-{name}.kubeconfig"));
+        let user = serde_json::json!({ "token": token });
+        self.pki.write_kubeconfig(&file, &self.server(), &user)?;
+        Ok(file)
+    }
+
+    /// What a pod of this service account finds in `/var/run/secrets/kubernetes.io/serviceaccount`, in a folder.
+    pub(crate) fn account_files(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let folder = self.folder.join(format!("accounts/{namespace}-{name}"));
+        std::fs::create_dir_all(&folder)?;
+        std::fs::write(folder.join("token"), self.token(namespace, name)?)?;
+        std::fs::write(folder.join("namespace"), namespace)?;
+        // Not copied with its mode: pods read it as whoever they are.
+        std::fs::write(folder.join("ca.crt"), std::fs::read(self.folder.join("pki/ca.crt"))?)?;
+        Ok(folder)
+    }
+
+    /// The port of the API server on the loopback.
+    pub(crate) fn port(&self) -> u16 {
+        self.ports.api.number()
+    }
+
+    /// A token of a service account, which is made if it is not there.
+    fn token(&self, namespace: &str, name: &str) -> Result<String> {
         let token = self.wait(async {
             let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
             let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
@@ -234,11 +269,7 @@ impl Cluster {
             let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
             answer.status.map(|s| s.token).context("the API server gave no token")
         });
-        let token = token.with_context(|| format!("a token of service account {namespace}/{name}"))?;
-        let file = self.folder.join(format!("{namespace}-{name}.kubeconfig"));
-        let user = serde_json::json!({ "token": token });
-        self.pki.write_kubeconfig(&file, &self.server(), &user)?;
-        Ok(file)
+        token.with_context(|| format!("a token of service account {namespace}/{name}"))
     }
 
     fn server(&self) -> String {
@@ -255,7 +286,9 @@ impl Cluster {
         if self.api.is_some() {
             return Ok(());
         }
+        let egress = egress::write_configuration(&self.folder)?;
         let mut command = cmd(&self.assets.apiserver.display().to_string(), self.api_flags());
+        command.arg(format!("--egress-selector-config-file={}", egress.display()));
         // Where it would look for its own defaults.
         command.current_dir(&self.folder);
         let mut api = Daemon::start(&self.folder, "kube-apiserver", command)?;
@@ -369,6 +402,11 @@ impl Cluster {
     /// Lets a network namespace reach the API server on its own loopback, as long as the value lives.
     pub(crate) fn doorway(&self, into: &crate::netns::Namespace) -> Result<doorway::Doorway> {
         doorway::Doorway::open(&self.runtime, into, self.ports.api.number())
+    }
+
+    /// Lets the API server reach Services, as long as the value lives.
+    pub(crate) fn egress(&self) -> Result<egress::Egress> {
+        egress::Egress::open(&self.runtime, &self.folder)
     }
 
     fn keep_logs(&self, error: &str) -> Result<PathBuf> {

@@ -1,13 +1,10 @@
 //! The Helm chart on a real API server: it renders, every object is taken, and its service accounts may do what the programs ask of the API server and
 //! no more.
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Test, Verdict, cluster, crds};
-use crate::fabric::Place;
+use crate::kube::assets::Assets;
 use crate::kube::rights::can;
 use crate::shell::{cmd, run, run_with_input};
 use crate::tests::{Context as Lab, passed};
@@ -56,11 +53,9 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
 ];
 
 fn chart(context: &Lab) -> Result<Verdict> {
-    let Some(helm) = find_helm(&context.place) else {
-        return Ok(Verdict::Skipped(
-            "helm is not installed (GOBIN=$PWD/target/kube/bin go install helm.sh/helm/v3/cmd/helm@latest)"
-                .to_owned(),
-        ));
+    let helm = match Assets::helm(&context.place)? {
+        Ok(helm) => helm,
+        Err(missing) => return Ok(Verdict::Skipped(missing)),
     };
     let folder = context.place.repository.join("deploy/helm/trunkline");
     let folder = folder.to_str().context("the repository's path is not text")?;
@@ -134,14 +129,4 @@ fn refused_values(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
         ensure!(format!("{refused:#}").contains(words), "{value}: {refused:#}");
     }
     Ok(())
-}
-
-/// helm on PATH, beside the assets of the API server, or where `go install` was told to put it.
-fn find_helm(place: &Place) -> Option<PathBuf> {
-    let own = place.state.parent()?.join("kube/bin/helm");
-    if own.is_file() {
-        return Some(own);
-    }
-    let is_there = Command::new("helm").arg("version").output().is_ok_and(|output| output.status.success());
-    is_there.then(|| PathBuf::from("helm"))
 }

@@ -7,12 +7,16 @@ mod controller;
 pub(crate) mod crds;
 mod disturbed;
 mod finalizers;
+mod hybridnet;
+mod install;
 mod leader;
+mod migrate;
 mod overlay;
 mod racks;
 mod restored;
 mod storm;
 mod twice;
+mod walk;
 mod webhook;
 
 use anyhow::Result;
@@ -33,6 +37,8 @@ pub(super) const TESTS: &[&[Test]] = &[
     disturbed::TESTS,
     finalizers::TESTS,
     leader::TESTS,
+    install::TESTS,
+    migrate::TESTS,
     overlay::TESTS,
     racks::TESTS,
     restored::TESTS,

@@ -1,0 +1,376 @@
+//! A cluster as hybridnet v0.8.9 leaves it: its kinds as its chart has them, the objects that its manager and daemons write, with their
+//! labels, finalizers and statuses, and its workloads. What its programs do meanwhile is [`crate::kube::kubelet`]'s: a socket that is listened
+//! on, pods with the addresses of their IPInstances. Its manager is this test's: it gave the addresses before Trunkline comes.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::install::wait_text;
+use crate::kube::Cluster;
+use crate::shell::run;
+
+/// Where its daemon put its kernel's state: a rule and a route, which a reboot takes away.
+pub(super) const LEFT_IN_KERNEL: &str = "ip rule add priority 1 to 100.64.1.0/24 lookup 39999 && ip route add unreachable 100.64.1.0/24 table 39999";
+
+/// The kinds, the webhooks and the workloads, the Network with its key in clear text.
+pub(super) fn install(cluster: &Cluster) -> Result<()> {
+    for kind in kinds() {
+        cluster.apply(&kind.to_string())?;
+    }
+    for kind in ["networks", "subnets", "ipinstances", "nodeinfoes"] {
+        super::install::established(cluster, kind)?;
+    }
+    cluster.apply(WORKLOADS)?;
+    cluster.apply(NETWORK)?;
+    for (kind, name, status) in [
+        (
+            "network",
+            "rack1",
+            json!({ "lastAllocatedSubnet": "rack1-v4", "nodeList": ["node1a", "node1b"], "subnetList": ["rack1-v4"],
+            "statistics": { "total": 253, "used": 5, "available": 248 }, "ipv6Statistics": { "total": 0, "used": 0, "available": 0 },
+            "dualStackStatistics": { "total": 0, "used": 0, "available": 0 } }),
+        ),
+        (
+            "subnet",
+            "rack1-v4",
+            json!({ "total": 253, "used": 5, "available": 248, "lastAllocatedIP": "100.64.1.5" }),
+        ),
+    ] {
+        patch_status(cluster, kind, name, &status)?;
+    }
+    for (number, node) in super::install::NODES.into_iter().enumerate() {
+        let info = json!({ "apiVersion": "networking.alibaba.com/v1", "kind": "NodeInfo", "metadata": { "name": node },
+            "spec": { "vtepInfo": { "ip": format!("10.1.0.{}", 11 + number), "mac": format!("02:00:00:00:00:{:02x}", 17 + number),
+                "localIPs": [format!("10.1.0.{}", 11 + number)] } } });
+        cluster.apply(&info.to_string())?;
+        patch_status(cluster, "nodeinfo", node, &json!({ "updateTimestamp": "2026-01-01T00:00:00Z" }))?;
+        let labels = ["network=rack1", "networking.alibaba.com/bgp-network-attachment=true"];
+        run(&mut cluster.kubectl_command(&[&["label", "node", node][..], &labels].concat()))?;
+    }
+    cluster.apply(super::install::STATEFUL_SET)?;
+    cluster.apply(DEPLOYMENT)?;
+    cluster.kubectl(["scale", "statefulset", "db", "--replicas=2"])?;
+    Ok(())
+}
+
+fn patch_status(cluster: &Cluster, kind: &str, name: &str, status: &Value) -> Result<()> {
+    let patch = json!({ "status": status }).to_string();
+    cluster.kubectl(["patch", kind, name, "--subresource=status", "--type=merge", "-p", &patch]).map(drop)
+}
+
+/// What its manager does for pods: an IPInstance each, and its finalizer on the pods of StatefulSets. One more is kept for db-2, which
+/// was scaled away. Returns once the pods run.
+pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
+    let pods = ["db-0", "db-1", "web-node1a-1", "web-node1b-1"];
+    for (number, name) in pods.into_iter().enumerate() {
+        wait_text(
+            cluster,
+            &["get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}"],
+            &format!("pod {name}"),
+            |node| !node.is_empty(),
+        )?;
+        let pod: Value = serde_json::from_str(&cluster.kubectl(["get", "pod", name, "-o", "json"])?)?;
+        let owner = &pod["metadata"]["ownerReferences"][0];
+        let instance = instance(&format!("100.64.1.{}", number + 1), number, name, owner, Some(&pod));
+        cluster.apply(&instance.to_string())?;
+        if owner["kind"] == "StatefulSet" {
+            let finalizer = r#"{"metadata":{"finalizers":["networking.alibaba.com/ip-allocated"]}}"#;
+            cluster.kubectl(["patch", "pod", name, "--type=merge", "-p", finalizer])?;
+        }
+    }
+    let set: Value = serde_json::from_str(&cluster.kubectl(["get", "statefulset", "db", "-o", "json"])?)?;
+    let owner = json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": set["metadata"]["uid"], "controller": true });
+    cluster.apply(&instance("100.64.1.5", 4, "db-2", &owner, None).to_string())?;
+    for (number, name) in pods.into_iter().enumerate() {
+        cluster.kubectl(["wait", "pod", name, "--for=condition=Ready", "--timeout=60s"])?;
+        let pod: Value = serde_json::from_str(&cluster.kubectl(["get", "pod", name, "-o", "json"])?)?;
+        let status = json!({ "podName": name, "podNamespace": "default", "nodeName": pod["spec"]["nodeName"],
+            "sandboxID": format!("sandbox-{number}"), "updateTimestamp": "2026-01-01T00:00:00Z" });
+        patch_status(cluster, "ipinstance", &format!("100-64-1-{}", number + 1), &status)?;
+    }
+    Ok(())
+}
+
+/// One that is bound to a pod, or reserved for the next of its name: no node, no UID, and no labels of them.
+fn instance(address: &str, number: usize, name: &str, owner: &Value, pod: Option<&Value>) -> Value {
+    let mut labels = BTreeMap::from([
+        ("networking.alibaba.com/version", json!("v1.2")),
+        ("networking.alibaba.com/subnet", json!("rack1-v4")),
+        ("networking.alibaba.com/network", json!("rack1")),
+        ("networking.alibaba.com/pod", json!(name)),
+    ]);
+    let mut binding = json!({
+        "referredObject": { "kind": owner["kind"], "name": owner["name"], "uid": owner["uid"] },
+        "podName": name, "nodeName": "", "podUID": "",
+    });
+    if let Some(pod) = pod {
+        let (node, uid) = (pod["spec"]["nodeName"].clone(), pod["metadata"]["uid"].clone());
+        labels.insert("networking.alibaba.com/node", node.clone());
+        labels.insert("networking.alibaba.com/pod-uid", uid.clone());
+        binding["nodeName"] = node;
+        binding["podUID"] = uid;
+    }
+    if let (true, Some((_, index))) = (owner["kind"] == "StatefulSet", name.rsplit_once('-')) {
+        binding["stateful"] = json!({ "index": index.parse::<u32>().unwrap_or_default() });
+    }
+    json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
+        "metadata": {
+            "name": address.replace('.', "-"), "namespace": "default", "labels": labels,
+            "finalizers": ["networking.alibaba.com/ip-allocated"],
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": owner["kind"], "name": owner["name"], "uid": owner["uid"],
+                "controller": true, "blockOwnerDeletion": false }],
+        },
+        "spec": {
+            "network": "rack1", "subnet": "rack1-v4", "binding": binding,
+            "address": { "version": "4", "ip": format!("{address}/24"), "mac": format!("02:12:34:56:78:{:02x}", number + 0x10) },
+        },
+    })
+}
+
+/// What there is of addresses: name to address, MAC, and who it is for.
+pub(super) fn addresses(cluster: &Cluster) -> Result<BTreeMap<String, (String, String, String)>> {
+    let list: Value = serde_json::from_str(&cluster.kubectl(["get", "ipinstances", "-A", "-o", "json"])?)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let row = |item: &Value| {
+        let spec = &item["spec"];
+        let what =
+            (text(&spec["address"]["ip"]), text(&spec["address"]["mac"]), text(&spec["binding"]["podName"]));
+        (text(&item["metadata"]["name"]), what)
+    };
+    Ok(list["items"].as_array().context("items")?.iter().map(row).collect())
+}
+
+/// The kinds as its chart installs them: of each field its name and type, and nothing more.
+fn kinds() -> Vec<Value> {
+    let (text, number, flag) = (
+        json!({ "type": "string" }),
+        json!({ "type": "integer", "format": "int32" }),
+        json!({ "type": "boolean" }),
+    );
+    let time = json!({ "type": "string", "format": "date-time" });
+    let list = |of: &Value| json!({ "type": "array", "items": of });
+    let object = |required: &[&str], fields: &[(&str, &Value)]| {
+        let properties: BTreeMap<_, _> = fields.iter().copied().collect();
+        if required.is_empty() {
+            json!({ "type": "object", "properties": properties })
+        } else {
+            json!({ "type": "object", "properties": properties, "required": required })
+        }
+    };
+    let peer = object(
+        &["address", "asn"],
+        &[
+            ("address", &text),
+            ("asn", &number),
+            ("gracefulRestartSeconds", &number),
+            ("password", &text),
+            ("doesNotRouteTraffic", &flag),
+            ("allowNotEstablished", &flag),
+        ],
+    );
+    let count = object(&[], &[("total", &number), ("used", &number), ("available", &number)]);
+    let labels = json!({ "type": "object", "additionalProperties": { "type": "string" } });
+    let network = object(
+        &[],
+        &[
+            ("netID", &number),
+            ("type", &text),
+            ("mode", &text),
+            ("nodeSelector", &labels),
+            ("config", &object(&[], &[("bgpPeers", &list(&peer))])),
+        ],
+    );
+    let network_status = object(
+        &[],
+        &[
+            ("lastAllocatedSubnet", &text),
+            ("lastAllocatedIPv6Subnet", &text),
+            ("nodeList", &list(&text)),
+            ("subnetList", &list(&text)),
+            ("statistics", &count),
+            ("ipv6Statistics", &count),
+            ("dualStackStatistics", &count),
+        ],
+    );
+    let range = object(
+        &["cidr", "version"],
+        &[
+            ("version", &text),
+            ("cidr", &text),
+            ("start", &text),
+            ("end", &text),
+            ("gateway", &text),
+            ("reservedIPs", &list(&text)),
+            ("excludeIPs", &list(&text)),
+        ],
+    );
+    let subnet_config = object(
+        &[],
+        &[
+            ("gatewayType", &text),
+            ("gatewayNode", &text),
+            ("autoNatOutgoing", &flag),
+            ("private", &flag),
+            ("allowSubnets", &list(&text)),
+        ],
+    );
+    let subnet = object(
+        &["network", "range"],
+        &[("network", &text), ("netID", &number), ("range", &range), ("config", &subnet_config)],
+    );
+    let subnet_status = object(
+        &[],
+        &[("total", &number), ("used", &number), ("available", &number), ("lastAllocatedIP", &text)],
+    );
+    let referred = object(&[], &[("kind", &text), ("name", &text), ("uid", &text)]);
+    let binding = object(
+        &[],
+        &[
+            ("referredObject", &referred),
+            ("nodeName", &text),
+            ("podUID", &text),
+            ("podName", &text),
+            ("stateful", &object(&[], &[("index", &number)])),
+        ],
+    );
+    let address = object(
+        &["ip", "mac", "version"],
+        &[("version", &text), ("ip", &text), ("gateway", &text), ("netID", &number), ("mac", &text)],
+    );
+    let instance = object(
+        &["address", "network", "subnet"],
+        &[("network", &text), ("subnet", &text), ("address", &address), ("binding", &binding)],
+    );
+    let instance_status = object(
+        &[],
+        &[
+            ("nodeName", &text),
+            ("podName", &text),
+            ("podNamespace", &text),
+            ("sandboxID", &text),
+            ("updateTimestamp", &time),
+        ],
+    );
+    let vtep = object(&[], &[("ip", &text), ("mac", &text), ("localIPs", &list(&text))]);
+    let info = object(&[], &[("vtepInfo", &vtep)]);
+    let info_status = object(&[], &[("updateTimestamp", &time)]);
+
+    let kind = |kind: &str, plural: &str, scope: &str, spec: &Value, status: &Value| {
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.networking.alibaba.com"), "annotations": { "controller-gen.kubebuilder.io/version": "v0.4.1" } },
+            "spec": {
+                "group": "networking.alibaba.com", "scope": scope,
+                "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": kind.to_lowercase() },
+                "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                    "schema": { "openAPIV3Schema": { "type": "object", "properties": {
+                        "apiVersion": text, "kind": text, "metadata": { "type": "object" }, "spec": spec, "status": status } } } }],
+            },
+        })
+    };
+    vec![
+        kind("Network", "networks", "Cluster", &network, &network_status),
+        kind("Subnet", "subnets", "Cluster", &subnet, &subnet_status),
+        kind("IPInstance", "ipinstances", "Namespaced", &instance, &instance_status),
+        kind("NodeInfo", "nodeinfoes", "Cluster", &info, &info_status),
+    ]
+}
+
+/// By hybridnet's fields, with the finalizers that its manager adds.
+const NETWORK: &str = r#"
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: rack1, finalizers: [networking.alibaba.com/metrics-registered] }
+spec:
+  type: Underlay
+  mode: BGP
+  netID: 65101
+  nodeSelector: { network: rack1 }
+  config:
+    bgpPeers:
+      - { asn: 65001, address: 10.1.0.1, gracefulRestartSeconds: 300, password: the-racks-key }
+      - { asn: 65002, address: 10.2.0.1, gracefulRestartSeconds: 300, password: the-racks-key }
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: rack1-v4, finalizers: [networking.alibaba.com/metrics-registered] }
+spec: { network: rack1, range: { version: "4", cidr: 100.64.1.0/24 } }
+"#;
+
+/// Its chart's, as far as the page and Trunkline see them. Nobody answers its webhooks here, so they fail open.
+const WORKLOADS: &str = r#"
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: { name: hybridnet-daemon, namespace: kube-system, labels: { app: hybridnet, component: daemon } }
+spec:
+  selector: { matchLabels: { app: hybridnet, component: daemon } }
+  template:
+    metadata: { labels: { app: hybridnet, component: daemon } }
+    spec:
+      hostNetwork: true
+      nodeSelector: { kubernetes.io/os: linux }
+      containers: [{ name: cni-daemon, image: "docker.io/hybridnetdev/hybridnet:v0.8.9" }]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: hybridnet-manager, namespace: kube-system, labels: { app: hybridnet, component: manager } }
+spec:
+  replicas: 2
+  selector: { matchLabels: { app: hybridnet, component: manager } }
+  template:
+    metadata: { labels: { app: hybridnet, component: manager } }
+    spec: { hostNetwork: true, containers: [{ name: hybridnet-manager, image: "docker.io/hybridnetdev/hybridnet:v0.8.9" }] }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: hybridnet-webhook, namespace: kube-system, labels: { app: hybridnet, component: webhook } }
+spec:
+  replicas: 1
+  selector: { matchLabels: { app: hybridnet, component: webhook } }
+  template:
+    metadata: { labels: { app: hybridnet, component: webhook } }
+    spec: { hostNetwork: true, containers: [{ name: hybridnet-webhook, image: "docker.io/hybridnetdev/hybridnet:v0.8.9" }] }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: hybridnet-webhook, namespace: kube-system }
+spec: { selector: { app: hybridnet, component: webhook }, ports: [{ port: 443, targetPort: 9898 }] }
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: { name: hybridnet-validating-webhook }
+webhooks:
+  - name: hybridnet-v1.validating.hybridnet
+    admissionReviewVersions: [v1]
+    sideEffects: None
+    failurePolicy: Ignore
+    clientConfig: { service: { name: hybridnet-webhook, namespace: kube-system, path: /validate } }
+    rules: [{ apiGroups: [networking.alibaba.com], apiVersions: [v1], operations: [CREATE, UPDATE, DELETE], resources: [networks, subnets] }]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: { name: hybridnet-mutating-webhook }
+webhooks:
+  - name: core-v1.mutating.hybridnet
+    admissionReviewVersions: [v1]
+    sideEffects: None
+    failurePolicy: Ignore
+    clientConfig: { service: { name: hybridnet-webhook, namespace: kube-system, path: /mutate } }
+    rules: [{ apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods] }]
+"#;
+
+/// Pods without addresses of their own, one on each node.
+const DEPLOYMENT: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: web, namespace: default }
+spec:
+  replicas: 2
+  selector: { matchLabels: { app: web } }
+  template:
+    metadata: { labels: { app: web } }
+    spec: { containers: [{ name: main, image: registry.k8s.io/pause:3.10 }] }
+";
