@@ -24,8 +24,9 @@ use crate::shell::{Seen, run_with_input, wait_for};
 /// How long one thing may take to be seen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long it may take until watches go by a schema that was changed: the API server lets those that are under way go on for a
-/// minute, and leaves out of what they show what the schema of before did not know.
+/// How long it may take until watches go by a schema that was changed. The API server lets those that are under way go on for a
+/// while, and leaves out of what they show what the schema of before did not know; what goes on from there does not show it again
+/// before the object is written again.
 const SCHEMA_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The prefix of hybridnet's annotations and labels.
@@ -610,7 +611,14 @@ impl<'a> World<'a> {
         let uid = self.get(kind, name)?.and_then(|object| object.uid());
         let events: Api<Event> = Api::namespaced(self.cluster.client(), "default");
         let what = format!("{kind} {name} to have a warning with {words:?}");
+        let mut looks = 0;
         wait_for(&what, SCHEMA_PATIENCE, || {
+            if !self.loosened.is_empty() {
+                looks += 1;
+                let touch = json!({"metadata": {"annotations": {"example.com/looks": format!("{looks}")}}});
+                let (api, name) = self.named(kind, name)?;
+                self.cluster.wait(api.patch(&name, &PatchParams::default(), &Patch::Merge(touch)))?;
+            }
             let all = self.cluster.wait(events.list(&ListParams::default()))?;
             let about = |event: &&Event| {
                 let about = event.regarding.as_ref();
