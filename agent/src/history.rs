@@ -1,4 +1,4 @@
-//! What happened lately, for the operator who comes after it did: the last [`KEPT`] session and route events, in memory.
+//! What happened lately, for the operator who comes after it did: the last `KEPT` session and route events, in memory.
 //!
 //! ```text
 //!  reconcile task ──sessions, originations──┐
@@ -10,7 +10,7 @@
 //! who was too slow for the ring is told how many he missed. A reader who waits is woken by a write, so nothing polls.
 //!
 //! Awkward is that routes come by the hundred thousand and sessions by the dozen, and that the one session event which
-//! explains the routes is what is looked for. So many routes at once are one event ([`FEW`]), and when the ring is
+//! explains the routes is what is looked for. So many routes at once are one event (`FEW`), and when the ring is
 //! full, as long as routes fill more than half of it, the oldest of them goes and not the oldest event.
 
 use std::collections::VecDeque;
