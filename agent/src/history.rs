@@ -112,6 +112,11 @@ impl History {
         })
     }
 
+    /// The number of this run, and of its newest event.
+    pub fn newest(&self) -> (u64, u64) {
+        (self.shared.run, self.shared.newest.borrow().number)
+    }
+
     /// Where to read on who has read up to `after` in the run of that number, this one if none: what he knows of another run is
     /// no beginning here.
     pub fn number_of(&self, after: u64, run: Option<u64>) -> u64 {

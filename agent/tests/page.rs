@@ -205,7 +205,17 @@ fn who_looks_is_told_what_changes_and_one_too_many_when_to_come_again() {
 
         let netns = namespace();
         host.add("c1", &netns).unwrap();
-        stream.until("the pod is counted", |document| document["agent"]["attachments"] == 1);
+        let known = stream.until("the pod and the events are counted", |document| {
+            document["agent"]["attachments"] == 1 && document["newestEvent"].as_u64() > Some(0)
+        });
+        let events = get("/page/events?after=0").json();
+        assert_eq!((&events["run"], &events["missed"]), (&known["run"], &Value::from(0)));
+        let newest = events["events"].as_array().unwrap().last().unwrap()["number"].clone();
+        assert!(newest.as_u64() >= known["newestEvent"].as_u64(), "{events}");
+        assert_eq!(
+            get(&format!("/page/events?after={newest}")).json()["events"],
+            Value::from(Vec::<Value>::new())
+        );
         host.manifest("", "10.14.0.0/24");
         stream.until("the peer is needed now", |document| document["peers"][0]["optional"] == false);
         fs::write(host.path("manifests/bad.yaml"), "kind: [").unwrap();

@@ -4,7 +4,7 @@
 //!   GET /, /page/*.js, …      files in the program                    `assets`
 //!   GET /page/live            server-sent events: a document whenever something changed    `live`, `state`, `trend`
 //!   GET /page/routes?q=…      a search of the tables                  `search`
-//!   GET /page/{explain,peer,pods}   asked from their owners when they are shown
+//!   GET /page/{explain,peer,pods,events}   asked from their owners when they are shown
 //! ```
 //!
 //! It shows and never changes: nothing but GET is answered. It needs no password, so by default it is shown to this host alone
@@ -117,6 +117,12 @@ impl Page {
         let answer = match head.uri.path() {
             "/page/live" => return self.live(head),
             "/page/pods" => self.pods().await,
+            "/page/events" => match self.turn().await {
+                Ok(_turn) => {
+                    json(Ok(self.observer.history.since(given("after").parse().unwrap_or_default())))
+                }
+                Err(busy) => return busy,
+            },
             "/page/peer" => match self.turn().await {
                 Ok(_turn) => json(self.observer.peers(Some(given("name"))).await),
                 Err(busy) => return busy,

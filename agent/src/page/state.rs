@@ -27,6 +27,9 @@ pub(super) struct Document {
     agent: Option<AgentStatus>,
     peers: Vec<PeerRow>,
     more: usize,
+    /// The agent's run and its newest event: who shows events asks for those that he has not.
+    run: u64,
+    newest_event: u64,
 }
 
 /// A peer at a glance.
@@ -97,12 +100,15 @@ pub(super) async fn document(
     peers.sort_by_key(|peer| (peer.state == State::Established.name(), peer.optional));
     let more = peers.len().saturating_sub(PEERS);
     peers.truncate(PEERS);
+    let (run, newest_event) = observer.history.newest();
     Document {
         now,
         began: now.saturating_sub(milliseconds(observer.began.elapsed())),
         agent: observer.agent().await.ok(),
         peers,
         more,
+        run,
+        newest_event,
     }
 }
 

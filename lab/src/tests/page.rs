@@ -68,7 +68,7 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.screen(DESK)?;
         page.open(&format!("{PAGE}/"))?;
         page.wait_text(".verdict", &["All 2 peers are established", "Pods can be attached"])?;
-        page.wait_text("main", &[FRR, BIRD, "rack1-v4"])?;
+        page.wait_text("main", &[FRR, BIRD, "rack1-v4", "session up"])?;
         page.wait_text("#link", &["live"])?;
         page.look("window.notReloaded = true")?;
         page.picture(&folder.join("overview.png"))?;
@@ -109,7 +109,9 @@ fn browser(context: &Context) -> Result<Verdict> {
         let phone = Screen { width: 390, height: 844, dark: false, phone: true };
         page.screen(phone)?;
         page.picture(&folder.join("phone.png"))?;
-        for view in ["#/", "#/peers", "#/routes?q=10.50", "#/pods", &format!("#/peers?name={FRR}")] {
+        for view in
+            ["#/", "#/peers", "#/routes?q=10.50", "#/pods", "#/events", &format!("#/peers?name={FRR}")]
+        {
             page.look(&format!("location.hash = {}", serde_json::json!(view)))?;
             wait_for("the phone's view", PATIENCE, || {
                 let there = page.look("document.querySelector('main').innerText.length > 20")?;
@@ -124,6 +126,9 @@ fn browser(context: &Context) -> Result<Verdict> {
         page.screen(DESK)?;
         page.wait_text("main", &[FRR, "Last hour", "Administrative", "<script>hit=1</script>"])?;
         page.picture(&folder.join("peer.png"))?;
+        page.look("location.hash = '#/events'")?;
+        page.wait_text("main", &["session down", "<script>hit=1</script>"])?;
+        page.picture(&folder.join("events.png"))?;
         let hit =
             page.look("typeof window.hit + document.querySelectorAll('main img, main script').length")?;
         ensure!(hit == "undefined0", "a peer's words became part of the page: {hit}");

@@ -2,13 +2,14 @@
 
 import { age, clock, duration, h, plural, swap } from "./dom.js";
 import { connect, listen, live, reconnect } from "./live.js";
+import * as events from "./events.js";
 import * as overview from "./overview.js";
 import * as peers from "./peers.js";
 import * as pods from "./pods.js";
 import * as routes from "./routes.js";
 
 // A view has show(main, parameters), which draws it anew, and update(), which is called with each document.
-const views = { "": overview, peers, routes, pods };
+const views = { "": overview, peers, routes, pods, events };
 const main = document.getElementById("main");
 let shown = null;
 
@@ -63,6 +64,7 @@ function frame() {
 listen(() => {
   frame();
   if (!live.document) return;
+  events.follow();
   if (shown === null) route();
   else shown.update();
 });

@@ -1,6 +1,7 @@
 // Everything at a glance: what is wrong, since when and why; then the peers, the networks, and what happened last.
 
 import { empty, facts, h, mono, number, pill, plural, sentence, since, swap } from "./dom.js";
+import * as events from "./events.js";
 import { live } from "./live.js";
 import { isUp, link, reason, table } from "./peers.js";
 
@@ -97,5 +98,7 @@ export function update() {
     state.agent.bgp ? h("section", { class: "panel" }, h("h3", {}, h("a", { href: "#/peers", "data-key": "peers" }, "Peers")),
       state.peers.length ? table(state.peers.slice(0, 12), "BGP peers of this node") : empty("No peer is configured", "Peers stand in a Network of mode BGP, under bgpPeers."),
       state.peers.length + state.more > 12 ? h("p", {}, h("a", { href: "#/peers" }, `All ${number(state.peers.length + state.more)} peers →`)) : null) : null,
-    h("section", { class: "panel" }, h("h3", {}, "Networks"), networks(state.agent)));
+    h("div", { class: "columns wide" },
+      h("section", { class: "panel" }, h("h3", {}, "Networks"), networks(state.agent)),
+      events.panel("Last events", () => true, 8)));
 }

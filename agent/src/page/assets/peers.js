@@ -1,6 +1,7 @@
 // The peers: a row each, and one by itself with all that is known of it.
 
 import { ask, clock, duration, empty, facts, h, mono, number, pill, plural, sentence, since, swap } from "./dom.js";
+import * as events from "./events.js";
 import { live, now } from "./live.js";
 import { spark } from "./spark.js";
 
@@ -103,7 +104,8 @@ function draw(peer) {
         h("div", { class: "axis", "aria-hidden": "true" }, ["−60 min", "−45", "−30", "−15", "now"].map((text) => h("span", {}, text)))),
       h("p", { class: "legend small muted" }, h("span", { class: "key line" }), `accepted prefixes (at most ${number(Math.max(...peer.trend.prefixes))}) `,
         h("span", { class: "key up" }), "up ", h("span", { class: "key mixed" }), "lost and regained within the minute ", h("span", { class: "key down" }), "down ", h("span", { class: "key unknown" }), "not known")),
-    detail?.error ? h("p", { class: "problem", role: "alert" }, detail.error.message) : detail?.found ? known(peer, detail) : h("p", { class: "muted" }, "…"));
+    detail?.error ? h("p", { class: "problem", role: "alert" }, detail.error.message) : detail?.found ? known(peer, detail) : h("p", { class: "muted" }, "…"),
+    events.panel(`What happened with ${peer.name}`, (event) => event.peer === peer.name));
 }
 
 function known(peer, { found, at }) {
