@@ -1,0 +1,183 @@
+//! The speaker's answers in the words of [`trunkline_api::control`]: one function for each kind, and nothing is asked here.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use trunkline_api::control::{
+    BfdSession, BmpStation, Dated, DatedNotification, Messages, Peer, PeerFamily, PeerRange, PeerSession,
+    Route, Ruling,
+};
+use trunkline_bgp::net::Monitor;
+use trunkline_bgp::rib;
+use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
+
+use crate::reconcile::{BgpView, Waiting};
+
+pub(super) fn range(status: &RangeStatus) -> PeerRange {
+    PeerRange {
+        prefix: status.prefix,
+        remote_as: status.remote_as.0,
+        peers: status.peers,
+        limit: status.limit,
+        refused: status.refused,
+    }
+}
+
+pub(super) fn station(monitor: &Monitor) -> BmpStation {
+    let status = monitor.status();
+    BmpStation {
+        address: monitor.address(),
+        connected: status.connected,
+        seconds: status.since.map_or(0, |since| Instant::from_std(since).elapsed().as_secs()),
+        connections: status.connections,
+        octets: status.octets,
+        last_error: status.last_error,
+    }
+}
+
+pub(super) fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
+    let dated = |said: &Option<speaker::Dated>| {
+        said.as_ref().map(|said| Dated { text: said.text.clone(), seconds_ago: said.ago.as_secs() })
+    };
+    let notification = |said: &Option<speaker::DatedNotification>| {
+        said.as_ref().map(|said| DatedNotification {
+            code: said.code,
+            subcode: said.subcode,
+            text: said.text.clone(),
+            seconds_ago: said.ago.as_secs(),
+        })
+    };
+    Peer {
+        address: status.address,
+        interface: status.key().interface().map(|name| name.to_string()),
+        range: status.range,
+        remote_as: status.remote_as.0,
+        local_as: status.local_as.0,
+        rules: status.rules.clone(),
+        state: status.state.name().to_owned(),
+        state_seconds: status.state_for.as_secs(),
+        next_attempt_seconds: status.next_attempt.map(|after| after.as_secs()),
+        shutdown: status.shutdown,
+        optional: bgp.optional.contains(&status.key()),
+        session: status.session.as_ref().map(|session| PeerSession {
+            local: session.local,
+            remote: session.remote,
+            router_id: session.remote_router_id,
+            hold_seconds: session.hold_time.as_secs(),
+            keepalive_seconds: session.keepalive.as_secs(),
+            capabilities_sent: session.capabilities_sent.clone(),
+            capabilities_received: session.capabilities_received.clone(),
+            peer_restart_seconds: session.peer_restart_time,
+        }),
+        families: status
+            .families
+            .iter()
+            .map(|family| PeerFamily {
+                family: family.family.to_string(),
+                negotiated: family.negotiated,
+                received: family.received,
+                accepted: family.accepted,
+                advertised: family.advertised,
+                stale: family.stale,
+                long_lived_stale: family.long_lived_stale,
+                restartable: family.restartable,
+                stale_expires_seconds: family.stale_expires.map(|after| after.as_secs()),
+                end_of_rib_received: family.end_of_rib_received,
+                end_of_rib_sent: family.end_of_rib_sent,
+            })
+            .collect(),
+        received: messages(&status.traffic.received),
+        sent: messages(&status.traffic.sent),
+        flaps: status.flaps,
+        bfd: status.bfd.as_ref().map(bfd_session),
+        max_prefixes: status.max_prefixes,
+        last_error: dated(&status.last_error),
+        notification_sent: notification(&status.notification_sent),
+        notification_received: notification(&status.notification_received),
+    }
+}
+
+/// An unnumbered peer that is not found yet is a peer in Idle.
+pub(super) fn waiting_peer(waiting: &Waiting, bgp: &BgpView) -> Peer {
+    Peer {
+        address: Ipv6Addr::UNSPECIFIED.into(),
+        interface: Some(waiting.interface.to_string()),
+        range: None,
+        remote_as: waiting.remote_as,
+        local_as: waiting.local_as.unwrap_or(bgp.local_as),
+        state: State::Idle.name().to_owned(),
+        state_seconds: 0,
+        next_attempt_seconds: None,
+        shutdown: false,
+        optional: waiting.optional,
+        session: None,
+        families: Vec::new(),
+        received: Messages::default(),
+        sent: Messages::default(),
+        flaps: 0,
+        bfd: None,
+        max_prefixes: None,
+        rules: Vec::new(),
+        last_error: Some(Dated { text: waiting.reason.clone(), seconds_ago: 0 }),
+        notification_sent: None,
+        notification_received: None,
+    }
+}
+
+fn bfd_session(bfd: &BfdStatus) -> BfdSession {
+    let status = &bfd.status;
+    let milliseconds = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    BfdSession {
+        state: status.state.to_string(),
+        state_seconds: bfd.state_for.as_secs(),
+        remote_state: status.remote_state.to_string(),
+        diagnostic: status.diagnostic.to_string(),
+        remote_diagnostic: status.remote_diagnostic.to_string(),
+        multihop: status.multihop,
+        transmit_milliseconds: milliseconds(status.transmit_interval),
+        detection_milliseconds: status.detection_time.map(milliseconds),
+        control_plane_independent: status.control_plane_independent,
+        local_discriminator: status.local_discriminator,
+        remote_discriminator: status.remote_discriminator,
+        ups: status.up_count,
+        downs: status.down_count,
+        detections: status.expired_count,
+        packets_received: bfd.packets_received,
+        packets_sent: bfd.packets_sent,
+    }
+}
+
+fn messages(counts: &MessageCounts) -> Messages {
+    Messages {
+        open: counts.open,
+        update: counts.update,
+        notification: counts.notification,
+        keepalive: counts.keepalive,
+        route_refresh: counts.route_refresh,
+        octets: counts.octets,
+    }
+}
+
+pub(super) fn ruling(ruling: &rib::Ruling) -> Ruling {
+    Ruling { accepted: ruling.accepted, rule: ruling.rule, name: ruling.name.clone() }
+}
+
+pub(super) fn route(route: &speaker::Route) -> Route {
+    let large = route.large_communities.iter().map(ToString::to_string);
+    let extended = route.extended_communities.iter().map(ToString::to_string);
+    Route {
+        prefix: route.prefix,
+        peer: route.peer.map(|peer| peer.to_string()),
+        next_hop: route.next_hop.map(|next_hop| next_hop.address()),
+        origin: route.origin.to_owned(),
+        as_path: route.as_path.clone(),
+        path_id: route.path_id,
+        med: route.med,
+        local_pref: route.local_pref,
+        communities: route.communities.iter().map(ToString::to_string).chain(large).chain(extended).collect(),
+        best: route.best,
+        filtered: route.filtered.map(str::to_owned),
+        stale: route.stale,
+    }
+}
