@@ -2,7 +2,7 @@
 //! `agent/Cargo.toml` says.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -26,7 +26,7 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
     product::build(place)?;
     let into = place.state.join("deb");
     std::fs::create_dir_all(&into)?;
-    let mut pack = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut pack = product::cargo();
     pack.args(["deb", "--no-build", "--package", "trunkline", "--output"]).arg(&into);
     let printed = run(pack.current_dir(&place.repository).env("CARGO_TERM_COLOR", "never"))?;
     let path =

@@ -61,10 +61,23 @@ pub(crate) fn build_xstate(place: &Place) -> Result<PathBuf> {
     Ok(target.join("debug/liblab_xstate.so"))
 }
 
+/// Cargo, without what the cargo that runs the lab says of the lab's own package: a build script that looks at that (ring's)
+/// would be run again, and everything behind it built again, whenever `cargo lab` and cargo by hand take turns.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
 /// Returns the target folder.
 fn cargo_build<'a>(place: &'a Place, what: &[&str]) -> Result<&'a Path> {
     let target = place.state.parent().context("the target folder")?;
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let status = cargo()
         .arg("build")
         .args(what)
         .arg("--target-dir")

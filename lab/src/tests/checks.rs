@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Context, Test, Verdict, passed};
 use crate::fabric::Place;
+use crate::product;
 
 pub(super) const TESTS: &[Test] = &[
     Test { name: "check/fmt", about: "the source is formatted", run: fmt },
@@ -35,7 +36,7 @@ pub(crate) fn cargo(place: &Place, name: &str, args: &[&str], env: &[(&str, &str
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(format!("{name}.log"));
     let log = std::fs::File::create(&path)?;
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let status = product::cargo()
         .args(args)
         .env("CARGO_TERM_COLOR", "never")
         .envs(env.iter().copied())
