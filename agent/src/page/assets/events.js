@@ -38,11 +38,13 @@ export async function follow() {
 
 function item(event) {
   const at = Date.parse(event.at);
+  // A text that begins with its prefix is not to say it twice.
+  const text = event.prefix && event.text.startsWith(`${event.prefix} `) ? event.text.slice(event.prefix.length + 1) : event.text;
   return h("li", { class: `event ${event.severity}` },
     h("time", { class: "mono small", datetime: event.at }, clock(at, now())),
     h("span", { class: "kind" }, words(event.kind)),
     h("span", { class: "text" }, event.peer ? [h("a", { class: "mono", href: link(event.peer) }, event.peer), " "] : "",
-      event.prefix ? [h("a", { class: "mono", href: `#/routes?${new URLSearchParams({ q: event.prefix, why: event.prefix })}` }, event.prefix), " "] : "", event.text));
+      event.prefix ? [h("a", { class: "mono", href: `#/routes?${new URLSearchParams({ q: event.prefix, why: event.prefix })}` }, event.prefix), " "] : "", text));
 }
 
 // A panel with the newest events that are wanted, the newest first.
