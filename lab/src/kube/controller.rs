@@ -188,12 +188,16 @@ impl Replicas {
         Ok(killed)
     }
 
-    /// Asks a leader that was found to end, as kubelets do, waits until it has, and starts it again.
+    /// Asks a leader that was found to end, as kubelets do, waits until it has and another leads, and starts it again: any sooner, and it
+    /// might itself be the first to find the Lease free.
     pub(crate) fn end(&mut self, cluster: &Cluster, leader: Leader) -> Result<()> {
         let Leader { holder, which, .. } = leader;
         let status = self.all[which].daemon.stop()?;
         ensure!(status.success(), "{} was asked to end, and ended with {status}", self.all[which].identity);
         self.killed = Some(holder);
+        wait_for("another controller to lead", PATIENCE, || {
+            Ok(Seen::when(self.leader(cluster)?.is_some(), || "none does".to_owned()))
+        })?;
         self.start_again(cluster, which)
     }
 

@@ -126,6 +126,10 @@ fn install(context: &Lab) -> Result<Verdict> {
         let sent = crate::tests::bed::lost_nothing(pings)?;
         kept_address(cluster, nodes)?;
 
+        // Nothing was restored; the commands stop the controllers and start them again.
+        page.section("After etcd was restored")?;
+        rolled_out(cluster, "deployment/trunkline-controller")?;
+
         page.section("Taking it away")?;
         nothing_left(cluster, fabric)?;
         passed(format!("{}; the first pod has {address}, {sent} pings", page.finish()?))
