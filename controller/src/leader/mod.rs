@@ -10,7 +10,8 @@
 //!
 //! Every write of the Lease carries the resourceVersion that was read, so of two candidates one gets it. A candidate watches
 //! the Lease, and counts from when *it saw* the last change, by its own clock: clocks that differ between machines do no
-//! harm, only ones that run at different speeds would (client-go's way). A Lease that was given up is taken at once.
+//! harm, only ones that run at different speeds would (client-go's way). A Lease that was given up is taken at once. So is one that still names this very process,
+//! which lost it when the API server was away: nobody has led since.
 //!
 //! **Two leaders at a time** is what must not be. The leader's right to write, its [`Fence`], ends two thirds of the Lease's
 //! duration after it *sent* the last renewal that got through. A write may take the last third ([`Fence::patience`]) and is given up then. A successor saw that
@@ -20,11 +21,17 @@
 //! can be excluded by a clock; [the design](../../../docs/design.md) says what is done about it: a second owner of an address is found by
 //! [`crate::ipam::Ipam::conflicts`] and refused.
 //!
+//! **Leading again** is a term like any other: the list is made anew, and it begins no earlier than a successor's would, the whole duration after the last
+//! renewal that got through was sent. Until then an answer to what the term before wrote may be outstanding. Another candidate that wants the
+//! Lease at the same moment has seen the same version: one of the two gets it.
+//!
 //! Each process calls itself by its name and a number made at its start: one that was killed and started anew under its old name is another holder and
 //! waits, since what the old one sent may be under way. One that is asked to end waits for the answers to its writes and then gives the Lease up: what
 //! it wrote is in its successor's list. If the work does not end in time after the Lease was lost, the process
 //! ends: [`run`] returns an error.
 
+#[cfg(test)]
+mod election_tests;
 mod fence;
 mod record;
 
@@ -109,10 +116,12 @@ where
             duration: config.duration_seconds.into(),
         },
     };
+    // By when what this process wrote as the leader is written, or never will be.
+    let mut settled = Instant::now();
     loop {
         let mut held = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            held = election.acquire() => held,
+            held = election.acquire(settled) => held,
         };
         let fence = Fence::new(held.sent + config.deadline(), config.patience());
         tracing::info!(lease = config.name, holder = election.claim.holder, "this replica leads");
@@ -137,6 +146,7 @@ where
             election.release(held).await;
             return Ok(());
         }
+        settled = held.sent + config.duration();
     }
 }
 
@@ -154,8 +164,8 @@ struct Held {
 }
 
 impl Election<'_> {
-    /// Waits until the Lease can be had, and takes it.
-    async fn acquire(&self) -> Held {
+    /// Waits until the Lease can be had, and takes it, no earlier than `settled`.
+    async fn acquire(&self, settled: Instant) -> Held {
         let selector = watcher::Config::default().fields(&format!("metadata.name={}", self.claim.name));
         let mut changes = std::pin::pin!(watcher(self.leases.clone(), selector).backoff(Delays::default()));
         let mut observed: Option<Observed> = None;
@@ -201,10 +211,11 @@ impl Election<'_> {
                     }
                 }
             }
-            attempt = match &observed {
-                Some(observed) => Some(observed.free_at()),
+            let free = match &observed {
+                Some(observed) => Some(observed.free_for(&self.claim)),
                 None => listed.then(Instant::now),
             };
+            attempt = free.map(|free| free.max(settled));
         }
     }
 

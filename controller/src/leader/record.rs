@@ -23,11 +23,12 @@ impl Observed {
         }
     }
 
-    /// From when on it may be taken.
-    pub(super) fn free_at(&self) -> Instant {
+    /// From when on this process may take it. Its own, which nobody has taken meanwhile, at once.
+    pub(super) fn free_for(&self, claim: &Claim) -> Instant {
         let seconds = self.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
         match holder(&self.lease) {
             "" => self.at,
+            _ if claim.holds(&self.lease) => self.at,
             _ => self.at + Duration::from_secs(seconds.max(0).unsigned_abs().into()),
         }
     }
@@ -54,8 +55,11 @@ impl Claim {
         holder(lease) == self.holder
     }
 
-    /// The Lease taken over as it was seen, or made.
+    /// The Lease taken over as it was seen, or made. What is taken again by its holder has had no transition, and was acquired when it was (client-go's way).
     pub(super) fn taking(&self, seen: Option<&Lease>, now: Timestamp) -> Lease {
+        if let Some(own) = seen.filter(|lease| self.holds(lease)) {
+            return self.renewing(own, now);
+        }
         let before = seen.and_then(|lease| lease.spec.as_ref()).and_then(|spec| spec.lease_transitions);
         let metadata = seen
             .map(|lease| lease.metadata.clone())
@@ -114,19 +118,35 @@ mod tests {
         // The holder's clock is a year behind: only what is seen counts.
         let year_ago = Timestamp::now() - jiff::SignedDuration::from_hours(24 * 365);
         let lease = claim("a").taking(None, year_ago);
+        let free = |observed: &Option<Observed>| observed.as_ref().map(|seen| seen.free_for(&claim("b")));
         let mut observed = None;
         Observed::update(&mut observed, at_version(lease.clone(), "1"), now);
         Observed::update(&mut observed, at_version(lease.clone(), "1"), now + 9 * second);
-        assert_eq!(
-            observed.as_ref().map(Observed::free_at),
-            Some(now + 15 * second),
-            "a relist is no renewal"
-        );
+        assert_eq!(free(&observed), Some(now + 15 * second), "a relist is no renewal");
         Observed::update(&mut observed, at_version(lease.clone(), "2"), now + 9 * second);
-        assert_eq!(observed.as_ref().map(Observed::free_at), Some(now + 24 * second));
+        assert_eq!(free(&observed), Some(now + 24 * second));
         let released = claim("a").releasing(&lease, year_ago);
         Observed::update(&mut observed, at_version(released, "3"), now + 10 * second);
-        assert_eq!(observed.as_ref().map(Observed::free_at), Some(now + 10 * second), "at once");
+        assert_eq!(free(&observed), Some(now + 10 * second), "at once");
+    }
+
+    #[test]
+    fn its_own_lease_is_free_to_a_process_at_once_and_changes_no_hands() {
+        let (now, then) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let taken = claim("a").taking(Some(&claim("z").taking(None, then)), then);
+        let mut observed = None;
+        Observed::update(&mut observed, at_version(taken.clone(), "3"), now);
+        let free = |who| observed.as_ref().map(|seen| seen.free_for(&claim(who)));
+        assert_eq!(free("a"), Some(now));
+        // The same name of another process is another holder.
+        assert_eq!(free("a_1"), Some(now + Duration::from_secs(15)));
+        let later = then + jiff::SignedDuration::from_secs(60);
+        let again = claim("a").taking(Some(&at_version(taken.clone(), "3")), later);
+        assert_eq!(again.metadata.resource_version.as_deref(), Some("3"));
+        let (before, after) = (taken.spec.unwrap(), again.spec.unwrap());
+        assert_eq!(after.lease_transitions, Some(1));
+        assert_eq!(after.acquire_time, before.acquire_time);
+        assert_eq!(after.renew_time, Some(MicroTime(later)));
     }
 
     #[test]
