@@ -57,6 +57,7 @@ use crate::source;
 use crate::source::folder::{self, Context as FolderContext};
 use crate::source::kube::SourceKind;
 use crate::source::watch::FolderSource;
+use crate::telemetry::{self, Telemetry};
 use crate::wire::Wire;
 
 /// Attachments at once. The kernel does most of it one by one.
@@ -189,6 +190,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         bell: bell.clone(),
         stage: drain::stage(drained.as_deref()),
     });
+    let telemetry = Telemetry::start(
+        &config.telemetry,
+        telemetry::Node { name: node.clone(), kubernetes: config.source == SourceKind::Kube },
+        &history,
+        &metrics,
+    );
     let drain = Drain::spawn(drain::Settings {
         settle: config.drain_settle(),
         stored: drained,
@@ -271,6 +278,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     // Sessions end first: who waits for the fabric would only wait longer.
     reconcile.stop().await;
     let _ = timeout(FAREWELL, requests.wait()).await;
+    telemetry.stop().await;
     drop(lock);
     match fault {
         None => Ok(()),

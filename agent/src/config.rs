@@ -19,6 +19,7 @@ use trunkline_daemon::logging::Log;
 use crate::page::Access;
 use crate::plan::Tunnels;
 use crate::source::kube::{KubeConfig, SourceKind};
+use crate::telemetry::config::TelemetryConfig;
 use crate::wire::Times;
 
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
@@ -78,6 +79,8 @@ pub struct Config {
     pub drain: DrainConfig,
     /// What is looked at on a VLAN before a pod is in it.
     pub vlan_check: VlanCheck,
+    /// What is told to others than the fabric.
+    pub telemetry: TelemetryConfig,
     /// The log.
     pub log: Log,
 }
@@ -149,6 +152,7 @@ impl Default for Config {
             readiness: Readiness::default(),
             drain: DrainConfig::default(),
             vlan_check: VlanCheck::default(),
+            telemetry: TelemetryConfig::default(),
             log: Log::default(),
         }
     }
@@ -338,6 +342,7 @@ impl Config {
                 return Err((field, format!("{} is relative: write the whole path, from /", path.display())));
             }
         }
+        self.telemetry.check()?;
         self.log.check().map_err(|fault| ("log.level", fault))?;
         Ok(())
     }
@@ -454,6 +459,14 @@ mod tests {
             "settleSeconds",
             "vlanCheck",
             "duplicateAddressWaitMilliseconds",
+            "telemetry",
+            "otlp",
+            "endpoint",
+            "headers",
+            "file",
+            "env",
+            "caFile",
+            "serviceName",
             "log",
             "level",
             "format",
@@ -497,6 +510,53 @@ mod tests {
             ("source: kube\nnodeLabels: {a: b}", "nodeLabels", "leave the field out"),
             ("kube: {kubeconfig: admin.conf}", "kube.kubeconfig", "from /"),
             ("kube: {cache: cluster.json}", "kube.cache", "from /"),
+            ("telemetry: {otlp: {}}", "endpoint", "agent.yaml"),
+            (
+                "telemetry: {otlp: {endpoint: 'collector:4318'}}",
+                "telemetry.otlp.endpoint",
+                "http://127.0.0.1:4318",
+            ),
+            (
+                "telemetry: {otlp: {endpoint: 'grpc://a:4317'}}",
+                "telemetry.otlp.endpoint",
+                "http://127.0.0.1:4318",
+            ),
+            ("telemetry: {otlp: {endpoint: 'http://a:1/?x=1'}}", "telemetry.otlp.endpoint", "query"),
+            (
+                "telemetry: {otlp: {endpoint: 'http://a:1', timeoutSeconds: 0}}",
+                "telemetry.otlp.timeoutSeconds",
+                "1 to 60",
+            ),
+            (
+                "telemetry: {otlp: {endpoint: 'http://a:1', serviceName: ''}}",
+                "telemetry.otlp.serviceName",
+                "leave the field out",
+            ),
+            (
+                "telemetry: {otlp: {endpoint: 'http://a:1', caFile: ca.pem}}",
+                "telemetry.otlp.caFile",
+                "from /",
+            ),
+            (
+                "telemetry: {otlp: {endpoint: 'http://a:1', headers: {a: {file: b}}}}",
+                "telemetry.otlp.headers",
+                "from /",
+            ),
+            (
+                "telemetry: {otlp: {endpoint: 'http://a:1', headers: {'a b': {env: C}}}}",
+                "telemetry.otlp.headers",
+                "header's name",
+            ),
+            (
+                "telemetry: {otlp: {endpoint: 'http://a:1', headers: {host: {env: C}}}}",
+                "telemetry.otlp.headers",
+                "leave it out",
+            ),
+            (
+                "telemetry: {otlp: {endpoint: 'http://a:1', headers: {a: {env: ''}}}}",
+                "telemetry.otlp.headers",
+                "name of a variable",
+            ),
             ("log: {level: 'trunkline=loud'}", "log.level", "write error"),
             ("log: {format: xml}", "xml", "agent.yaml"),
         ] {
@@ -504,6 +564,20 @@ mod tests {
             assert!(error.contains("/etc/trunkline/agent.yaml"), "{text}: {error}");
             assert!(error.contains(field), "{text}: {error}");
             assert!(error.contains(fix), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_was_written_here_is_refused_and_not_repeated() {
+        for text in [
+            "telemetry:\n  otlp:\n    endpoint: http://a:1\n    headers: {authorization: s3cret}",
+            "telemetry:\n  otlp:\n    endpoint: http://a:1\n    headers: {authorization: {value: s3cret}}",
+            "telemetry:\n  otlp:\n    endpoint: http://a:1\n    headers: {authorization: [s3cret]}",
+            "telemetry:\n  otlp:\n    endpoint: http://user:s3cret@a:1",
+            "telemetry:\n  otlp:\n    endpoint: http://a:1/?token=s3cret",
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains("telemetry.otlp.") && !error.contains("s3cret"), "{text}: {error}");
         }
     }
 

@@ -24,5 +24,6 @@ pub mod recover;
 pub mod server;
 pub mod socket;
 pub mod source;
+pub mod telemetry;
 pub mod walk;
 pub mod wire;

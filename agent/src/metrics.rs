@@ -25,6 +25,9 @@ pub struct Metrics {
     address_wait: HistogramVec,
     cluster_requests: HistogramVec,
     refused: IntCounterVec,
+    otlp_requests: IntCounterVec,
+    otlp_exported: IntCounterVec,
+    otlp_dropped: IntCounterVec,
 }
 
 /// How things stand, asked from their owners for one scrape.
@@ -51,6 +54,9 @@ impl Metrics {
             address_wait: histogram(&registry, &m::CLUSTER_ADDRESS_WAIT)?,
             cluster_requests: histogram(&registry, &m::CLUSTER_REQUESTS)?,
             refused: counter(&registry, &m::MANIFESTS_REFUSED)?,
+            otlp_requests: counter(&registry, &m::OTLP_REQUESTS)?,
+            otlp_exported: counter(&registry, &m::OTLP_EXPORTED)?,
+            otlp_dropped: counter(&registry, &m::OTLP_DROPPED)?,
             registry,
         })
     }
@@ -94,6 +100,27 @@ impl Metrics {
     /// An edit of the manifests was refused.
     pub fn manifests_refused(&self) {
         self.refused.with_label_values::<&str>(&[]).inc();
+    }
+
+    /// The collector was asked to take something: `ok`, `refused`, or `unavailable`.
+    pub fn otlp_request(&self, signal: &str, outcome: &str) {
+        self.otlp_requests.with_label_values(&[signal, outcome]).inc();
+    }
+
+    /// The collector took so many records of a signal.
+    pub fn otlp_exported(&self, signal: &str, records: u64) {
+        self.otlp_exported.with_label_values(&[signal]).inc_by(records);
+    }
+
+    /// So many records of a signal will never be told, and why.
+    pub fn otlp_dropped(&self, signal: &str, reason: &str, records: u64) {
+        self.otlp_dropped.with_label_values(&[signal, reason]).inc_by(records);
+    }
+
+    /// What was counted as it happened, in Prometheus' text format.
+    #[cfg(test)]
+    pub(crate) fn counted(&self) -> String {
+        text(&self.registry, Page::default()).unwrap_or_default()
     }
 
     /// Everything in Prometheus' text format.
@@ -454,6 +481,9 @@ mod tests {
         metrics.cluster_request("peers", false, Duration::from_millis(1));
         metrics.wire_check(true, "in_use", Duration::from_millis(1));
         metrics.manifests_refused();
+        metrics.otlp_request("logs", "ok");
+        metrics.otlp_exported("logs", 12);
+        metrics.otlp_dropped("logs", "queue", 3);
         metrics.render(&standing()).unwrap()
     }
 
@@ -463,6 +493,9 @@ mod tests {
         for line in [
             "trunkline_build_info{version=\"1.2.3\"} 1",
             "trunkline_manifests_refused_total 1",
+            "trunkline_otlp_requests_total{outcome=\"ok\",signal=\"logs\"} 1",
+            "trunkline_otlp_exported_total{signal=\"logs\"} 12",
+            "trunkline_otlp_dropped_total{reason=\"queue\",signal=\"logs\"} 3",
             "trunkline_wire_check_seconds_count{family=\"ipv4\",outcome=\"in_use\"} 1",
             "trunkline_manifests_in_force 0",
             "trunkline_store_usable 1",

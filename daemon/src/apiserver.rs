@@ -21,7 +21,7 @@ use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 /// A connection that takes longer to be made, TLS included, is none.
-const CONNECT: Duration = Duration::from_secs(5);
+pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 /// An idle connection is asked after so long,
 const IDLE: Duration = Duration::from_secs(10);
 /// and again each time so much has passed without an answer.
@@ -56,7 +56,7 @@ pub fn client(mut config: Config) -> kube::Result<Client> {
 }
 
 /// Connections that notice when nobody is there any more.
-fn sockets() -> HttpConnector {
+pub(crate) fn sockets() -> HttpConnector {
     let mut sockets = HttpConnector::new();
     // TLS is put on top of it.
     sockets.enforce_http(false);

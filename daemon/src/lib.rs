@@ -4,10 +4,12 @@
 //! - [`logging`]: one line per event on standard error.
 //! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
 //! - [`metrics`]: from the catalogue's declarations to Prometheus' text format.
+//! - [`outward`]: requests to other servers, over the same sockets.
 //! - [`panics`]: what a panic does.
 
 pub mod apiserver;
 pub mod http;
 pub mod logging;
 pub mod metrics;
+pub mod outward;
 pub mod panics;

@@ -23,6 +23,14 @@ catalogue! {
             "pods in the kernel that no record knows (the store was lost); they keep running";
     }
 
+    "OpenTelemetry", "With `telemetry.otlp` only. `signal` is `logs` (events) or `traces` (attached and detached pods)." {
+        OTLP_REQUESTS = Counter, Count, "trunkline_otlp_requests_total" ["signal", "outcome"],
+            "requests to the collector: `ok`, `refused` (an answer that is final), `unavailable` (no answer, or one that asks to try again)";
+        OTLP_EXPORTED = Counter, Count, "trunkline_otlp_exported_total" ["signal"], "records and spans that the collector took";
+        OTLP_DROPPED = Counter, Count, "trunkline_otlp_dropped_total" ["signal", "reason"],
+            "records and spans that are lost: `queue` (no room while the collector did not answer), `refused` (by the collector), `stop` (left over when the agent stopped)";
+    }
+
     "The API server", "With `source: kube` only." {
         CLUSTER_CONNECTED = Gauge, Bool, "trunkline_cluster_connected" [], "1 while no watch of the API server fails";
         CLUSTER_OUTAGE = Gauge, Seconds, "trunkline_cluster_outage_seconds" [],

@@ -1,0 +1,241 @@
+//! The way to the collector, the same for each signal: a batch is made, told until it is taken or refused, and then the next.
+//!
+//! What OTLP/HTTP asks of a client: 429, 502, 503, 504 and silence are tried again, with exponential waits and jitter or after the collector's
+//! Retry-After; any other refusal is final, the batch is dropped and counted. One line in the log says that a signal is not taken, and one that it is
+//! again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::{StatusCode, Uri};
+use prost::Message as _;
+use tokio::sync::OnceCell;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use trunkline_daemon::outward::{Answer, Outward};
+
+use super::config::Otlp;
+use super::proto::ExportServiceResponse;
+use crate::metrics::Metrics;
+
+/// How fast things go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// What comes within this time goes together.
+    linger: Duration,
+    /// The wait after a first failure.
+    first: Duration,
+    /// The longest wait.
+    longest: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Pace { linger: seconds(1), first: seconds(1), longest: seconds(60) }
+    }
+}
+
+/// A collector that asks for more patience than this is asked all the same.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Who asks, as the protocol wants it.
+const AGENT: &str = concat!("OTel-OTLP-Exporter-Trunkline/", env!("CARGO_PKG_VERSION"));
+
+/// What goes to the collector in one request.
+pub(super) struct Batch {
+    /// How many records, or spans, it has.
+    pub(super) records: u64,
+    /// How many there was no room for before these.
+    pub(super) missed: u64,
+    pub(super) body: Bytes,
+}
+
+/// Where batches of one signal come from.
+pub(super) trait Source: Send + 'static {
+    /// Its name, as in the metrics.
+    const SIGNAL: &'static str;
+    /// Its path at the collector.
+    const PATH: &'static str;
+
+    /// Waits until there is something to tell, and a little longer for what comes with it; not longer once `stop` says so. None when all was
+    /// told and nothing can come any more.
+    fn next(
+        &mut self,
+        linger: Duration,
+        stop: &CancellationToken,
+    ) -> impl Future<Output = Option<Batch>> + Send;
+}
+
+/// The collector.
+#[derive(Clone)]
+pub(super) struct Collector {
+    otlp: Arc<Otlp>,
+    client: Arc<OnceCell<Outward>>,
+}
+
+/// Why a batch was not taken.
+#[derive(Debug, PartialEq)]
+enum Trouble {
+    /// It may be taken later, not before this long.
+    Later(String, Duration),
+    /// It will not.
+    Never(String),
+}
+
+impl Collector {
+    pub(super) fn new(otlp: Otlp) -> Self {
+        Self { otlp: Arc::new(otlp), client: Arc::default() }
+    }
+
+    /// Tells it one batch; how much of it was not taken.
+    async fn tell(&self, to: &Uri, body: Bytes) -> Result<u64, Trouble> {
+        let later = |words: String| Trouble::Later(words, Duration::ZERO);
+        let otlp = Arc::clone(&self.otlp);
+        // Files, of which nobody knows where they are.
+        let mut headers = match otlp.headers.is_empty() {
+            true => HeaderMap::new(),
+            false => {
+                let headers = tokio::task::spawn_blocking(move || otlp.read_headers()).await;
+                headers.map_err(|error| later(error.to_string()))?.map_err(later)?
+            }
+        };
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
+        let client = || async { Outward::new(to, self.otlp.ca_file.as_deref()) };
+        let client = self.client.get_or_try_init(client).await.map_err(|error| later(words(&*error)))?;
+        match timeout(self.otlp.timeout(), client.post(to.clone(), headers, body)).await {
+            Ok(Ok(answer)) => taken(&answer),
+            Ok(Err(error)) => Err(later(words(&*error))),
+            Err(_) => Err(later(format!("no answer within {} s", self.otlp.timeout_seconds))),
+        }
+    }
+}
+
+/// What an answer means. Its text is not repeated: it is for the collector's log, and may have what was sent in it.
+fn taken(answer: &Answer) -> Result<u64, Trouble> {
+    let words = format!("the collector answers HTTP {}", answer.status);
+    match answer.status {
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => {
+            Err(Trouble::Later(words, answer.retry_after.unwrap_or_default().min(PATIENCE)))
+        }
+        status if status.is_success() => {
+            let response = ExportServiceResponse::decode(answer.body.clone()).unwrap_or_default();
+            let rejected = response.partial_success.map_or(0, |partial| partial.rejected);
+            Ok(u64::try_from(rejected).unwrap_or_default())
+        }
+        _ => Err(Trouble::Never(words)),
+    }
+}
+
+/// An error with what is behind it.
+fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        source = inner.source();
+    }
+    text
+}
+
+/// Tells everything of one signal, until there is no more.
+pub(super) async fn run<S: Source>(
+    mut source: S,
+    collector: Collector,
+    pace: Pace,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
+    // Checked with the configuration.
+    let Ok(to) = collector.otlp.uri(S::PATH) else { return };
+    let mut health = Health { signal: S::SIGNAL, endpoint: to.to_string(), troubled: false };
+    while let Some(batch) = source.next(pace.linger, &stop).await {
+        metrics.otlp_dropped(S::SIGNAL, "queue", batch.missed);
+        deliver::<S>(&batch, &to, &collector, pace, &metrics, &stop, &mut health).await;
+    }
+}
+
+/// Tells one batch, for as long as it takes; once the agent stops there is one attempt more and no other.
+async fn deliver<S: Source>(
+    batch: &Batch,
+    to: &Uri,
+    collector: &Collector,
+    pace: Pace,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+    health: &mut Health,
+) {
+    let policy = ExponentialBuilder::default().with_min_delay(pace.first).with_max_delay(pace.longest);
+    let mut waits = policy.with_jitter().without_max_times().build();
+    loop {
+        let last = stop.is_cancelled();
+        match collector.tell(to, batch.body.clone()).await {
+            Ok(rejected) => {
+                let rejected = rejected.min(batch.records);
+                metrics.otlp_request(S::SIGNAL, "ok");
+                metrics.otlp_exported(S::SIGNAL, batch.records - rejected);
+                metrics.otlp_dropped(S::SIGNAL, "refused", rejected);
+                return match rejected {
+                    0 => health.good(),
+                    rejected => health.bad(&format!("{rejected} of {} were refused", batch.records)),
+                };
+            }
+            Err(Trouble::Never(words)) => {
+                metrics.otlp_request(S::SIGNAL, "refused");
+                metrics.otlp_dropped(S::SIGNAL, "refused", batch.records);
+                return health.bad(&words);
+            }
+            Err(Trouble::Later(words, patience)) => {
+                metrics.otlp_request(S::SIGNAL, "unavailable");
+                health.bad(&words);
+                if last {
+                    return metrics.otlp_dropped(S::SIGNAL, "stop", batch.records);
+                }
+                let wait = waits.next().unwrap_or(pace.longest).max(patience);
+                tokio::select! {
+                    () = sleep(wait) => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+        }
+    }
+}
+
+/// Says in the log when it changes whether a signal is taken.
+struct Health {
+    signal: &'static str,
+    endpoint: String,
+    troubled: bool,
+}
+
+impl Health {
+    fn good(&mut self) {
+        if std::mem::take(&mut self.troubled) {
+            tracing::info!(signal = self.signal, endpoint = self.endpoint, "OpenTelemetry is exported again");
+        }
+    }
+
+    fn bad(&mut self, words: &str) {
+        if !std::mem::replace(&mut self.troubled, true) {
+            tracing::warn!(
+                signal = self.signal,
+                endpoint = self.endpoint,
+                error = words,
+                "OpenTelemetry is not exported for now; the agent goes on"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "export_tests.rs"]
+mod tests;

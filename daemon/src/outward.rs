@@ -1,0 +1,88 @@
+//! Requests to servers that are not the API server: telemetry's collector.
+//!
+//! The sockets are those of [`crate::apiserver`], which notice when nobody is there any more, and TLS is the one that kube brings, with its
+//! reloading of a CA file. So a second client of another make costs no other HTTP stack. Nothing is taken from the environment: no proxy, no
+//! variables; and no redirect is followed, so that what a header has goes nowhere else.
+
+use std::path::Path;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::RETRY_AFTER;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::Config;
+use kube::client::ConfigExt as _;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt as _};
+
+use crate::apiserver::{CONNECT, sockets};
+
+/// An answer is read so far.
+const ANSWER: usize = 64 << 10;
+/// A connection that was not used for so long is closed.
+const UNUSED: Duration = Duration::from_secs(60);
+
+/// A client that keeps its connection.
+#[derive(Clone, Debug)]
+pub struct Outward(BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>);
+
+/// What a server answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// How long it asks to be left alone, where it says so in seconds.
+    pub retry_after: Option<Duration>,
+    /// What it said; empty where that was longer than 64 KiB.
+    pub body: Bytes,
+}
+
+impl Outward {
+    /// Makes a client for this server, which is trusted if `ca_file` or, without it, the system says so. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// The certificates cannot be read.
+    pub fn new(server: &Uri, ca_file: Option<&Path>) -> Result<Self, BoxError> {
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.pool_timer(TokioTimer::new()).pool_idle_timeout(UNUSED);
+        if server.scheme_str() != Some("https") {
+            let mut connector = TimeoutConnector::new(sockets());
+            connector.set_connect_timeout(Some(CONNECT));
+            return Ok(Self(BoxCloneSyncService::new(builder.build(connector).map_err(BoxError::from))));
+        }
+        let mut config = Config::new(server.clone());
+        if let Some(path) = ca_file {
+            // The file alone is trusted: none of the system's.
+            config.root_cert = Some(Vec::new());
+            config.root_cert_file = Some(path.to_owned());
+        }
+        let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(sockets())?);
+        connector.set_connect_timeout(Some(CONNECT));
+        Ok(Self(BoxCloneSyncService::new(builder.build(connector).map_err(BoxError::from))))
+    }
+
+    /// Posts this and reads the answer. There is no time limit: put one around it.
+    ///
+    /// # Errors
+    /// No answer came: the text says what was in the way, and has nothing of the headers.
+    pub async fn post(&self, to: Uri, headers: HeaderMap, body: Bytes) -> Result<Answer, BoxError> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = to;
+        *request.headers_mut() = headers;
+        let answer = self.0.clone().oneshot(request).await?;
+        let (head, body) = answer.into_parts();
+        let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        // Read to its end, so that the connection can be used again.
+        let body = Limited::new(body, ANSWER).collect().await.map(|body| body.to_bytes());
+        Ok(Answer {
+            status: head.status,
+            retry_after: after.map(Duration::from_secs),
+            body: body.unwrap_or_default(),
+        })
+    }
+}
