@@ -55,13 +55,13 @@ pub(super) fn dashboard() -> Dashboard {
             Row {
                 title: "Kernel",
                 panels: vec![
-                    Panel::new(Series, "Routes", "short", "node", &[("trunkline_kernel_routes{instance=~\"$node\"}", "{{state}}")],
+                    Panel::new(Series, "Routes", "short", "peer", &[("trunkline_kernel_routes{instance=~\"$node\"}", "{{state}}")],
                         "Own routes: wanted, installed, and stale ones of the agent's last run.").alert("TrunklineRoutesNotInStep"),
-                    Panel::new(Series, "Repairs", "short", "node",
+                    Panel::new(Series, "Repairs", "short", "attach",
                         &[("increase(trunkline_kernel_repairs_total{instance=~\"$node\"}[$__rate_interval])", "{{instance}}")],
                         "What somebody else removed or changed and the agent put back, in each interval.")
                         .alert("TrunklineKernelChangedByOthers"),
-                    Panel::new(Series, "Errors", "short", "node",
+                    Panel::new(Series, "Errors", "short", "peer",
                         &[("sum by (reason) (increase(trunkline_kernel_errors_total{instance=~\"$node\"}[$__rate_interval])) or sum(0 * trunkline_ready{instance=~\"$node\"})", "{{reason}}")],
                         "What the kernel refused, by reason, in each interval.").alert("TrunklineRoutesNotInStep"),
                     Panel::new(Series, "From the loss of a peer to the kernel", "s", "peer",
