@@ -1,12 +1,12 @@
-//! What Grafana wants of a dashboard: its JSON model, schema version 39 (Grafana 11).
+//! What Grafana wants of a dashboard: its JSON model, in the schema version of Grafana 11.0. Later ones bring it up to date as they load it.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{Bounds, Dashboard, Panel, Variable, View};
 
-/// Grafana 11's.
-const SCHEMA_VERSION: u32 = 39;
+/// Of the JSON model.
+pub(crate) const SCHEMA_VERSION: u32 = 39;
 
 const NODE: Variable = Variable {
     name: "node",

@@ -16,6 +16,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
+pub(crate) use json::SCHEMA_VERSION;
+
 use crate::fabric::Place;
 use crate::progress::say;
 

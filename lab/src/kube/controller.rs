@@ -156,11 +156,7 @@ impl Replicas {
 
     /// Who leads: what the Lease says, and which of these that is. A replica that was started again under its name is another holder.
     fn leader(&self, cluster: &Cluster) -> Result<Option<Leader>> {
-        let leases: Api<Lease> = Api::namespaced(cluster.client(), NAMESPACE);
-        let lease = cluster.wait(leases.get_opt(LEASE))?;
-        let Some(holder) = lease.and_then(|l| l.spec).and_then(|s| s.holder_identity) else {
-            return Ok(None);
-        };
+        let Some(holder) = holder(cluster)? else { return Ok(None) };
         let name = holder.rsplit_once('_').map_or(holder.as_str(), |(name, _)| name);
         let which = self.all.iter().position(|r| r.identity == name);
         let which = which.filter(|_| self.killed.as_ref() != Some(&holder));
@@ -230,9 +226,20 @@ impl Replicas {
         self.all.iter().map(|replica| replica.ports.webhook.number()).collect()
     }
 
+    /// The name of each, and the port at which it shows its metrics.
+    pub(crate) fn metrics(&self) -> impl Iterator<Item = (&str, u16)> {
+        self.all.iter().map(|replica| (&*replica.identity, replica.ports.http.number()))
+    }
+
     /// Kills all of them.
     pub(crate) fn kill_all(&mut self) -> Result<()> {
         self.all.iter_mut().try_for_each(|replica| replica.daemon.kill())
+    }
+
+    /// Starts all of them again that [`Self::kill_all`] killed. Whom the Lease names until one leads is dead.
+    pub(crate) fn start_all_again(&mut self, cluster: &Cluster) -> Result<()> {
+        self.killed = holder(cluster)?;
+        (0..self.all.len()).try_for_each(|which| self.start_again(cluster, which))
     }
 
     /// The process of the first.
@@ -250,6 +257,13 @@ impl Replicas {
         }
         Ok(())
     }
+}
+
+/// Whom the Lease names.
+fn holder(cluster: &Cluster) -> Result<Option<String>> {
+    let leases: Api<Lease> = Api::namespaced(cluster.client(), NAMESPACE);
+    let lease = cluster.wait(leases.get_opt(LEASE))?;
+    Ok(lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity))
 }
 
 /// The name of the replica of this number.

@@ -66,7 +66,7 @@ fn links(text: &str) -> Vec<String> {
 }
 
 /// Anchors of the headings, as GitHub and mdBook make them.
-fn headings(text: &str) -> BTreeSet<String> {
+pub(super) fn headings(text: &str) -> BTreeSet<String> {
     let fenced = outside_of_fences(text);
     let titles =
         fenced.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());

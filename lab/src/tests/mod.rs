@@ -107,6 +107,7 @@ const IN_USER_MODE_KERNEL: &[&[Test]] = &[
     kinds::TESTS,
     hairpin::VLAN_TESTS,
     l2::services::TESTS,
+    observability::VLAN_TESTS,
 ];
 
 /// How long one of them may take.

@@ -17,7 +17,7 @@ mod restored;
 mod storm;
 mod twice;
 mod walk;
-mod webhook;
+pub(super) mod webhook;
 
 use anyhow::Result;
 use kube::Api;
@@ -47,7 +47,7 @@ pub(super) const TESTS: &[&[Test]] = &[
 ];
 
 /// Runs a test on a cluster of this name. Where there can be none, the test is skipped.
-fn cluster(
+pub(super) fn cluster(
     context: &Context,
     name: &str,
     test: impl FnOnce(&mut Cluster) -> Result<Verdict>,

@@ -64,7 +64,7 @@ fn start(cluster: &Cluster, program: &std::path::Path, flags: &[&str]) -> Result
 }
 
 /// Has the API server ask one port to validate and one to mutate, and waits until it does.
-pub(super) fn register(
+pub(in crate::tests) fn register(
     cluster: &Cluster,
     replicas: &mut Replicas,
     validating: u16,

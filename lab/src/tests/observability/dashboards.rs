@@ -1,42 +1,92 @@
-//! The dashboards against the schema that Grafana publishes: types (`@grafana/schema`), with which the files are compiled.
+//! The dashboards against the schema that Grafana publishes: types (`@grafana/schema`), with which the files are compiled, those of the panels' plugins
+//! among them. By the first release of Grafana 11 and by its last: the one must know all that they use, the other must still take it.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
 
+use super::{labs, links};
 use crate::dashboards;
+use crate::fabric::Place;
 use crate::shell::{cmd, run};
 use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
     name: "observability/dashboards",
-    about: "each dashboard is what Grafana 11's published schema says one is",
-    run: schema,
+    about: "each dashboard is what Grafana 11's published schema says one is, each link leads somewhere, each panel belongs to a lab",
+    run: judge,
 };
 
-fn schema(context: &Context) -> Result<Verdict> {
+/// Releases of Grafana.
+const RELEASES: [&str; 2] = ["11.0.0", "11.6.0"];
+const TYPESCRIPT: &str = "5.8.3";
+/// Of the package, where the schema's version is.
+const DEFAULTS: &str = "node_modules/@grafana/schema/dist/esm/raw/dashboard/x/dashboard_types.gen";
+
+fn judge(context: &Context) -> Result<Verdict> {
+    let followed = links::follow(&context.place)?;
+    let divided = labs::divided(&context.place)?;
+    let labs: Vec<String> =
+        divided.iter().map(|(lab, (panels, _))| format!("{panels} by {}", lab.test())).collect();
+    let words = format!("{followed} links lead somewhere; expressions evaluated: {}", labs.join(", "));
     if run(&mut cmd("npm", ["--version"])).is_err() {
-        return Ok(Verdict::Skipped("npm is not installed (apt-get install npm)".to_owned()));
+        return Ok(Verdict::Skipped(format!("{words}; npm is not installed (apt-get install npm)")));
     }
-    let folder = context.place.state.join("grafana");
-    std::fs::create_dir_all(&folder)?;
-    let sources = context.place.repository.join("lab/observability");
-    std::fs::copy(sources.join("package.json"), folder.join("package.json"))?;
+    let files = dashboards::files(&context.place)?;
+    let mut newest = 0;
+    for release in RELEASES {
+        let folder = context.place.state.join(format!("grafana-{release}"));
+        if let Err(error) = install(&folder, release) {
+            return Ok(Verdict::Skipped(format!("{words}; Grafana's schema cannot be had: {error:#}")));
+        }
+        compile(&context.place, &folder, &files).with_context(|| format!("Grafana {release}"))?;
+        newest = schema_version(&folder)?;
+    }
+    let ours = dashboards::SCHEMA_VERSION;
+    // Grafana brings older dashboards up to date, and leaves newer ones as they are.
+    ensure!(
+        ours <= newest,
+        "the dashboards are of schema version {ours}, Grafana {} has {newest}",
+        RELEASES[1]
+    );
+    passed(format!(
+        "{} dashboards of schema version {ours} by the types of Grafana {} ({newest}); {words}",
+        files.len(),
+        RELEASES.join(" and ")
+    ))
+}
+
+fn install(folder: &Path, release: &str) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let package =
+        json!({"private": true, "dependencies": {"@grafana/schema": release, "typescript": TYPESCRIPT}});
+    std::fs::write(folder.join("package.json"), package.to_string())?;
     let install = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock"];
-    if let Err(error) = run(cmd("npm", install).current_dir(&folder)) {
-        return Ok(Verdict::Skipped(format!("Grafana's schema cannot be had: {error:#}")));
-    }
-    let mut program = std::fs::read_to_string(sources.join("dashboard.ts"))?;
-    let names = dashboards::files(&context.place)?;
-    for (place, path) in names.iter().enumerate() {
+    run(cmd("npm", install).current_dir(folder)).map(drop)
+}
+
+fn compile(place: &Place, folder: &Path, files: &[PathBuf]) -> Result<()> {
+    let mut program = std::fs::read_to_string(place.repository.join("lab/observability/dashboard.ts"))?;
+    for (number, path) in files.iter().enumerate() {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        writeln!(program, "export const d{place} = {} satisfies Plain<Dashboard>;", text.trim_end())?;
+        writeln!(program, "export const d{number} = {} satisfies Checked;", text.trim_end())?;
     }
     std::fs::write(folder.join("dashboards.ts"), program)?;
     let flags =
         ["--noEmit", "--strict", "--skipLibCheck", "--moduleResolution", "bundler", "--module", "esnext"];
-    run(cmd("node_modules/.bin/tsc", flags)
-        .args(["--target", "es2022", "dashboards.ts"])
-        .current_dir(&folder))?;
-    passed(format!("{} dashboards", names.len()))
+    let mut tsc = cmd("node_modules/.bin/tsc", flags);
+    run(tsc.args(["--target", "es2022", "dashboards.ts"]).current_dir(folder)).map(drop)
+}
+
+/// The schema's version that a new dashboard has.
+fn schema_version(folder: &Path) -> Result<u32> {
+    let found = [".js", ".mjs"]
+        .iter()
+        .find_map(|end| std::fs::read_to_string(folder.join(format!("{DEFAULTS}{end}"))).ok());
+    let text = found.with_context(|| format!("no {DEFAULTS}"))?;
+    let (_, rest) = text.split_once("schemaVersion: ").context("no schemaVersion")?;
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().with_context(|| format!("schemaVersion {digits:?}"))
 }

@@ -1,16 +1,30 @@
-//! What a node shows to Prometheus and what is made of it: metrics, alert rules, dashboards.
+//! What a node and a cluster show to Prometheus and what is made of it: metrics, alert rules, dashboards.
+//!
+//! ```text
+//! rules       alert rules by promtool, with cases, runbook sections and metrics that are there
+//! dashboards  the files against Grafana's published schema, and where each link of theirs leads
+//! labs        which of the following evaluates which panel and fires which alert
+//! two_racks   nodes and routers
+//! cluster     an API server, controllers with their webhook, a node
+//! vlans       pods on VLANs, in a user-mode kernel
+//! ```
 
+mod cluster;
 mod dashboards;
+mod labs;
+mod links;
 mod prometheus;
 mod rules;
 mod two_racks;
+mod vlans;
 
 use super::Test;
 
 #[cfg(test)]
 pub(crate) use rules::{is_exported, named};
 
-pub(super) const TESTS: &[Test] = &[rules::TEST, dashboards::TEST, two_racks::TEST];
+pub(super) const TESTS: &[Test] = &[rules::TEST, dashboards::TEST, two_racks::TEST, cluster::TEST];
+pub(super) const VLAN_TESTS: &[Test] = &[vlans::TEST];
 
 /// Debian packages of these tests.
 pub(super) const PACKAGES: [&str; 1] = ["prometheus"];

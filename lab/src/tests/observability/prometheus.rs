@@ -1,21 +1,21 @@
-//! A real Prometheus that scrapes agents in their namespaces.
+//! A real Prometheus that scrapes agents in their namespaces, and controllers.
 //!
-//! It runs in the machine's own namespace, on loopback. An agent's `/metrics` is on the loopback of its node, so each target is a
-//! [`Window`]: a port here whose connections are made on the node. The rules are the shipped ones with shorter times ([`hastened`]): five minutes
-//! of waiting are no better a test than two seconds.
+//! It runs in the machine's own namespace, on loopback, where controllers are, too. An agent's `/metrics` is on the loopback of its node, so there the
+//! target is a [`Window`]: a port here whose connections are made on the node. The rules are the shipped ones with shorter times ([`hastened`]): five
+//! minutes of waiting are no better a test than two seconds.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::fabric::Fabric;
+use crate::host::Host;
 use crate::kube::daemon::Daemon;
 use crate::kube::ports::Port;
 use crate::netns::Namespace;
@@ -25,12 +25,42 @@ use crate::shell::{Seen, cmd, wait_for};
 const AGENT: u16 = 9473;
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// What is scraped.
+#[derive(Clone, Copy)]
+pub(super) enum Target<'a> {
+    /// A node's agent. The node's name is the label `instance`.
+    Agent(&'a Host),
+    /// A controller: the label, and the port on this machine's loopback.
+    Controller(&'a str, u16),
+}
+
+impl Target<'_> {
+    fn instance(self) -> String {
+        match self {
+            Target::Agent(host) => host.name.clone(),
+            Target::Controller(name, _) => name.to_owned(),
+        }
+    }
+
+    /// What it shows at `/metrics` now.
+    pub(super) fn metrics(self) -> Result<String> {
+        let mut stream = match self {
+            Target::Agent(host) => host.ns.within(|| connect(AGENT))?,
+            Target::Controller(_, port) => connect(port)?,
+        };
+        body(&mut stream, "/metrics")
+    }
+}
+
 /// Prometheus, scraping every second.
 pub(super) struct Prometheus {
     port: Port,
     daemon: Daemon,
     /// Alerts that were waited for, and came.
     fired: RefCell<BTreeSet<String>>,
+    /// Alerts whose end was waited for, and came.
+    cleared: RefCell<BTreeSet<String>>,
+    began: Instant,
     _windows: Vec<Window>,
     _runtime: Runtime,
 }
@@ -65,7 +95,7 @@ async fn look_through(listener: tokio::net::TcpListener, into: Namespace, inner:
         let into = into.clone();
         connections.spawn(async move {
             // A socket belongs to the namespace that its thread was in when it was made.
-            let connect = move || into.within(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, inner))?));
+            let connect = move || into.within(|| connect(inner));
             let Ok(Ok(stream)) = tokio::task::spawn_blocking(connect).await else { return };
             if stream.set_nonblocking(true).is_ok()
                 && let Ok(mut inside) = tokio::net::TcpStream::from_std(stream)
@@ -78,27 +108,30 @@ async fn look_through(listener: tokio::net::TcpListener, into: Namespace, inner:
 }
 
 impl Prometheus {
-    /// Scrapes the agents of these nodes.
-    pub(super) fn start(fabric: &Fabric, nodes: &[&str], rules: &str) -> Result<Self> {
+    /// Starts one with its files in `folder`, and waits until it has scraped all of these.
+    pub(super) fn start(folder: &Path, targets: &[Target<'_>], rules: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
-        let folder = fabric.folder.join("prometheus");
-        std::fs::create_dir_all(&folder)?;
-        let windows: Vec<Window> = nodes
-            .iter()
-            .map(|node| Window::open(&runtime, &fabric.host(node)?.ns, AGENT))
-            .collect::<Result<_>>()?;
-        let targets: Vec<Value> = nodes
-            .iter()
-            .zip(&windows)
-            .map(|(node, window)| {
-                json!({"targets": [format!("127.0.0.1:{}", window.port.number())], "labels": {"instance": node}})
-            })
-            .collect();
+        std::fs::create_dir_all(folder)?;
+        let (mut windows, mut scraped) = (Vec::new(), Vec::new());
+        for target in targets {
+            let port = match target {
+                Target::Agent(host) => {
+                    let window = Window::open(&runtime, &host.ns, AGENT)?;
+                    let port = window.port.number();
+                    windows.push(window);
+                    port
+                }
+                Target::Controller(_, port) => *port,
+            };
+            scraped.push(
+                json!({"targets": [format!("127.0.0.1:{port}")], "labels": {"instance": target.instance()}}),
+            );
+        }
         // JSON is YAML.
         let config = json!({
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yml"],
-            "scrape_configs": [{"job_name": "trunkline-agent", "static_configs": targets}],
+            "scrape_configs": [{"job_name": "trunkline", "static_configs": scraped}],
         });
         std::fs::write(folder.join("prometheus.yml"), config.to_string())?;
         std::fs::write(folder.join("rules.yml"), rules)?;
@@ -112,16 +145,23 @@ impl Prometheus {
                 format!("--web.listen-address=127.0.0.1:{}", port.number()),
             ],
         );
-        let daemon = Daemon::start(&folder, "prometheus", command)?;
-        let mut prometheus =
-            Self { port, daemon, fired: RefCell::default(), _windows: windows, _runtime: runtime };
-        prometheus.wait_up(nodes.len())?;
+        let daemon = Daemon::start(folder, "prometheus", command)?;
+        let mut prometheus = Self {
+            port,
+            daemon,
+            fired: RefCell::default(),
+            cleared: RefCell::default(),
+            began: Instant::now(),
+            _windows: windows,
+            _runtime: runtime,
+        };
+        prometheus.wait_up(targets.len())?;
         Ok(prometheus)
     }
 
     fn wait_up(&mut self, targets: usize) -> Result<()> {
         let (port, number) = (&self.port, targets as f64);
-        self.daemon.wait_while_running("Prometheus to scrape every agent", PATIENCE, || {
+        self.daemon.wait_while_running("Prometheus to scrape every target", PATIENCE, || {
             let up = values(&get(port, "/api/v1/query", &[("query", "sum(up)")])?)?;
             Ok(Seen::when(up.first() == Some(&number), || format!("{up:?} of {targets} are up")))
         })
@@ -132,14 +172,33 @@ impl Prometheus {
         values(&get(&self.port, "/api/v1/query", &[("query", expr)])?)
     }
 
-    /// How many series an expression has had since `seconds` ago.
-    pub(super) fn series_since(&self, expr: &str, seconds: u64) -> Result<usize> {
-        let now = values(&get(&self.port, "/api/v1/query", &[("query", "time()")])?)?;
-        let now = *now.first().context("time() has no value")?;
-        let (start, end) = ((now - seconds as f64).to_string(), now.to_string());
+    /// How many series with a number in them an expression has had since this was started. What divides by nothing is a series, too, of nothing
+    /// but `NaN`, and a panel of that is empty.
+    pub(super) fn series(&self, expr: &str) -> Result<usize> {
+        let now = self.now()?;
+        let start = (now - self.began.elapsed().as_secs_f64() - 1.0).to_string();
+        let end = now.to_string();
         let asked = [("query", expr), ("start", start.as_str()), ("end", end.as_str()), ("step", "1")];
         let answer = get(&self.port, "/api/v1/query_range", &asked)?;
-        Ok(answer["result"].as_array().context("no result")?.len())
+        let all = answer["result"].as_array().context("no result")?;
+        Ok(all.iter().filter(|one| has_number(&one["values"])).count())
+    }
+
+    /// Waits until every target that is up was scraped once more: of what happens between two scrapes a rate sees one step, and none of what came with the
+    /// first.
+    pub(super) fn wait_scrape(&self) -> Result<()> {
+        let asked = self.now()?;
+        // The timestamp of anything but a plain series is that of the question.
+        wait_for("a scrape", PATIENCE, || {
+            let oldest = self.query("min(timestamp(up) and up == 1)")?;
+            Ok(Seen::when(oldest.first().is_some_and(|at| *at > asked), || {
+                format!("the last was at {oldest:?}")
+            }))
+        })
+    }
+
+    fn now(&self) -> Result<f64> {
+        self.query("time()")?.first().copied().context("time() has no value")
     }
 
     /// Firing alerts of a name, by the label `instance`.
@@ -150,7 +209,7 @@ impl Prometheus {
         Ok(firing.map(|one| one["labels"]["instance"].as_str().unwrap_or_default().to_owned()).collect())
     }
 
-    /// Waits until an alert fires of a node.
+    /// Waits until an alert fires of a node; of nobody in particular if that is empty.
     pub(super) fn wait_firing(&self, alert: &str, instance: &str) -> Result<()> {
         wait_for(&format!("{alert} to fire of {instance}"), PATIENCE, || {
             let firing = self.firing(alert)?;
@@ -160,9 +219,9 @@ impl Prometheus {
         Ok(())
     }
 
-    /// How many alerts were waited for, and came.
-    pub(super) fn fired(&self) -> usize {
-        self.fired.borrow().len()
+    /// Alerts that were seen to fire and then to clear.
+    pub(super) fn fired_and_cleared(&self) -> BTreeSet<String> {
+        self.fired.borrow().intersection(&self.cleared.borrow()).cloned().collect()
     }
 
     /// Waits until an alert fires of nobody.
@@ -170,12 +229,22 @@ impl Prometheus {
         wait_for(&format!("{alert} to clear"), PATIENCE, || {
             let firing = self.firing(alert)?;
             Ok(Seen::when(firing.is_empty(), || format!("it fires of {firing:?}")))
-        })
+        })?;
+        // One that never fired has not cleared.
+        if self.fired.borrow().contains(alert) {
+            self.cleared.borrow_mut().insert(alert.to_owned());
+        }
+        Ok(())
     }
 }
 
+const WEEK: &str = "< 604800";
+/// Of a certificate's life, in which it should have been replaced.
+pub(super) const LAST_SECONDS: u32 = 15;
+
 /// The rules with each `for:` and each range in minutes as so many seconds at most: an alert that needs five minutes needs five seconds. Ranges keep a
-/// minute, or a scrape a second would see too little of what happens to a router in that time.
+/// minute, or a scrape a second would see too little of what happens to a router in that time. The week in which a certificate ends is
+/// [`LAST_SECONDS`].
 pub(super) fn hastened(rules: &str) -> Result<String> {
     let mut changed = 0;
     let lines: Vec<String> = rules
@@ -187,7 +256,9 @@ pub(super) fn hastened(rules: &str) -> Result<String> {
             }
             let ranges = line.matches("[15m]").count() + line.matches("[10m]").count();
             changed += ranges;
-            line.replace("[15m]", "[1m]").replace("[10m]", "[1m]")
+            let week = line.matches(WEEK).count();
+            changed += week;
+            line.replace("[15m]", "[1m]").replace("[10m]", "[1m]").replace(WEEK, &format!("< {LAST_SECONDS}"))
         })
         .collect();
     ensure!(changed > 10, "the rules have other times than this knows: {changed} were found");
@@ -211,15 +282,34 @@ fn values(answer: &Value) -> Result<Vec<f64>> {
 fn get(port: &Port, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
     let encoded = parameters.iter().map(|(name, value)| format!("{name}={}", percent(value)));
     let query = encoded.collect::<Vec<_>>().join("&");
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.number()))?;
+    let text = body(&mut connect(port.number())?, &format!("{path}?{query}"))?;
+    let body: Value = serde_json::from_str(&text).with_context(|| format!("{path}: {text}"))?;
+    ensure!(body["status"] == "success", "{parameters:?}: {body}");
+    Ok(body["data"].clone())
+}
+
+/// To this machine's loopback, or to that of the namespace that the thread is in.
+fn connect(port: u16) -> Result<TcpStream> {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("127.0.0.1:{port}"))
+}
+
+/// What is answered to a GET.
+fn body(stream: &mut TcpStream, path: &str) -> Result<String> {
     // 1.0: the answer ends with the connection, and is not in chunks.
-    stream.write_all(format!("GET {path}?{query} HTTP/1.0\r\n\r\n").as_bytes())?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (_, body) = answer.split_once("\r\n\r\n").with_context(|| format!("no answer: {answer}"))?;
-    let body: Value = serde_json::from_str(body).with_context(|| format!("{path}: {answer}"))?;
-    ensure!(body["status"] == "success", "{parameters:?}: {body}");
-    Ok(body["data"].clone())
+    Ok(body.to_owned())
+}
+
+/// Whether one of these samples, of time and value each, is a number.
+fn has_number(samples: &Value) -> bool {
+    samples
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|sample| sample[1].as_str().is_some_and(|value| value != "NaN"))
 }
 
 fn percent(text: &str) -> String {
@@ -233,9 +323,18 @@ fn percent(text: &str) -> String {
 mod unit {
     #[test]
     fn times_become_short_and_thresholds_stay() {
-        let rules = "x[15m]) > 3\n        for: 5m\ny < 600\nz[10m]\n".repeat(4);
+        let rules = "x[15m]) > 3\n        for: 5m\ny < 600\nz[10m]\n".repeat(4) + "w < 604800\n";
         let hasty = super::hastened(&rules).unwrap();
         assert!(hasty.contains("x[1m]) > 3\n        for: 5s\ny < 600\nz[1m]"), "{hasty}");
+        assert!(hasty.ends_with("w < 15\n"), "{hasty}");
         assert!(super::hastened("for: 5m").is_err());
+    }
+
+    #[test]
+    fn a_series_of_nothing_but_nan_is_no_data() {
+        use serde_json::json;
+        assert!(super::has_number(&json!([[1, "NaN"], [2, "0"]])));
+        assert!(!super::has_number(&json!([[1, "NaN"], [2, "NaN"]])));
+        assert!(!super::has_number(&json!([])));
     }
 }

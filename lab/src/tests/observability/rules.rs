@@ -1,5 +1,5 @@
-//! The alert rules: taken by promtool, unit tests pass, each has its cases and its section in the runbook, and none names a metric that nobody
-//! exports.
+//! The alert rules: taken by promtool, unit tests pass, each has its cases and its section in the runbook, none names a metric that nobody
+//! exports, and each belongs to a lab that fires it.
 
 use std::collections::BTreeSet;
 
@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 use trunkline_api::metrics;
 
+use super::labs;
 use crate::fabric::Place;
 use crate::shell::{cmd, run};
 use crate::tests::{Context, Test, Verdict, passed};
@@ -33,9 +34,9 @@ struct Group {
 }
 
 #[derive(Deserialize)]
-struct Rule {
-    alert: String,
-    expr: String,
+pub(super) struct Rule {
+    pub alert: String,
+    pub expr: String,
     annotations: Annotations,
 }
 
@@ -66,18 +67,27 @@ fn rules(context: &Context) -> Result<Verdict> {
     run(cmd("promtool", ["check", "rules", RULES]).current_dir(repository))?;
     run(cmd("promtool", ["test", "rules", CASES]).current_dir(repository))?;
     let alerts = consistent(&context.place)?;
-    passed(format!("{alerts} alerts"))
+    let labs = labs::divided(&context.place)?;
+    let fired: Vec<String> =
+        labs.iter().map(|(lab, (_, alerts))| format!("{} by {}", alerts.len(), lab.test())).collect();
+    passed(format!("{alerts} alerts, fired: {}", fired.join(", ")))
+}
+
+/// The rules.
+pub(super) fn read(place: &Place) -> Result<Vec<Rule>> {
+    let text = std::fs::read_to_string(place.repository.join(RULES)).context(RULES)?;
+    let rules: Rules = serde_saphyr::from_str(&text).context(RULES)?;
+    Ok(rules.groups.into_iter().flat_map(|group| group.rules).collect())
 }
 
 /// How many alerts there are. An error names what does not belong together.
 fn consistent(place: &Place) -> Result<usize> {
-    let read = |name: &str| std::fs::read_to_string(place.repository.join(name)).context(name.to_owned());
-    let rules: Rules = serde_saphyr::from_str(&read(RULES)?).context(RULES)?;
-    let cases: Cases = serde_saphyr::from_str(&read(CASES)?).context(CASES)?;
-    let runbook = read(RUNBOOK)?;
+    let text = |name: &str| std::fs::read_to_string(place.repository.join(name)).context(name.to_owned());
+    let rules = read(place)?;
+    let cases: Cases = serde_saphyr::from_str(&text(CASES)?).context(CASES)?;
+    let runbook = text(RUNBOOK)?;
     let sections: BTreeSet<&str> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     let expected = || cases.tests.iter().flat_map(|case| &case.alert_rule_test);
-    let rules: Vec<&Rule> = rules.groups.iter().flat_map(|group| &group.rules).collect();
     for Rule { alert, expr, annotations } in &rules {
         let fires = expected().any(|case| case.alertname == *alert && !case.exp_alerts.is_empty());
         ensure!(fires, "{CASES}: no case in which {alert} fires");
@@ -97,19 +107,26 @@ fn consistent(place: &Place) -> Result<usize> {
 
 /// Metrics of ours that an expression names.
 pub(crate) fn named(expr: &str) -> BTreeSet<&str> {
-    expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .filter(|word| word.starts_with("trunkline_"))
-        .collect()
+    in_order(expr).collect()
+}
+
+/// Likewise, from left to right.
+pub(super) fn in_order(expr: &str) -> impl Iterator<Item = &str> {
+    expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("trunkline_"))
 }
 
 /// Whether the catalogue has a metric, or a histogram of which this is a series.
 pub(crate) fn is_exported(name: &str) -> bool {
     metrics::all().any(|metric| match metric.kind {
-        metrics::Kind::Histogram(_) => ["_bucket", "_sum", "_count"]
-            .iter()
-            .any(|part| name.strip_suffix(part).is_some_and(|stem| stem == metric.name)),
+        metrics::Kind::Histogram(_) => histogram_of(metric, name),
         metrics::Kind::Gauge | metrics::Kind::Counter => name == metric.name,
     })
+}
+
+/// Whether this is a series of that histogram.
+pub(super) fn histogram_of(metric: &metrics::Metric, name: &str) -> bool {
+    matches!(metric.kind, metrics::Kind::Histogram(_))
+        && ["_bucket", "_sum", "_count"].iter().any(|part| name.strip_suffix(part) == Some(metric.name))
 }
 
 #[cfg(test)]

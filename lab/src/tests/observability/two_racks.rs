@@ -1,25 +1,25 @@
 //! A real Prometheus on two racks: each alert fires for the fault that it is for and clears when that is over, and every panel that is about nodes has
 //! had data by then.
 //!
-//! Alerts and panels about the controller and the API server are left to a cluster; here there is none.
+//! Alerts and panels about the controller and the API server are left to a cluster, those of VLANs to a kernel that has them ([`super::labs`]).
 
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
-use super::prometheus::{Prometheus, hastened};
-use super::rules::{RULES, is_exported, named};
+use super::labs::{self, Lab};
+use super::prometheus::{Prometheus, Target, hastened};
+use super::rules::RULES;
 use crate::client;
 use crate::cni::{self, Sandbox};
 use crate::daemons::vtysh;
-use crate::dashboards::{self, Panel};
 use crate::interop::router::kill;
-use crate::shell::{Seen, cmd, run_with_input, wait_for};
+use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{Bed, PATIENCE, lab};
 use crate::tests::{Context, Test, Verdict, passed};
 
 pub(super) const TEST: Test = Test {
-    name: "observability/two-racks",
+    name: Lab::TwoRacks.test(),
     about: "each alert fires for its fault and clears, every panel about nodes has data, metrics are as promtool wants them",
     run: two_racks,
 };
@@ -28,20 +28,19 @@ pub(super) const TEST: Test = Test {
 type Fault = fn(&Bed<'_>, &Prometheus) -> Result<()>;
 
 const NODES: [&str; 4] = ["node1a", "node1b", "node2a", "node2b"];
-/// Nobody here makes these: there is no API server and no VLAN.
-const ELSEWHERE: [&str; 4] =
-    ["trunkline_controller_", "trunkline_webhook_", "trunkline_cluster_", "trunkline_wire_"];
 
 fn two_racks(context: &Context) -> Result<Verdict> {
     let rules = std::fs::read_to_string(context.place.repository.join(RULES))?;
-    let began = Instant::now();
     lab(context, "two-racks", |bed| {
         for node in NODES {
             client::wait_established(bed.host(node)?, PATIENCE)?;
             client::wait_bfd(bed.host(node)?, PATIENCE)?;
         }
-        let series = lint(bed)?;
-        let prometheus = Prometheus::start(bed.fabric, &NODES, &hastened(&rules)?)?;
+        let targets =
+            NODES.iter().map(|node| Ok(Target::Agent(bed.host(node)?))).collect::<Result<Vec<_>>>()?;
+        let series = labs::lint(&targets[0].metrics()?)?;
+        let folder = bed.fabric.folder.join("prometheus");
+        let prometheus = Prometheus::start(&folder, &targets, &hastened(&rules)?)?;
         let (_, _) = pod(bed, "node1a", "first")?;
         let faults: [(&str, Fault); 6] = [
             ("a pool that is filled", filled),
@@ -55,11 +54,8 @@ fn two_racks(context: &Context) -> Result<Verdict> {
             crate::progress::say(&format!("      {what}"));
             fault(bed, &prometheus).with_context(|| what.to_owned())?;
         }
-        let panels = panels(&prometheus, began.elapsed().as_secs() + 1)?;
-        passed(format!(
-            "{series} series of a node, {panels} expressions of panels, {} alerts",
-            prometheus.fired()
-        ))
+        let evaluated = labs::evaluate(Lab::TwoRacks, &prometheus, &context.place)?;
+        passed(format!("{series} series of a node, {evaluated}"))
     })
 }
 
@@ -68,26 +64,6 @@ fn pod(bed: &Bed<'_>, node: &str, name: &str) -> Result<(Sandbox, cni::Attached)
     let network = if node.starts_with("node1") { "rack1" } else { "rack2" };
     let attached = cni::add(bed.fabric, &cni::trunkline(Some(network)), &pod)?;
     Ok((pod, attached))
-}
-
-/// What promtool says of an agent's metrics; and none is exported that the catalogue does not have.
-fn lint(bed: &Bed<'_>) -> Result<usize> {
-    let text = bed.host("node1a")?.ns.within(|| {
-        use std::io::{Read as _, Write as _};
-        let mut stream = std::net::TcpStream::connect("127.0.0.1:9473")?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
-    })?;
-    let said = run_with_input(&mut cmd("promtool", ["check", "metrics"]), &text)?;
-    ensure!(said.trim().is_empty(), "promtool check metrics: {said}");
-    let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-    for line in &series {
-        let name = line.split(['{', ' ']).next().unwrap_or_default();
-        ensure!(is_exported(name), "{name} is not in the catalogue");
-    }
-    Ok(series.len())
 }
 
 const TO_NODE1A: [(&str, &str, &str); 2] = [
@@ -251,7 +227,10 @@ fn filled(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
         })?;
     }
     prometheus.wait_firing("TrunklineAttachFailing", "node2b")?;
-    pods.iter().try_for_each(|pod| cni::del(bed.fabric, &conf, pod).map(drop))?;
+    for pod in &pods {
+        cni::del(bed.fabric, &conf, pod)?;
+        prometheus.wait_scrape()?;
+    }
     prometheus.wait_cleared("TrunklinePoolNearlyEmpty")?;
     manifest.write(&without)?;
     prometheus.wait_cleared("TrunklineAttachFailing")
@@ -261,29 +240,4 @@ fn failures(prometheus: &Prometheus) -> Result<f64> {
     let expr =
         "trunkline_request_duration_seconds_count{command=\"attach\",outcome=\"error\",instance=\"node2b\"}";
     Ok(prometheus.query(expr)?.iter().sum())
-}
-
-/// Evaluates every expression of every panel over the whole test; each has had data. How many.
-fn panels(prometheus: &Prometheus, seconds: u64) -> Result<usize> {
-    let mut evaluated = 0;
-    let mut empty = Vec::new();
-    for dashboard in dashboards::all() {
-        for Panel { title, queries, .. } in dashboard.rows.iter().flat_map(|row| &row.panels) {
-            for (expr, _) in queries {
-                let elsewhere = |name: &&str| ELSEWHERE.iter().any(|family| name.starts_with(family));
-                if named(expr).iter().any(elsewhere) {
-                    continue;
-                }
-                let chosen =
-                    expr.replace("$node", ".*").replace("$peer", ".*").replace("$__rate_interval", "30s");
-                match prometheus.series_since(&chosen, seconds) {
-                    Ok(0) => empty.push(format!("{}: {title}: {expr}", dashboard.name)),
-                    Ok(_) => evaluated += 1,
-                    Err(error) => bail!("{}: {title}: {expr}: {error:#}", dashboard.name),
-                }
-            }
-        }
-    }
-    ensure!(empty.is_empty(), "panels without data:\n{}", empty.join("\n"));
-    Ok(evaluated)
 }

@@ -1,0 +1,299 @@
+//! A real Prometheus in a cluster: API server, two controllers that are asked for admission, too, and a node between two ToRs. Each alert about
+//! them fires for the fault that it is for and clears when that is over, and every panel about them has had data by then.
+//!
+//! Certificates of the webhook live for seconds here, so that their end comes while the API server, in which the next one is written, is away.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::labs::{self, Lab};
+use super::prometheus::{LAST_SECONDS, Prometheus, Target, hastened};
+use super::rules::RULES;
+use crate::client;
+use crate::kube::Cluster;
+use crate::kube::controller::Replicas;
+use crate::kube::nodes::{self, Attached};
+use crate::kube::pods::{Plan, Pretended};
+use crate::kube::rights::Accounts;
+use crate::shell::{Seen, wait_for};
+use crate::tests::bed::{Bed, lab};
+use crate::tests::kube::{cluster, crds, webhook};
+use crate::tests::{Context, Test, Verdict, passed};
+
+pub(super) const TEST: Test = Test {
+    name: Lab::Cluster.test(),
+    about: "each alert about controller, webhook and API server fires for its fault and clears, every panel about them has data",
+    run: observed,
+};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const NODE: &str = "node1";
+const NAMESPACE: &str = "shop";
+/// Where the other holder of an address is: IPInstances are named after their address.
+const ELSEWHERE: &str = "warehouse";
+/// Replaced after 60 s and served 3 s later, with [`LAST_SECONDS`] and as many again to go.
+const CERTIFICATES: [&str; 2] = ["--webhook-cert-lifetime-seconds=90", "--webhook-cert-overlap-seconds=3"];
+/// Addresses that the subnet has.
+const ADDRESSES: usize = 20;
+
+const OBJECTS: &str = "
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: rack1 }
+spec:
+  type: Underlay
+  mode: BGP
+  netID: 65101
+  nodeSelector: { rack: '1' }
+  config:
+    bgpPeers:
+      - { asn: 65001, address: 10.1.0.1, password: one-rack-lab-secret }
+      - { asn: 65002, address: 10.2.0.1, password: one-rack-lab-secret }
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: rack1-v4 }
+spec: { network: rack1, range: { version: '4', cidr: 10.201.0.0/16, start: 10.201.7.1, end: 10.201.7.20 } }
+";
+
+fn observed(context: &Context) -> Result<Verdict> {
+    let program = context.controller()?;
+    let rules = std::fs::read_to_string(context.place.repository.join(RULES))?;
+    cluster(context, "observability", |cluster| {
+        lab(context, "one-rack", |bed| {
+            let words = Observed { cluster, bed }.test(&program, &hastened(&rules)?, context)?;
+            passed(words)
+        })
+    })
+}
+
+struct Observed<'a> {
+    cluster: &'a mut Cluster,
+    bed: &'a Bed<'a>,
+}
+
+impl Observed<'_> {
+    fn test(mut self, program: &Path, rules: &str, context: &Context) -> Result<String> {
+        let cluster = &*self.cluster;
+        crds::install(cluster)?;
+        cluster.apply(OBJECTS)?;
+        for namespace in [NAMESPACE, ELSEWHERE] {
+            cluster.wait(self.pretended().namespace(namespace))?;
+        }
+        let accounts = Accounts::create(cluster)?;
+        let _doorways = nodes::join(cluster, self.bed.fabric, &accounts.agent)?;
+        let mut replicas =
+            Replicas::standing_by_as(cluster, &accounts.controller, program, 2, &CERTIFICATES)?;
+        replicas.wait_leader(cluster)?;
+        client::wait_established(self.bed.node()?, PATIENCE)?;
+
+        let mut targets = vec![Target::Agent(self.bed.node()?)];
+        let controllers: Vec<(String, u16)> =
+            replicas.metrics().map(|(name, port)| (name.to_owned(), port)).collect();
+        targets.extend(controllers.iter().map(|(name, port)| Target::Controller(name, *port)));
+        let folder = self.bed.fabric.folder.join("prometheus");
+        let prometheus = Prometheus::start(&folder, &targets, rules)?;
+
+        // The second of each kind is what a rate sees.
+        let mut pods = Vec::new();
+        for name in ["one", "two", "three"] {
+            pods.push(self.attach(name)?);
+            prometheus.wait_scrape()?;
+        }
+        // Before the webhook is asked: it would refuse what makes this fault while no controller runs.
+        say("no controller");
+        self.leaderless(&mut replicas, &prometheus, &pods[0]).context("no controller")?;
+        let [one, other] = replicas.webhooks()[..] else { bail!("two replicas") };
+        webhook::register(self.cluster, &mut replicas, one, other)?;
+        say("a right that was taken from the controller");
+        self.forbidden(&prometheus).context("a right that was taken from the controller")?;
+        say("a network that is filled");
+        self.filled(&prometheus).context("a network that is filled")?;
+        say("an API server that is away");
+        self.away(&prometheus).context("an API server that is away")?;
+
+        replicas.still_running()?;
+        let series: Vec<String> = targets
+            .iter()
+            .map(|target| Ok(labs::lint(&target.metrics()?)?.to_string()))
+            .collect::<Result<_>>()?;
+        let evaluated = labs::evaluate(Lab::Cluster, &prometheus, &context.place)?;
+        Ok(format!("{} series of a node and two controllers, {evaluated}", series.join(", ")))
+    }
+
+    fn pretended(&self) -> Pretended {
+        Pretended::new(self.cluster.client())
+    }
+
+    fn attach(&self, name: &str) -> Result<Attached> {
+        nodes::attach(self.cluster, self.bed.fabric, plan(NAMESPACE, name), &[])
+    }
+
+    /// All replicas are killed. Meanwhile a second pod comes to have the address of one that is there, so that the leader finds that when it is back: while
+    /// it looks on it would give the newcomer another one at once.
+    fn leaderless(&self, replicas: &mut Replicas, prometheus: &Prometheus, holder: &Attached) -> Result<()> {
+        let cluster = &*self.cluster;
+        let address = holder.addresses[0];
+        let name = address.to_string().replace('.', "-");
+        let held = cluster.kubectl(["get", "ipinstance", &name, "-n", NAMESPACE, "-o", "json"])?;
+        replicas.kill_all()?;
+        prometheus.wait_firing("TrunklineControllerWithoutLeader", "")?;
+
+        let other = plan(ELSEWHERE, "other");
+        let uid = cluster.wait(self.pretended().create(&other))?;
+        cluster.apply(&also_of(&serde_json::from_str(&held)?, &other, &uid).to_string())?;
+        cluster.wait(self.pretended().report(&other.namespace, &other.name, &[address]))?;
+
+        replicas.start_all_again(cluster)?;
+        replicas.wait_leader(cluster)?;
+        prometheus.wait_cleared("TrunklineControllerWithoutLeader")?;
+        prometheus.wait_firing("TrunklineAddressConflict", "")?;
+        cluster.wait(self.pretended().delete(&other.namespace, &other.name))?;
+        prometheus.wait_cleared("TrunklineAddressConflict")
+    }
+
+    /// Without the right to look up Networks the webhook has no verdict on pods that name one.
+    fn forbidden(&self, prometheus: &Prometheus) -> Result<()> {
+        let cluster = &*self.cluster;
+        let role = ["get", "clusterrole", "trunkline-controller", "-o", "json"];
+        let mut role: Value = serde_json::from_str(&cluster.kubectl(role)?)?;
+        // What the server wrote into it stays out: it goes back as it was.
+        role["metadata"] = json!({"name": "trunkline-controller"});
+        let whole = role.to_string();
+        let of_networks = |rule: &Value| {
+            rule["resources"].as_array().is_some_and(|all| all.iter().any(|one| one == "networks"))
+        };
+        if let Some(rules) = role["rules"].as_array_mut() {
+            for verbs in rules
+                .iter_mut()
+                .filter(|rule| of_networks(rule))
+                .filter_map(|rule| rule["verbs"].as_array_mut())
+            {
+                verbs.retain(|verb| verb != "get");
+            }
+            // A rule without verbs is none.
+            rules.retain(|rule| rule["verbs"].as_array().is_some_and(|verbs| !verbs.is_empty()));
+        }
+        replace(cluster, &role.to_string())?;
+        wait_for("a pod to pass that was not judged", PATIENCE, || {
+            Ok(Seen::when(names_nowhere(cluster).is_ok(), || "it is refused".to_owned()))
+        })?;
+        for _ in 0..6 {
+            prometheus.wait_scrape()?;
+            names_nowhere(cluster)?;
+        }
+        prometheus.wait_firing("TrunklineWebhookFailing", "")?;
+        replace(cluster, &whole)?;
+        wait_for("the pod to be judged", PATIENCE, || {
+            Ok(Seen::when(names_nowhere(cluster).is_err(), || "it passes".to_owned()))
+        })?;
+        prometheus.wait_cleared("TrunklineWebhookFailing")
+    }
+
+    /// Pods have all addresses, and one waits for one.
+    fn filled(&self, prometheus: &Prometheus) -> Result<()> {
+        let cluster = &*self.cluster;
+        let there = cluster.wait(self.pretended().all())?.len();
+        let plans: Vec<Plan> = (there..=ADDRESSES).map(|n| plan(NAMESPACE, &format!("fill-{n}"))).collect();
+        for plan in &plans {
+            cluster.wait(self.pretended().create(plan))?;
+        }
+        prometheus.wait_firing("TrunklineNetworkNearlyEmpty", "")?;
+        for (expr, wanted) in [
+            ("sum(trunkline_controller_pods_waiting)", 1.0),
+            ("sum(trunkline_subnet_addresses{state=\"free\"})", 0.0),
+            ("sum(trunkline_controller_allocation_failures_total{reason=\"exhausted\"}) > bool 0", 1.0),
+        ] {
+            wait_for(&format!("{expr} to be {wanted}"), PATIENCE, || {
+                let now = prometheus.query(expr)?;
+                Ok(Seen::when(now == [wanted], || format!("{now:?}")))
+            })?;
+        }
+        // The node knows as well that there is none left, and leaves it to the controller to say so once for all nodes.
+        prometheus.wait_scrape()?;
+        let twice = prometheus.firing("TrunklinePoolNearlyEmpty")?;
+        ensure!(twice.is_empty(), "TrunklinePoolNearlyEmpty fires in a cluster: {twice:?}");
+        for plan in &plans {
+            cluster.wait(self.pretended().delete(&plan.namespace, &plan.name))?;
+        }
+        prometheus.wait_cleared("TrunklineNetworkNearlyEmpty")
+    }
+
+    /// The API server is stopped, for longer than the leader's Lease and the webhook's certificate last.
+    fn away(&mut self, prometheus: &Prometheus) -> Result<()> {
+        self.cluster.stop_api()?;
+        let alerts = [
+            ("TrunklineApiServerUnreachable", NODE),
+            ("TrunklineControllerWithoutLeader", ""),
+            ("TrunklineWebhookCertificateEnds", ""),
+        ];
+        for (alert, of) in alerts {
+            prometheus.wait_firing(alert, of)?;
+        }
+        let left =
+            prometheus.query("min(trunkline_webhook_certificate_expires_timestamp_seconds) - time()")?;
+        ensure!(
+            left.iter().all(|left| *left < f64::from(LAST_SECONDS)),
+            "the certificate is good for {left:?} s"
+        );
+        self.cluster.start_api()?;
+        alerts.iter().try_for_each(|(alert, _)| prometheus.wait_cleared(alert))
+    }
+}
+
+fn say(what: &str) {
+    crate::progress::say(&format!("      {what}"));
+}
+
+fn plan(namespace: &str, name: &str) -> Plan {
+    Plan {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        node: NODE.to_owned(),
+        family: "IPv4",
+        stateful_set: None,
+    }
+}
+
+/// An IPInstance like this one, of another pod.
+fn also_of(held: &Value, pod: &Plan, uid: &str) -> Value {
+    let mut object = json!({
+        "apiVersion": held["apiVersion"], "kind": held["kind"], "spec": held["spec"],
+        "metadata": {
+            "name": held["metadata"]["name"], "namespace": pod.namespace,
+            "labels": held["metadata"]["labels"], "annotations": held["metadata"]["annotations"],
+            "finalizers": held["metadata"]["finalizers"],
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": uid, "controller": true},
+            ],
+        },
+    });
+    object["metadata"]["labels"]["networking.alibaba.com/pod"] = json!(pod.name);
+    object["metadata"]["labels"]["networking.alibaba.com/pod-uid"] = json!(uid);
+    object["spec"]["binding"] = json!({
+        "nodeName": pod.node, "podName": pod.name, "podUID": uid,
+        "referredObject": {"kind": "Pod", "name": pod.name, "uid": uid},
+    });
+    object
+}
+
+fn replace(cluster: &Cluster, object: &str) -> Result<()> {
+    crate::shell::run_with_input(&mut cluster.kubectl_command(&["replace", "-f", "-"]), object).map(drop)
+}
+
+/// Asks for a pod in a Network that is not there. None is made, but for what the webhook says one would be.
+fn names_nowhere(cluster: &Cluster) -> Result<()> {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "nowhere", "namespace": NAMESPACE,
+            "annotations": {"networking.alibaba.com/specified-network": "nowhere"},
+        },
+        "spec": {"containers": [{"name": "main", "image": "pretended"}]},
+    });
+    let mut create = cluster.kubectl_command(&["create", "--dry-run=server", "-f", "-"]);
+    crate::shell::run_with_input(&mut create, &pod.to_string()).map(drop)
+}

@@ -1,0 +1,211 @@
+//! Which lab evaluates what. No lab has everything that dashboards and alerts are about: on two racks there is no API server, in its cluster no VLAN, and where
+//! VLANs are nothing else. So each expression belongs to one lab, by the metric that it names first, and nobody writes down which: a
+//! panel or an alert that is added belongs somewhere, or [`divided`] fails, and the lab that it belongs to evaluates it, or [`evaluate`] fails there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use trunkline_api::metrics;
+
+use super::prometheus::Prometheus;
+use super::rules::{self, Rule, histogram_of};
+use crate::dashboards::{self, Panel};
+use crate::fabric::Place;
+
+/// Where there is data of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lab {
+    /// Nodes with files as their source, and routers.
+    TwoRacks,
+    /// The same with an API server, and controllers.
+    Cluster,
+    /// Pods on VLANs, which need a kernel that has such devices.
+    Vlans,
+}
+
+/// Families of metrics by how their names begin. Each metric of the catalogue is in one of them.
+const FAMILIES: &[(&str, Lab)] = &[
+    ("trunkline_controller_", Lab::Cluster),
+    ("trunkline_webhook_", Lab::Cluster),
+    ("trunkline_cluster_", Lab::Cluster),
+    ("trunkline_wire_", Lab::Vlans),
+    ("trunkline_attach", Lab::TwoRacks),
+    ("trunkline_bfd_", Lab::TwoRacks),
+    ("trunkline_bgp_", Lab::TwoRacks),
+    ("trunkline_bmp_", Lab::TwoRacks),
+    ("trunkline_build_info", Lab::TwoRacks),
+    ("trunkline_convergence_", Lab::TwoRacks),
+    ("trunkline_drain_", Lab::TwoRacks),
+    ("trunkline_kernel_", Lab::TwoRacks),
+    ("trunkline_manifests_", Lab::TwoRacks),
+    ("trunkline_network_", Lab::TwoRacks),
+    ("trunkline_ready", Lab::TwoRacks),
+    ("trunkline_request_", Lab::TwoRacks),
+    ("trunkline_store_", Lab::TwoRacks),
+    ("trunkline_subnet_", Lab::TwoRacks),
+    ("trunkline_unrecorded_", Lab::TwoRacks),
+    ("trunkline_uptime_", Lab::TwoRacks),
+    ("trunkline_vxlan_", Lab::TwoRacks),
+];
+
+impl Lab {
+    pub(super) const ALL: [Lab; 3] = [Lab::TwoRacks, Lab::Cluster, Lab::Vlans];
+
+    /// The test that is this lab.
+    pub(super) const fn test(self) -> &'static str {
+        match self {
+            Lab::TwoRacks => "observability/two-racks",
+            Lab::Cluster => "observability/cluster",
+            Lab::Vlans => "observability/vlans",
+        }
+    }
+
+    /// The one that has a metric.
+    fn of(metric: &str) -> Result<Lab> {
+        let mut families = FAMILIES.iter().filter(|(family, _)| metric.starts_with(family));
+        match (families.next(), families.next()) {
+            (Some((_, lab)), None) => Ok(*lab),
+            (None, _) => bail!("no lab has {metric}: name its family and who has it in FAMILIES"),
+            (Some(_), Some(_)) => bail!("{metric} is of two families"),
+        }
+    }
+
+    /// The one that evaluates an expression. `unless` and the like may name others' metrics behind the one that it is about.
+    fn evaluating(expr: &str) -> Result<Lab> {
+        let first = rules::in_order(expr).next().with_context(|| format!("{expr} names no metric"))?;
+        Lab::of(first)
+    }
+}
+
+/// An expression of a panel, and which it is of.
+struct Expression {
+    panel: String,
+    expr: &'static str,
+}
+
+fn expressions() -> Vec<Expression> {
+    let mut all = Vec::new();
+    for dashboard in dashboards::all() {
+        for Panel { title, queries, .. } in dashboard.rows.iter().flat_map(|row| &row.panels) {
+            let panel = || format!("{}: {title}", dashboard.name);
+            all.extend(queries.iter().map(|(expr, _)| Expression { panel: panel(), expr }));
+        }
+    }
+    all
+}
+
+/// What each lab is to evaluate: how many expressions of panels, and which alerts. An error names what belongs to none, and a metric of the catalogue that no
+/// lab would have.
+pub(super) fn divided(place: &Place) -> Result<BTreeMap<Lab, (usize, BTreeSet<String>)>> {
+    let mut divided: BTreeMap<Lab, (usize, BTreeSet<String>)> = BTreeMap::new();
+    let mut nobodys = Vec::new();
+    for metric in metrics::all() {
+        nobodys.extend(Lab::of(metric.name).err().map(|error| format!("the catalogue: {error:#}")));
+    }
+    for Expression { panel, expr } in expressions() {
+        match Lab::evaluating(expr) {
+            Ok(lab) => divided.entry(lab).or_default().0 += 1,
+            Err(error) => nobodys.push(format!("{panel}: {error:#}")),
+        }
+    }
+    for Rule { alert, expr, .. } in rules::read(place)? {
+        match Lab::evaluating(&expr) {
+            Ok(lab) => drop(divided.entry(lab).or_default().1.insert(alert)),
+            Err(error) => nobodys.push(format!("{alert}: {error:#}")),
+        }
+    }
+    let idle = Lab::ALL.into_iter().filter(|lab| !divided.contains_key(lab));
+    nobodys.extend(idle.map(|lab| format!("anything of its own: {}", lab.test())));
+    ensure!(nobodys.is_empty(), "no lab evaluates:\n{}", nobodys.join("\n"));
+    Ok(divided)
+}
+
+/// The end of a lab: each expression of its panels has had data since its Prometheus was started, and each of its alerts has fired and cleared. In words.
+pub(super) fn evaluate(lab: Lab, prometheus: &Prometheus, place: &Place) -> Result<String> {
+    let mut faults = Vec::new();
+    let mut evaluated = 0;
+    for Expression { panel, expr } in expressions() {
+        if Lab::evaluating(expr)? != lab {
+            continue;
+        }
+        let chosen = expr.replace("$node", ".*").replace("$peer", ".*").replace("$__rate_interval", "30s");
+        match prometheus.series(&chosen) {
+            Ok(0) => faults.push(format!("no data: {panel}: {expr}")),
+            Ok(_) => evaluated += 1,
+            Err(error) => bail!("{panel}: {expr}: {error:#}"),
+        }
+    }
+    let alerts = divided(place)?.remove(&lab).unwrap_or_default().1;
+    let seen = prometheus.fired_and_cleared();
+    faults.extend(alerts.difference(&seen).map(|alert| format!("{alert} did not both fire and clear")));
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(format!("{evaluated} expressions of panels have data, {} alerts fired and cleared", alerts.len()))
+}
+
+/// What promtool says of a process' metrics; and none is exported that the catalogue does not have, with just these labels. How many series.
+pub(super) fn lint(text: &str) -> Result<usize> {
+    let said = crate::shell::run_with_input(&mut crate::shell::cmd("promtool", ["check", "metrics"]), text)?;
+    ensure!(said.trim().is_empty(), "promtool check metrics: {said}");
+    let mut series = 0;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, labels) = parts(line);
+        let metric = metrics::all().find(|metric| metric.name == name || histogram_of(metric, name));
+        let metric = metric.with_context(|| format!("{name} is not in the catalogue"))?;
+        let foreign: Vec<&&str> =
+            labels.iter().filter(|label| **label != "le" && !metric.labels.contains(label)).collect();
+        ensure!(foreign.is_empty(), "{name}: the catalogue has no labels {foreign:?} of it");
+        series += 1;
+    }
+    ensure!(series > 0, "no series");
+    Ok(series)
+}
+
+/// A series' name, and those of its labels.
+fn parts(line: &str) -> (&str, Vec<&str>) {
+    let Some((name, mut rest)) = line.split_once('{') else {
+        return (line.split(' ').next().unwrap_or_default(), Vec::new());
+    };
+    let mut labels = Vec::new();
+    while let Some((label, value)) = rest.split_once("=\"") {
+        labels.push(label.trim_start_matches(','));
+        let mut escaped = false;
+        let end = value.find(|c| {
+            let ends = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        rest = end.map_or("", |end| &value[end + 1..]);
+    }
+    (name, labels)
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn every_panel_and_alert_belongs_to_a_lab_that_is_a_test() {
+        let divided = divided(&Place::find(None).unwrap()).unwrap();
+        let tests = || super::super::TESTS.iter().chain(super::super::VLAN_TESTS);
+        for lab in Lab::ALL {
+            assert!(tests().any(|test| test.name == lab.test()), "{lab:?} is no test");
+        }
+        let panels: usize = divided.values().map(|(panels, _)| panels).sum();
+        assert_eq!(panels, expressions().len());
+    }
+
+    #[test]
+    fn an_expression_belongs_to_the_metric_that_it_is_about() {
+        assert_eq!(Lab::evaluating("rate(trunkline_wire_check_seconds_bucket[1m])").unwrap(), Lab::Vlans);
+        let unless = "trunkline_subnet_addresses unless on (instance) trunkline_cluster_connected";
+        assert_eq!(Lab::evaluating(unless).unwrap(), Lab::TwoRacks);
+        assert!(Lab::evaluating("trunkline_gateway_up").unwrap_err().to_string().contains("FAMILIES"));
+        assert!(Lab::evaluating("up == 0").is_err());
+    }
+
+    #[test]
+    fn a_series_has_its_name_and_labels() {
+        assert_eq!(parts("a_b 1"), ("a_b", vec![]));
+        assert_eq!(parts(r#"a{x="1,y=\"{}",z=""} 1"#), ("a", vec!["x", "z"]));
+    }
+}

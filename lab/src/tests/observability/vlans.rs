@@ -1,0 +1,60 @@
+//! A real Prometheus on pods in VLANs, in the user-mode kernel, which has such devices: the checks on the wire have data, of those that went well and
+//! of those that a gateway did not answer.
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::labs::{self, Lab};
+use super::prometheus::{Prometheus, Target, hastened};
+use super::rules::RULES;
+use crate::cni::{self, Sandbox};
+use crate::tests::bed::lab;
+use crate::tests::{Context, Test, Verdict, passed};
+
+pub(super) const TEST: Test = Test {
+    name: Lab::Vlans.test(),
+    about: "every panel about checks on the wire has data, of gateways that answer and of one that does not",
+    run: vlans,
+};
+
+const NODE: &str = "node1";
+/// The gateway's device on the node's VLAN.
+const GATEWAY: [&str; 2] = ["gw", "eth1.11"];
+
+fn vlans(context: &Context) -> Result<Verdict> {
+    let rules = std::fs::read_to_string(context.place.repository.join(RULES))?;
+    lab(context, "l2", |bed| {
+        let target = Target::Agent(bed.host(NODE)?);
+        let folder = bed.fabric.folder.join("prometheus");
+        let prometheus = Prometheus::start(&folder, &[target], &hastened(&rules)?)?;
+        let conf = cni::trunkline(Some("rack1"));
+        let [gateway, device] = GATEWAY;
+        let set = |state: &str| bed.host(gateway)?.run("ip", ["link", "set", device, state]).map(drop);
+        // The second of each kind is what a rate sees.
+        for name in ["one", "two"] {
+            let pod = Sandbox::create(bed.fabric, NODE, name)?;
+            cni::add(bed.fabric, &conf, &pod)?;
+            prometheus.wait_scrape()?;
+        }
+        set("down")?;
+        for name in ["three", "four"] {
+            let pod = Sandbox::create(bed.fabric, NODE, name)?;
+            let refused = cni::run(bed.fabric, "ADD", &conf, &pod)?.error().context("the gateway is away")?;
+            ensure!(refused.text.contains("gateway"), "{refused}");
+            prometheus.wait_scrape()?;
+        }
+        set("up")?;
+        let series = labs::lint(&target.metrics()?)?;
+        for outcome in ["ok", "no_answer"] {
+            let expr = format!("sum(trunkline_wire_check_seconds_count{{outcome=\"{outcome}\"}})");
+            let count: f64 = prometheus.query(&expr)?.iter().sum();
+            ensure!(count >= 2.0, "{count} checks on the wire ended with {outcome}");
+            let shown = "histogram_quantile(0.99, sum by (le) (rate(trunkline_wire_check_seconds_bucket{outcome=\"OUTCOME\"}[30s])))";
+            ensure!(
+                prometheus.series(&shown.replace("OUTCOME", outcome))? > 0,
+                "the panel shows nothing of {outcome}"
+            );
+        }
+        let evaluated = labs::evaluate(Lab::Vlans, &prometheus, &context.place)?;
+        passed(format!("{series} series of a node, {evaluated}"))
+    })
+}
