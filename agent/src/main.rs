@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         Command::InstallCni { what, beside_hybridnet: true } => install::install(&what),
         Command::InstallCni { what, .. } => hybridnet::refuse_beside().and_then(|()| install::install(&what)),
         Command::UninstallCni(place) => install::uninstall(&place),
+        Command::Completions { shell } => cli::complete(shell),
         Command::Doctor(doctor) => {
             return cli::examine(&doctor).map_or_else(failure, ExitCode::from);
         }

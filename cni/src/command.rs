@@ -10,6 +10,9 @@ use crate::namespace::{self, Namespace};
 use crate::wanted::wanted;
 use crate::{environment, result};
 
+/// The commands of the specification.
+pub(crate) const COMMANDS: [&str; 6] = ["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"];
+
 /// Runs a command; what is to be printed, if anything.
 pub(crate) fn run(command: &str, input: &[u8]) -> Result<Option<Value>, Failure> {
     match command {
@@ -21,7 +24,7 @@ pub(crate) fn run(command: &str, input: &[u8]) -> Result<Option<Value>, Failure>
         "VERSION" => Ok(Some(version(input))),
         other => Err(Failure::new(
             Code::InvalidEnvironment,
-            format!("CNI_COMMAND: `{other}` is not a command: ADD, DEL, CHECK, GC, STATUS and VERSION are"),
+            format!("CNI_COMMAND: `{other}` is not a command: {} are", COMMANDS.join(", ")),
         )),
     }
 }
@@ -116,4 +119,17 @@ fn since_1_1(configuration: Configuration, command: &str) -> Result<Configuratio
             configuration.version()
         ),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_listed_as_a_command_is_one() {
+        let refused =
+            |command: &str| run(command, b"").is_err_and(|fault| fault.message.contains("not a command"));
+        assert!(!COMMANDS.into_iter().any(refused));
+        assert!(refused("add") && refused("LIST"));
+    }
 }

@@ -48,23 +48,19 @@ pub struct Config {
     #[command(flatten)]
     pub lease: leader::Config,
 
-    /// Admission
-    #[command(flatten)]
-    pub webhook: webhook::Flags,
-
-    /// This replica's name in the Lease and in events
-    #[arg(long, env = "POD_NAME", default_value_t = default_identity())]
+    /// This replica's name in the Lease and in events; unless said, the host's name and the process's number
+    #[arg(long, env = "POD_NAME", default_value_t = default_identity(), hide_default_value = true)]
     pub identity: String,
 
     /// Where /metrics, /healthz and /readyz are served
     #[arg(long, default_value = "0.0.0.0:9899")]
     pub http_address: SocketAddr,
 
-    /// Pods worked on at the same time
+    /// Pods worked on at the same time, 1 to 1024
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub pod_workers: u16,
 
-    /// Between two writes of one Network's or Subnet's status, in milliseconds
+    /// Between two writes of one Network's or Subnet's status, in milliseconds, 10 to 60000
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub status_interval_milliseconds: u32,
 
@@ -75,6 +71,10 @@ pub struct Config {
     /// How a log line is written
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+
+    /// Admission; behind all others, as the heading of these flags in the help would stand over what follows them
+    #[command(flatten)]
+    pub webhook: webhook::Flags,
 }
 
 impl Config {
@@ -137,5 +137,30 @@ mod tests {
             let error = read(&[flag, value]).unwrap_err().to_string();
             assert!(error.contains(hint), "{error}");
         }
+    }
+
+    /// "1 to 1024" in a flag's help is what it takes, and a number that is bounded says so.
+    #[test]
+    fn the_help_names_the_bounds() {
+        let takes = |flag: &str, value: u64| {
+            Config::try_parse_from(["trunkline-controller", flag, &value.to_string()]).is_ok()
+        };
+        let mut bounded = 0;
+        for arg in Config::command().get_arguments() {
+            let (Some(flag), Some(help)) = (arg.get_long(), arg.get_help()) else { continue };
+            let (flag, help) = (format!("--{flag}"), help.to_string());
+            let words: Vec<&str> = help.split([' ', ',', ';']).collect();
+            let range = words.windows(3).find(|words| words[1] == "to" && words[0].parse::<u64>().is_ok());
+            let Some(range) = range else {
+                let number = takes(&flag, 100) && !takes(&flag, u64::MAX);
+                assert!(!number, "{flag}: the help has no bounds, such as 1 to 1024: {help}");
+                continue;
+            };
+            let (low, high): (u64, u64) = (range[0].parse().unwrap(), range[2].parse().unwrap());
+            assert!(takes(&flag, low) && takes(&flag, high), "{flag}: {help}");
+            assert!(!takes(&flag, low - 1) && !takes(&flag, high + 1), "{flag}: {help}");
+            bounded += 1;
+        }
+        assert!(bounded >= 5, "{bounded}");
     }
 }

@@ -7,8 +7,8 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
-use crate::product;
 use crate::shell::{cmd, run};
+use crate::{docs, product};
 
 /// Why no package can be built here, if none can.
 pub(crate) fn missing() -> Option<&'static str> {
@@ -24,6 +24,7 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
         bail!("{why}");
     }
     product::build(place)?;
+    docs::man::write(place.state.parent().context("the target folder")?)?;
     let into = place.state.join("deb");
     std::fs::create_dir_all(&into)?;
     let mut pack = product::cargo();

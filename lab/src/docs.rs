@@ -1,5 +1,11 @@
 //! `cargo lab docs`: what is written from the code: pages of `docs/`, and `dashboards/`.
 
+mod cli;
+pub(crate) mod man;
+mod table;
+
+use std::path::Path;
+
 use anyhow::{Context as _, Result};
 
 use crate::dashboards;
@@ -12,23 +18,58 @@ struct Page {
     make: fn() -> String,
 }
 
-const PAGES: &[Page] = &[Page { name: "docs/metrics.md", make: trunkline_api::metrics::page }];
+const PAGES: &[Page] = &[
+    Page { name: "docs/cli.md", make: cli::page },
+    Page { name: "docs/metrics.md", make: trunkline_api::metrics::page },
+];
+
+/// The page with a row for each of the agent's commands, which is written by hand.
+const COMMANDS: &str = "docs/commands.md";
 
 /// Writes the files; with `check` only says which of them are not current. Returns whether all are.
 pub(crate) fn run(place: &Place, check: bool) -> Result<bool> {
     let mut current = dashboards::run(place, check)?;
-    for Page { name, make } in PAGES {
-        let (path, text) = (place.repository.join(name), make());
-        if std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
-            continue;
-        }
+    for page in stale(&place.repository) {
+        let Page { name, make } = page;
         if check {
             say(&format!("{name} is not what the code makes of it: run `cargo lab docs`"));
             current = false;
         } else {
-            std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+            let path = place.repository.join(name);
+            std::fs::write(&path, make()).with_context(|| path.display().to_string())?;
             say(&format!("wrote {name}"));
         }
     }
+    for command in without_row(&place.repository)? {
+        say(&format!("{COMMANDS} has no row for `{command}`: write one"));
+        current = false;
+    }
     Ok(current)
+}
+
+/// Pages that are not what the code makes of them.
+fn stale(repository: &Path) -> impl Iterator<Item = &'static Page> {
+    let current = |page: &Page| {
+        std::fs::read_to_string(repository.join(page.name)).is_ok_and(|there| there == (page.make)())
+    };
+    PAGES.iter().filter(move |page| !current(page))
+}
+
+fn without_row(repository: &Path) -> Result<Vec<String>> {
+    let page = std::fs::read_to_string(repository.join(COMMANDS)).context(COMMANDS)?;
+    Ok(cli::without_row(&page))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_is_what_the_code_makes_of_it() {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let stale: Vec<_> = stale(&repository).map(|page| page.name).collect();
+        assert!(stale.is_empty(), "{stale:?}: not what the code makes of them: run `cargo lab docs`");
+        let missing = without_row(&repository).unwrap();
+        assert!(missing.is_empty(), "{COMMANDS} has no row for {missing:?}");
+    }
 }

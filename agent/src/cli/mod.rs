@@ -4,6 +4,7 @@
 //! people and may change.
 
 pub mod client;
+pub mod completions;
 mod events;
 pub mod show;
 pub mod table;
@@ -27,6 +28,7 @@ use trunkline_api::control::{
 use trunkline_bgp::types::PeerKey;
 use trunkline_bgp::wire::Notification;
 
+use self::completions::Shell;
 use crate::doctor::{self, Doctor};
 use crate::install::{Install, Place};
 
@@ -127,10 +129,14 @@ pub enum Command {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Look what on this host keeps pods from working, and say what to do. The exit code is 0 if all is well, 1 with warnings, 2 with errors.
+    /// Look what on this host keeps pods from working, and say what to do.
+    ///
+    /// The exit code is 0 if all is well, 1 with warnings, 2 with errors.
     Doctor(Doctor),
-    /// Leave the fabric without losing what has another way: tell the peers (GRACEFUL_SHUTDOWN, RFC 8326), give them time, take back
-    /// all that was told, and shut the sessions down. It goes on by itself, and lasts over restarts of the agent.
+    /// Leave the fabric without losing what has another way.
+    ///
+    /// Tells the peers (GRACEFUL_SHUTDOWN, RFC 8326), gives them time, takes back all that was told, and shuts the sessions down. It goes on by
+    /// itself, and lasts over restarts of the agent.
     Drain {
         /// Wait until it is done.
         #[arg(long)]
@@ -144,6 +150,12 @@ pub enum Command {
     },
     /// Come back into the fabric, or go no further out of it.
     Undrain(Ask),
+    /// Print what a shell needs to complete this command line.
+    Completions {
+        /// For this shell.
+        #[arg(value_enum)]
+        shell: Shell,
+    },
 }
 
 /// What to do with a peer's session.
@@ -169,7 +181,7 @@ pub enum PeerAct {
         /// The peer, by address; an unnumbered one also by its interface.
         #[arg(value_name = "PEER")]
         peer: String,
-        /// `in`: the peer tells; `out`: this node tells.
+        /// Who tells everything again.
         #[arg(value_enum, default_value_t = Way::In)]
         way: Way,
         /// How to ask.
@@ -181,9 +193,9 @@ pub enum PeerAct {
 /// Which way routes are told again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
-    /// By the peer.
+    /// The peer.
     In,
-    /// By this node.
+    /// This node.
     Out,
 }
 
@@ -213,6 +225,7 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
         Command::Agent { .. }
         | Command::InstallCni { .. }
         | Command::UninstallCni(_)
+        | Command::Completions { .. }
         | Command::Doctor(_) => {
             anyhow::bail!("no question to the agent")
         }
@@ -295,6 +308,11 @@ pub fn examine(doctor: &Doctor) -> anyhow::Result<u8> {
     Ok(doctor::exit_code(&findings))
 }
 
+/// Prints the completions for a shell.
+pub fn complete(shell: Shell) -> anyhow::Result<()> {
+    write(&completions::script(shell))
+}
+
 /// Whether an operator who wrote this means the pod.
 fn names(written: &str, pod: &PodStatus) -> bool {
     let address = written.parse().is_ok_and(|address| pod.addresses.contains(&address));
@@ -374,7 +392,11 @@ fn print<T: serde::Serialize>(
         Output::Table => table(answer),
         Output::Json => serde_json::to_string_pretty(answer)? + "\n",
     };
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    write(text.as_bytes())
+}
+
+fn write(text: &[u8]) -> anyhow::Result<()> {
+    match io::stdout().lock().write_all(text) {
         // `trunkline routes | head` is no error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => Ok(outcome?),
@@ -407,6 +429,7 @@ mod tests {
             "trunkline events --follow",
             "trunkline drain --wait --message disk",
             "trunkline undrain --socket /x",
+            "trunkline completions bash",
             "trunkline doctor --config /x --socket /y --conf-dir /z -o json",
             "trunkline pods --socket /x -o table",
             "trunkline pods default/web-0",
@@ -419,6 +442,7 @@ mod tests {
             "trunkline routes --received 1.2.3.4 --advertised 1.2.3.4",
             "trunkline routes --received tor1",
             "trunkline peers reset",
+            "trunkline completions csh",
             "trunkline peers 10.0.0.1 reset 10.0.0.1",
             "trunkline peers soft-refresh 10.0.0.1 both",
             "trunkline pods --path 192.0.2.1",

@@ -65,7 +65,8 @@ pub struct Config {
     #[arg(long = "lease-name", default_value = "trunkline-controller")]
     pub name: String,
 
-    /// A leader that has not renewed its Lease for this long is replaced; it renews each two fifteenths of it, and stops writing after two thirds
+    /// A leader that has not renewed its Lease for this long, in seconds, 3 to 600, is replaced; it renews each two fifteenths of it, and
+    /// stops writing after two thirds
     #[arg(long = "lease-duration-seconds", default_value_t = 15, value_parser = clap::value_parser!(u16).range(3..=600))]
     pub duration_seconds: u16,
 }

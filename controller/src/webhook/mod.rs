@@ -68,11 +68,11 @@ pub struct Flags {
     #[arg(long, default_value = "trunkline-webhook")]
     pub webhook_secret: String,
 
-    /// How long a certificate of the webhook is good for, in seconds; after two thirds of it the next one is made
+    /// How long a certificate of the webhook is good for, in seconds, 10 to 315360000; after two thirds of it the next one is made
     #[arg(long, default_value_t = 90 * 86_400, value_parser = clap::value_parser!(u32).range(10..=10 * 365 * 86_400))]
     pub webhook_cert_lifetime_seconds: u32,
 
-    /// How long the API servers are told to trust the webhook's next CA before what it signed is served, in seconds
+    /// How long the API servers are told to trust the webhook's next CA before what it signed is served, in seconds, 1 to 2592000
     #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..=30 * 86_400))]
     pub webhook_cert_overlap_seconds: u32,
 

@@ -16,7 +16,7 @@ pub(super) const TESTS: &[Test] = &[Test {
 }];
 
 /// Mode and path of what must be in it.
-const CONTENTS: [(&str, &str); 7] = [
+const CONTENTS: [(&str, &str); 12] = [
     ("-rwxr-xr-x", "./usr/bin/trunkline"),
     ("-rwxr-xr-x", "./usr/lib/cni/trunkline-cni"),
     ("-rw-r--r--", "./etc/trunkline/agent.yaml"),
@@ -24,6 +24,11 @@ const CONTENTS: [(&str, &str); 7] = [
     ("-rw-r--r--", "./usr/share/doc/trunkline/agent.example.yaml"),
     ("-rw-r--r--", "./usr/share/doc/trunkline/examples/bgp.yaml"),
     ("-rw-r--r--", "./usr/share/doc/trunkline/copyright"),
+    ("-rw-r--r--", "./usr/share/man/man1/trunkline.1.gz"),
+    ("-rw-r--r--", "./usr/share/man/man1/trunkline-peers-reset.1.gz"),
+    ("-rw-r--r--", "./usr/share/bash-completion/completions/trunkline"),
+    ("-rw-r--r--", "./usr/share/zsh/vendor-completions/_trunkline"),
+    ("-rw-r--r--", "./usr/share/fish/vendor_completions.d/trunkline.fish"),
 ];
 
 fn package(context: &Context) -> Result<Verdict> {
@@ -97,6 +102,8 @@ fn installed(place: &Place, file: &Path) -> Result<()> {
 
     inside(&["dpkg", "--install", "/trunkline.deb"])?;
     ensure!(inside(&["trunkline", "--version"])?.contains(env!("CARGO_PKG_VERSION")), "trunkline --version");
+    let complete = "source /usr/share/bash-completion/completions/trunkline && complete -p trunkline";
+    inside(&["bash", "-c", complete]).context("the completions for bash")?;
     let version = inside(&[
         "sh",
         "-c",
