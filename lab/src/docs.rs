@@ -1,7 +1,9 @@
 //! `cargo lab docs`: what is written from the code: pages of `docs/`, and `dashboards/`.
 
 mod cli;
+mod crds;
 pub(crate) mod man;
+mod schema;
 mod table;
 
 use std::path::Path;
@@ -20,6 +22,7 @@ struct Page {
 
 const PAGES: &[Page] = &[
     Page { name: "docs/cli.md", make: cli::page },
+    Page { name: "docs/crds.md", make: crds::page },
     Page { name: "docs/metrics.md", make: trunkline_api::metrics::page },
 ];
 
