@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
@@ -23,7 +23,7 @@ use crate::telemetry::config::TelemetryConfig;
 use crate::wire::Times;
 
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Config {
     /// The name of this node; unless said `NODE_NAME` from the environment, else the host's name.
@@ -86,7 +86,7 @@ pub struct Config {
 }
 
 /// Monitoring stations.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Bmp {
     /// Their addresses and ports; this side connects, and connects again.
@@ -96,7 +96,7 @@ pub struct Bmp {
 }
 
 /// When a pod counts as ready.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Readiness {
     /// How long an ADD waits until the pod's addresses were told to an established peer, in seconds, 1 to 300.
@@ -104,7 +104,7 @@ pub struct Readiness {
 }
 
 /// How this node leaves the fabric.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DrainConfig {
     /// How long `trunkline drain` gives the fabric to move away, from when every peer knows that this node leaves (RFC 8326)
@@ -113,7 +113,7 @@ pub struct DrainConfig {
 }
 
 /// What is looked at on a VLAN before a pod is in it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct VlanCheck {
     /// How long the subnet's gateway has to answer ARP or Neighbour Discovery, in seconds, 1 to 60.

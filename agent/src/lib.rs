@@ -5,6 +5,7 @@ pub mod agent;
 pub mod attach;
 pub mod bell;
 mod bpf;
+pub mod bundle;
 pub mod cli;
 pub mod config;
 pub mod doctor;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use trunkline_agent::cli::{self, Cli, Command};
-use trunkline_agent::{agent, hybridnet, install};
+use trunkline_agent::{agent, bundle, hybridnet, install};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         Command::InstallCni { what, .. } => hybridnet::refuse_beside().and_then(|()| install::install(&what)),
         Command::UninstallCni(place) => install::uninstall(&place),
         Command::Completions { shell } => cli::complete(shell),
+        Command::SupportBundle(what) => bundle::write(&what),
         Command::Doctor(doctor) => {
             return cli::examine(&doctor).map_or_else(failure, ExitCode::from);
         }

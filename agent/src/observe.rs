@@ -256,6 +256,22 @@ impl Observer {
         Ok(routes.iter().map(route).collect())
     }
 
+    /// Every path of the first so many prefixes. It is looked for in pieces between the speaker's other work.
+    pub async fn first_routes(&self, prefixes: usize) -> Result<Vec<Route>, Failure> {
+        const WITHIN: Duration = Duration::from_secs(10);
+        let (routes, found) = self.search(RouteFilter::default(), prefixes, WITHIN).await?;
+        if !found.complete {
+            return Err(Failure::new(
+                Code::TryAgainLater,
+                format!(
+                    "only {} of {} prefixes could be looked at within 10 s",
+                    found.looked_at, found.prefixes
+                ),
+            ));
+        }
+        Ok(routes)
+    }
+
     /// The paths of the first `limit` prefixes that have what is looked for, and what else the search came to. It takes no longer than
     /// `within`, and says so if that was too short.
     pub async fn search(

@@ -137,6 +137,9 @@ impl Server {
             Query::Agent => answer(stream, observer.agent().await).await,
             Query::Peers { address } => answer(stream, observer.peers(address).await).await,
             Query::Routes { table: Table::Best } => answer(stream, observer.routes().await).await,
+            Query::Routes { table: Table::First { prefixes } } => {
+                answer(stream, observer.first_routes(prefixes).await).await;
+            }
             Query::Routes { table: Table::Received { peer } } => {
                 answer(stream, observer.received(&peer).await).await;
             }

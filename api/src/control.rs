@@ -145,6 +145,11 @@ pub struct DumpDone {
 pub enum Table {
     /// Every path of every prefix, the chosen ones marked (Loc-RIB).
     Best,
+    /// Likewise, of the first so many prefixes alone: what can be answered beside a full table.
+    First {
+        /// How many.
+        prefixes: usize,
+    },
     /// What a peer told, refused paths included (Adj-RIB-In).
     Received {
         /// The peer, as in [`Query::Peers`].
@@ -739,6 +744,7 @@ mod tests {
             Query::Peers { address: None },
             Query::Peers { address: Some(peer.clone()) },
             Query::Routes { table: Table::Best },
+            Query::Routes { table: Table::First { prefixes: 100 } },
             Query::Routes { table: Table::Received { peer: peer.clone() } },
             Query::Routes { table: Table::Advertised { peer } },
             Query::Explain { prefix: "2001:db8::/32".parse().unwrap() },

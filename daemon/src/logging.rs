@@ -2,11 +2,11 @@
 
 use std::io::IsTerminal;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 /// The log: one line per event, on standard error.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Log {
     /// error, warn, info, debug, trace, or a filter such as `info,trunkline_bgp=debug`.
@@ -16,7 +16,7 @@ pub struct Log {
 }
 
 /// How a log line is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub enum LogFormat {
     /// For people.

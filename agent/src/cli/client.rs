@@ -13,14 +13,35 @@ use serde::de::DeserializeOwned;
 use trunkline_api::attach::{self, Command, Reply, Request};
 use trunkline_api::control::Query;
 
+use super::list;
+
 /// The agent answers from memory; a full table takes it a second.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Asks the agent behind this socket.
 pub fn ask<T: DeserializeOwned>(socket: &Path, query: Query) -> anyhow::Result<T> {
+    ask_within(socket, query, TIMEOUT)
+}
+
+/// Likewise, with so much patience between what comes.
+pub fn ask_within<T: DeserializeOwned>(socket: &Path, query: Query, patience: Duration) -> anyhow::Result<T> {
     let stream = connect(socket)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_read_timeout(Some(patience))?;
     exchange(stream, query, None)
+}
+
+/// Asks for a list and hands over its items one by one as they come: the whole of it is held nowhere.
+pub fn ask_each<T: DeserializeOwned>(
+    socket: &Path,
+    query: Query,
+    patience: Duration,
+    each: impl FnMut(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut stream = connect(socket)?;
+    stream.set_read_timeout(Some(patience))?;
+    let request = attach::encode(&Request::new(Command::Query(query)))?;
+    send(&mut stream, &request, None).context("sending the question")?;
+    list::read(BufReader::new(stream), each)
 }
 
 /// Asks for something that the agent answers once it happens. There is no time limit.

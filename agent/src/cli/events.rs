@@ -11,7 +11,7 @@ use trunkline_api::control::{Event, Events, Query, Severity};
 use super::{Ask, Output, client};
 
 /// One line an event, oldest first.
-pub(super) fn table(events: &Events) -> String {
+pub(crate) fn table(events: &Events) -> String {
     let mut text = missed(events);
     events.events.iter().for_each(|event| text.push_str(&line(event)));
     text

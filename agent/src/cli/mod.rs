@@ -5,7 +5,8 @@
 
 pub mod client;
 pub mod completions;
-mod events;
+pub(crate) mod events;
+mod list;
 pub mod show;
 pub mod table;
 pub mod walk;
@@ -29,6 +30,7 @@ use trunkline_bgp::types::PeerKey;
 use trunkline_bgp::wire::Notification;
 
 use self::completions::Shell;
+use crate::bundle::SupportBundle;
 use crate::doctor::{self, Doctor};
 use crate::install::{Install, Place};
 
@@ -133,6 +135,10 @@ pub enum Command {
     ///
     /// The exit code is 0 if all is well, 1 with warnings, 2 with errors.
     Doctor(Doctor),
+    /// Write one archive for a ticket: the agent's answers, configuration, kernel state, log.
+    ///
+    /// It has no passwords, keys or tokens. An agent that does not answer costs its answers alone, and what else cannot be had is said.
+    SupportBundle(SupportBundle),
     /// Leave the fabric without losing what has another way.
     ///
     /// Tells the peers (GRACEFUL_SHUTDOWN, RFC 8326), gives them time, takes back all that was told, and shuts the sessions down. It goes on by
@@ -226,7 +232,8 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
         | Command::InstallCni { .. }
         | Command::UninstallCni(_)
         | Command::Completions { .. }
-        | Command::Doctor(_) => {
+        | Command::Doctor(_)
+        | Command::SupportBundle(_) => {
             anyhow::bail!("no question to the agent")
         }
         Command::Status(ask) => {
@@ -431,6 +438,8 @@ mod tests {
             "trunkline undrain --socket /x",
             "trunkline completions bash",
             "trunkline doctor --config /x --socket /y --conf-dir /z -o json",
+            "trunkline support-bundle",
+            "trunkline support-bundle -o - --routes 100 --log-lines 0 --config /x --socket /y --conf-dir /z",
             "trunkline pods --socket /x -o table",
             "trunkline pods default/web-0",
             "trunkline pods web-0 --path 192.0.2.1 --from 10.0.0.7 --netns /run/netns/x -o json",

@@ -23,6 +23,7 @@ mod host;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,7 @@ use crate::config::Config;
 use crate::install::Place;
 
 /// Where to look.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Where {
     /// The agent's configuration.
     #[arg(long, value_name = "FILE", default_value = "/etc/trunkline/agent.yaml")]
@@ -102,6 +103,17 @@ struct Agent {
 impl Where {
     /// Looks at everything. The worst comes first, and within that the order is that of the checks.
     pub fn examine(&self) -> Vec<Finding> {
+        self.examine_within(client::TIMEOUT)
+    }
+
+    /// The agent's socket, with this configuration.
+    pub(crate) fn socket(&self, config: Option<&Config>) -> PathBuf {
+        let configured = config.map(|config| config.socket.clone());
+        self.socket.clone().or(configured).unwrap_or_else(|| DEFAULT_SOCKET.into())
+    }
+
+    /// Likewise, with so much patience for the agent.
+    pub(crate) fn examine_within(&self, patience: Duration) -> Vec<Finding> {
         let mut findings = Vec::new();
         let config = match Config::read(&self.config) {
             Ok(config) => Some(config),
@@ -111,9 +123,7 @@ impl Where {
                 None
             }
         };
-        let configured = config.as_ref().map(|config| config.socket.clone());
-        let socket = self.socket.clone().or(configured).unwrap_or_else(|| DEFAULT_SOCKET.into());
-        let agent = match ask(&socket) {
+        let agent = match ask(&self.socket(config.as_ref()), patience) {
             Ok(agent) => {
                 findings.extend(about::agent(&agent));
                 Some(agent)
@@ -137,11 +147,11 @@ impl Where {
     }
 }
 
-fn ask(socket: &std::path::Path) -> anyhow::Result<Agent> {
+fn ask(socket: &std::path::Path, patience: Duration) -> anyhow::Result<Agent> {
     Ok(Agent {
-        status: client::ask(socket, Query::Agent)?,
-        peers: client::ask(socket, Query::Peers { address: None })?,
-        pods: client::ask(socket, Query::Pods)?,
+        status: client::ask_within(socket, Query::Agent, patience)?,
+        peers: client::ask_within(socket, Query::Peers { address: None }, patience)?,
+        pods: client::ask_within(socket, Query::Pods, patience)?,
     })
 }
 

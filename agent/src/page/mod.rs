@@ -50,7 +50,7 @@ const WAITING: usize = 32;
 const PODS: usize = 2000;
 
 /// Who is shown the page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
     /// Who comes from this host.

@@ -130,7 +130,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
 }
 
 /// Whether a file of this name is a manifest.
-pub(super) fn is_manifest(path: &Path) -> bool {
+pub(crate) fn is_manifest(path: &Path) -> bool {
     let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     let extension = path.extension().and_then(|extension| extension.to_str());
     !hidden && matches!(extension, Some("yaml" | "yml" | "json"))

@@ -11,14 +11,14 @@ use hyper::Uri;
 use hyper::header::{
     CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A header is not longer than this.
 const LONGEST: u64 = 16 << 10;
 
 /// What is told to others than the fabric.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TelemetryConfig {
     /// A collector of OpenTelemetry, which is told events and attach traces; none unless said.
@@ -26,7 +26,7 @@ pub struct TelemetryConfig {
 }
 
 /// A collector, spoken to by OTLP/HTTP with protobuf.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Otlp {
     /// Its base URL; `/v1/logs` and `/v1/traces` are appended.
@@ -54,7 +54,7 @@ fn trunkline() -> String {
 }
 
 /// Where a header's value is.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Header {
     /// In one of these.
@@ -67,8 +67,14 @@ pub enum Header {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Unread(IgnoredAny);
 
+impl Serialize for Unread {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
+    }
+}
+
 /// Where a header's value is.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Reference {
     /// The content of this file, without white space at its ends; read for each request, so that it may be exchanged.

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use trunkline_daemon::apiserver;
 
 /// Where Networks, Subnets and pods' addresses come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceKind {
     /// A folder of manifests; addresses from this node's own pools.
@@ -19,7 +19,7 @@ pub enum SourceKind {
 }
 
 /// How the API server is reached, with `source: kube`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct KubeConfig {
     /// A kubeconfig file, whose current context counts. Unless said, the service account of the pod that the agent runs in.

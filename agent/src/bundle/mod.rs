@@ -1,0 +1,209 @@
+//! `trunkline support-bundle`: one archive to attach to a ticket, with everything that is needed to understand a node, and no secrets.
+//!
+//! ```text
+//!   files of configuration ──► what is secret ──────────────┐
+//!   agent's socket, metrics ─┐                              ▼
+//!   doctor ──────────────────┤   step: a thread, a time   archive: cleans every part
+//!   netlink, nft, sysctls ───┼──► parts, or what is ─────► and writes it as it comes ──► file, standard output
+//!   /proc, journal ──────────┘    missing and why               manifest.json and README.md come last
+//! ```
+//!
+//! It looks and changes nothing, and needs no agent: what only a running one knows is then said to be missing. A part that cannot be had
+//! costs that part, and the bundle says so; the exit code is 0 as soon as there is a bundle.
+//!
+//! **Secrets** are why it is more than a shell script: the configuration is read before anything is written, so that a key which
+//! stands in a manifest is taken out of a log line too ([`redact`] has the rules).
+
+mod agent;
+mod archive;
+mod files;
+mod host;
+mod kernel;
+mod program;
+mod redact;
+mod report;
+mod shapes;
+mod step;
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::doctor::{self, Where};
+use archive::{Archive, Content};
+use report::Manifest;
+use step::Collection;
+
+/// A step that reads a few files.
+const SHORT: Duration = Duration::from_secs(10);
+/// A step that lists tables, or runs programs.
+const LONG: Duration = Duration::from_secs(30);
+
+/// What to collect, and where to put it.
+#[derive(Clone, Debug, Args)]
+pub struct SupportBundle {
+    /// Where to look.
+    #[command(flatten)]
+    pub host: Where,
+    /// The archive; `trunkline-NODE-TIME.tar.gz` in this folder unless said, `-` is standard output. A file that is there is not written over.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Most prefixes of a table of routes; what is left out is said.
+    #[arg(long, value_name = "N", default_value_t = 5000)]
+    pub routes: usize,
+    /// Most lines of the log, the last.
+    #[arg(long, value_name = "N", default_value_t = 5000)]
+    pub log_lines: usize,
+}
+
+/// Collects and writes. Progress goes to standard error.
+pub fn write(bundle: &SupportBundle) -> anyhow::Result<()> {
+    let now = Timestamp::now();
+    // The name has to be known before the configuration is read with a time limit; without it the file's name says less.
+    let limited = {
+        let host = bundle.host.clone();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || drop(sender.send(files::gather(&host))));
+        receiver.recv_timeout(SHORT).ok()
+    };
+    let config = limited.as_ref().and_then(|gathered| gathered.config.clone()).unwrap_or_default();
+    let node = config.node_name();
+    let name = format!("trunkline-{}-{}", file_name(&node), now.strftime("%Y%m%dT%H%M%SZ"));
+    let job = Job { bundle, node: &node, name: &name, now, patience: agent::PATIENCE, quiet: false };
+    let stdout = bundle.output.as_ref().is_some_and(|output| output.as_os_str() == "-");
+    if stdout {
+        if io::stdout().is_terminal() {
+            bail!("an archive is not for a terminal: write it with --output FILE, or > FILE");
+        }
+        let (_, missing) = job.collect(io::stdout().lock(), limited)?;
+        eprintln!("written to standard output{}", in_words(&missing));
+        return Ok(());
+    }
+    let path = bundle.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(&path).with_context(|| {
+        format!("{} cannot be made: name a file that is not there yet with --output, in a folder that can be written", path.display())
+    })?;
+    let written = job.collect(io::BufWriter::new(file), limited).and_then(|(out, missing)| {
+        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        Ok((file.metadata()?.len(), missing))
+    });
+    match written {
+        Ok((octets, missing)) => {
+            eprintln!("{} written, {} KiB{}", path.display(), octets.div_ceil(1024), in_words(&missing));
+            Ok(())
+        }
+        Err(error) => {
+            // Half an archive looks like a whole one until it is needed; and the first error is the one to tell.
+            let _ = fs::remove_file(&path);
+            Err(error).with_context(|| format!("{} cannot be written", path.display()))
+        }
+    }
+}
+
+/// One bundle.
+struct Job<'a> {
+    bundle: &'a SupportBundle,
+    node: &'a str,
+    /// Of the folder in the archive.
+    name: &'a str,
+    now: Timestamp,
+    /// For the agent, between what it says.
+    patience: Duration,
+    quiet: bool,
+}
+
+impl Job<'_> {
+    /// Runs every step. Returns what was written to, and which steps have something missing.
+    fn collect<W: Write>(
+        &self,
+        out: W,
+        gathered: Option<files::Gathered>,
+    ) -> anyhow::Result<(W, Vec<String>)> {
+        let SupportBundle { host, routes, log_lines, .. } = self.bundle;
+        let (routes, log_lines) = (*routes, *log_lines);
+        let time = u64::try_from(self.now.as_second()).unwrap_or_default();
+        let mut all = Collection::new(Archive::begin(out, self.name, time)?, self.quiet);
+        let config = gathered.as_ref().and_then(|gathered| gathered.config.clone());
+        match gathered {
+            Some(gathered) => {
+                all.archive().hide(gathered.secrets.clone());
+                all.step("configuration", SHORT, move |sink| gathered.give(sink))?;
+            }
+            None => {
+                all.skip(
+                    "configuration",
+                    "its files could not be read within 10 s, so their secrets are known by shape alone",
+                );
+            }
+        }
+        let socket = host.socket(config.as_ref());
+        let config = config.unwrap_or_default();
+        let patience = self.patience;
+
+        let status = agent::collect(&mut all, &socket, routes, patience)?;
+        agent::metrics(&mut all, config.http_address, patience)?;
+        let place = host.clone();
+        all.step("doctor", LONG, move |sink| {
+            let mut findings = place.examine_within(patience);
+            findings.iter_mut().for_each(|finding| finding.text = shapes::hide_quoted_lines(&finding.text));
+            sink.text("doctor.txt", doctor::table(&findings))?;
+            sink.json("doctor.json", &findings)
+        })?;
+        all.step("kernel: tables", LONG, move |sink| kernel::state(routes, sink))?;
+        all.step("kernel: nftables", SHORT, kernel::nftables)?;
+        all.step("kernel: sysctls", SHORT, host::sysctls)?;
+        all.step("host", SHORT, host::facts)?;
+        match agent::process(&socket) {
+            Some(process) => {
+                all.step("agent's process", SHORT, move |sink| host::process(process, sink))?;
+            }
+            None => all.skip("agent's process", "none is seen from here"),
+        }
+        let place = host.clone();
+        all.step("files", SHORT, move |sink| files::listing(&place, &config, sink))?;
+        all.step("log", LONG, move |sink| host::journal(log_lines, sink))?;
+
+        let done = all.done().to_vec();
+        let manifest = Manifest {
+            bundle_version: 1,
+            trunkline_version: env!("CARGO_PKG_VERSION"),
+            node: self.node,
+            collected_at: format!("{:.0}", self.now),
+            agent_answered: status.is_some(),
+            agent_version: status.as_ref().map(|status| status.version.as_str()),
+            routes,
+            log_lines,
+            steps: &done,
+        };
+        all.put("README.md", Content::Text(report::readme(&manifest)))?;
+        all.put("manifest.json", Content::Json(step::json(&manifest)?))?;
+        let missing =
+            done.iter().filter(|done| !done.missing.is_empty()).map(|done| done.step.clone()).collect();
+        Ok((all.end()?, missing))
+    }
+}
+
+fn in_words(missing: &[String]) -> String {
+    match missing {
+        [] => String::new(),
+        missing => {
+            format!("; something is missing of: {} (README.md in it says what and why)", missing.join(", "))
+        }
+    }
+}
+
+/// A node's name as part of a file's.
+fn file_name(node: &str) -> String {
+    node.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+//! What must not leave the node, and how it is taken out.
+//!
+//! There are three nets, one behind the other, since each has holes that the next one has not:
+//!
+//! 1. **By field.** Configuration and manifests are read as data, and whatever stands under a field that is named like a secret is taken
+//!    out, known field or not: a key in a misspelt field is a key. What is no data (a file that does not parse) is left out as a whole,
+//!    and comments never come along.
+//! 2. **By value.** Every value that was found so, the keys in files and in the agent's cache, and the credentials of a kubeconfig are
+//!    looked for in everything else, wherever they may have got to.
+//! 3. **By shape.** In texts, what follows `password:` or `token=`, private keys in PEM, passwords in URLs, bearer and JSON web tokens.
+//!
+//! All of it errs to one side: a label called `monkey` loses its value.
+
+use serde_json::{Map, Value};
+
+use super::shapes;
+
+/// What stands in the place of a secret.
+pub(super) const REDACTED: &str = "[redacted]";
+
+/// Parts of names that secrets have, in small letters and without anything else.
+const NAMES: &[&str] = &[
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "secret",
+    "token",
+    "credential",
+    "key",
+    "auth",
+    "bearer",
+    "psk",
+];
+/// Shorter values are words that occur by themselves: they are known by their fields alone.
+const SHORTEST: usize = 4;
+
+/// Whether what has this name is a secret.
+pub(super) fn is_secret(name: &str) -> bool {
+    let plain: String =
+        name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
+    NAMES.iter().any(|part| plain.contains(part))
+}
+
+/// Values that were found to be secret. There is no `Debug`.
+#[derive(Clone, Default)]
+pub(super) struct Secrets {
+    /// The longest first: one may be part of another.
+    values: Vec<String>,
+}
+
+impl Secrets {
+    /// One more, and how it looks where it is written as JSON or by Rust.
+    pub(super) fn add(&mut self, value: &str) {
+        let value = value.trim();
+        if value.len() < SHORTEST || value == REDACTED {
+            return;
+        }
+        let quoted = [serde_json::to_string(value).unwrap_or_default(), format!("{value:?}")];
+        let written = quoted.iter().map(|text| text.trim_matches('"').to_owned());
+        for text in std::iter::once(value.to_owned()).chain(written) {
+            let place = self.values.binary_search_by(|known| order(known).cmp(&order(&text)));
+            if let Err(place) = place {
+                self.values.insert(place, text);
+            }
+        }
+    }
+
+    /// All that stands under fields that are named like secrets.
+    pub(super) fn learn(&mut self, value: &Value) {
+        match value {
+            Value::Object(fields) => {
+                for (name, inner) in fields {
+                    match kept(name, inner) {
+                        Kept::Nothing => self.learn_all(inner),
+                        Kept::Headers => match inner {
+                            Value::Object(headers) => {
+                                headers
+                                    .values()
+                                    .filter(|it| place(it).is_none())
+                                    .for_each(|it| self.learn_all(it));
+                            }
+                            inner => self.learn_all(inner),
+                        },
+                        Kept::Text | Kept::Reference => {}
+                        Kept::Fields => self.learn(inner),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| self.learn(item)),
+            Value::String(text) => drop(within(text).map(|inner| self.learn(&inner))),
+            _ => {}
+        }
+    }
+
+    fn learn_all(&mut self, value: &Value) {
+        match value {
+            Value::Object(fields) => fields.values().for_each(|inner| self.learn_all(inner)),
+            Value::Array(items) => items.iter().for_each(|item| self.learn_all(item)),
+            Value::String(text) => self.add(text),
+            Value::Number(number) => self.add(&number.to_string()),
+            Value::Bool(_) | Value::Null => {}
+        }
+    }
+
+    /// A text without secrets.
+    pub(super) fn clean_text(&self, text: &str) -> String {
+        let mut clean = shapes::hide(text);
+        for value in &self.values {
+            if clean.contains(value.as_str()) {
+                clean = clean.replace(value.as_str(), REDACTED);
+            }
+        }
+        clean
+    }
+
+    /// Data without secrets.
+    pub(super) fn clean(&self, value: Value) -> Value {
+        match value {
+            Value::Object(fields) => Value::Object(
+                fields
+                    .into_iter()
+                    .map(|(name, inner)| {
+                        let inner = match kept(&name, &inner) {
+                            Kept::Nothing => hidden(inner),
+                            Kept::Text | Kept::Fields => self.clean(inner),
+                            Kept::Reference => self.reference(inner),
+                            Kept::Headers => self.headers(inner),
+                        };
+                        (self.clean_text(&name), inner)
+                    })
+                    .collect(),
+            ),
+            Value::Array(items) => items.into_iter().map(|item| self.clean(item)).collect(),
+            Value::String(text) => Value::String(match within(&text) {
+                Some(inner) => self.clean(inner).to_string(),
+                None => self.clean_text(&text),
+            }),
+            other => other,
+        }
+    }
+
+    /// Where their values are; a value that was written in its place is none of that.
+    fn headers(&self, value: Value) -> Value {
+        let Value::Object(fields) = value else { return hidden(value) };
+        let clean = |(name, inner): (String, Value)| {
+            let shown = if place(&inner).is_some() { inner } else { hidden(inner) };
+            (self.clean_text(&name), shown)
+        };
+        Value::Object(fields.into_iter().map(clean).collect())
+    }
+
+    /// Which value of which Secret: these are names.
+    fn reference(&self, value: Value) -> Value {
+        let Value::Object(fields) = value else { return hidden(value) };
+        let known = |name: &str| ["name", "namespace", "key"].contains(&name);
+        let clean = |(name, inner): (String, Value)| match inner {
+            Value::String(text) if known(&name) => (name, Value::String(self.clean_text(&text))),
+            inner => (self.clean_text(&name), hidden(inner)),
+        };
+        Value::Object(fields.into_iter().map(clean).collect::<Map<_, _>>())
+    }
+}
+
+fn order(text: &str) -> (std::cmp::Reverse<usize>, &str) {
+    (std::cmp::Reverse(text.len()), text)
+}
+
+/// What may be shown of a field.
+enum Kept {
+    Nothing,
+    /// It is no secret, whatever its name.
+    Text,
+    /// It says where a secret is.
+    Reference,
+    /// Of requests: each says where its value is.
+    Headers,
+    /// As its own fields say.
+    Fields,
+}
+
+fn kept(name: &str, value: &Value) -> Kept {
+    match (name, value) {
+        // A key that somebody wrote where its file belongs is no path.
+        ("passwordFile", Value::String(path)) if path.starts_with('/') => Kept::Text,
+        ("passwordSecretRef", Value::Object(_)) => Kept::Reference,
+        ("headers", _) => Kept::Headers,
+        _ if is_secret(name) => Kept::Nothing,
+        _ => Kept::Fields,
+    }
+}
+
+/// Where a header's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place<'a> {
+    /// In this file.
+    File(&'a str),
+    /// In this variable of the environment.
+    Variable(&'a str),
+}
+
+/// `{file: /a/path}` or `{env: NAME}`, and nothing else beside it.
+pub(super) fn place(value: &Value) -> Option<Place<'_>> {
+    let mut fields = value.as_object()?.iter();
+    let (field, text) = fields.next().filter(|_| fields.len() == 0)?;
+    let (kind, text) = (field.as_str(), text.as_str()?);
+    let is_variable =
+        |text: &str| text.bytes().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_');
+    match kind {
+        "file" if text.starts_with('/') => Some(Place::File(text)),
+        "env" if is_variable(text) => Some(Place::Variable(text)),
+        _ => None,
+    }
+}
+
+/// That there is nothing is worth knowing, and no secret.
+fn hidden(value: Value) -> Value {
+    match value {
+        Value::Null => Value::Null,
+        Value::String(text) if text.is_empty() => Value::String(text),
+        _ => Value::String(REDACTED.to_owned()),
+    }
+}
+
+/// The data in a text, such as the annotation in which kubectl keeps what was applied last.
+fn within(text: &str) -> Option<Value> {
+    let text = text.trim_start();
+    if !text.starts_with(['{', '[']) {
+        return None;
+    }
+    serde_json::from_str(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_named_like_a_secret_is_taken_out_and_nothing_else() {
+        let clean = Secrets::default().clean(json!({
+            "asn": 65001,
+            "password": "hunter2",
+            "passwordFile": "/etc/tor.key",
+            "passwordSecretRef": {"name": "keys", "namespace": "net", "key": "tor1", "value": "hunter2"},
+            "keepaliveSeconds": 3,
+            "removePrivateAs": {},
+            "BGP_Pass-Word": ["hunter2", {"a": 2}],
+            "tlsKey": 4711,
+            "apiToken": {"value": "hunter2"},
+            "empty": {"password": "", "secret": null},
+            "deep": [{"deeper": {"clientSecret": "hunter2"}}],
+            "applied": "{\"spec\":{\"password\":\"hunter2\"}}",
+        }));
+        assert_eq!(
+            clean,
+            json!({
+                "asn": 65001,
+                "password": REDACTED,
+                "passwordFile": "/etc/tor.key",
+                "passwordSecretRef": {"name": "keys", "namespace": "net", "key": "tor1", "value": REDACTED},
+                "keepaliveSeconds": 3,
+                "removePrivateAs": {},
+                "BGP_Pass-Word": REDACTED,
+                "tlsKey": REDACTED,
+                "apiToken": REDACTED,
+                "empty": {"password": "", "secret": null},
+                "deep": [{"deeper": {"clientSecret": REDACTED}}],
+                "applied": "{\"spec\":{\"password\":\"[redacted]\"}}",
+            })
+        );
+        let headers = json!({"headers": {"authorization": {"file": "/a"}, "x-org": {"env": "ORG"}, "x": "hunter2", "y": {"env": "hunter2"}, "z": {"file": "/a", "b": 1}}});
+        let shown = json!({"headers": {"authorization": {"file": "/a"}, "x-org": {"env": "ORG"}, "x": REDACTED, "y": REDACTED, "z": REDACTED}});
+        assert_eq!(Secrets::default().clean(headers), shown);
+        let misplaced = json!({"passwordFile": "hunter2", "passwordSecretRef": "hunter2"});
+        let clean = Secrets::default().clean(misplaced);
+        assert_eq!(clean, json!({"passwordFile": REDACTED, "passwordSecretRef": REDACTED}));
+    }
+
+    #[test]
+    fn a_value_that_was_found_is_taken_out_wherever_it_is() {
+        let mut secrets = Secrets::default();
+        secrets.learn(&json!({"a": [{"password": "hun\"ter"}], "tokens": ["four", 123_456], "b": "{\"key\": \"inner\"}"}));
+        secrets.add("four and more");
+        secrets.add("abc");
+        let text = "hun\"ter hun\\\"ter four 123456 inner [four and more] abc";
+        assert_eq!(
+            secrets.clean_text(text),
+            "[redacted] [redacted] [redacted] [redacted] [redacted] [[redacted]] abc",
+        );
+        let clean = secrets.clean(json!({"hun\"ter": ["x four"], "n": 1}));
+        assert_eq!(clean, json!({"[redacted]": ["x [redacted]"], "n": 1}));
+    }
+
+    /// Everything that the documented examples say, but for the passwords, is shown.
+    #[test]
+    fn the_documented_manifests_lose_their_passwords_and_nothing_else() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut files = vec![root.join("docs/agent.example.yaml")];
+        for folder in ["docs/manifests", "lab/topologies/two-racks/node1a/manifests"] {
+            files.extend(std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        let mut passwords = 0;
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+            for document in documents {
+                let clean = Secrets::default().clean(document.clone());
+                passwords += differences(&document, &clean);
+            }
+        }
+        assert!(passwords > 0, "no manifest has a password: this test looks at nothing");
+    }
+
+    /// How many fields differ, each of which has to be a password.
+    fn differences(before: &Value, after: &Value) -> usize {
+        match (before, after) {
+            (Value::Object(before), Value::Object(after)) => before
+                .iter()
+                .map(|(name, value)| match name.as_str() {
+                    "password" => usize::from(after[name] == REDACTED),
+                    _ => differences(value, &after[name]),
+                })
+                .sum(),
+            (Value::Array(before), Value::Array(after)) => {
+                before.iter().zip(after).map(|(before, after)| differences(before, after)).sum()
+            }
+            _ => {
+                assert_eq!(before, after);
+                0
+            }
+        }
+    }
+
+    /// The API's schemas are the list of all fields there are: a secret that is added to them is found here.
+    #[test]
+    fn no_field_of_the_agents_answers_is_named_like_a_secret() {
+        let source = include_str!("../../../api/src/control.rs");
+        let fields = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
+        let named: Vec<&str> = fields.map(|(name, _)| name).filter(|name| is_secret(name)).collect();
+        assert_eq!(named, [""; 0], "what support asks for first would be missing");
+    }
+}
