@@ -32,6 +32,7 @@ mod operator;
 mod package;
 mod page;
 mod podman;
+mod support;
 mod unnumbered;
 
 use std::time::{Duration, Instant};
@@ -130,6 +131,7 @@ fn all() -> Vec<&'static Test> {
         interop::TESTS,
         flaps::TESTS,
         operator::TESTS,
+        support::TESTS,
         doctor::TESTS,
         hybrid::TESTS,
         hairpin::TESTS,
