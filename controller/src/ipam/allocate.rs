@@ -161,7 +161,7 @@ pub enum AllocateError {
     },
 }
 
-/// An address that was set aside for this request, and how it was before.
+/// An address that was taken from its pool for this request, and how it was before. Its row is written once nothing can fail any more.
 struct Chosen {
     address: IpAddr,
     place: usize,
@@ -179,8 +179,11 @@ impl Ipam {
             self.choose_all(request, &mut chosen).and_then(|()| self.grant(request, &chosen, random));
         if outcome.is_err() {
             for chosen in chosen.iter().rev() {
-                self.write(chosen.address, chosen.before);
-                if let (Some(cursor), Some(book)) = (chosen.cursor, &mut self.subnets[chosen.place]) {
+                let Some(book) = &mut self.subnets[chosen.place] else { continue };
+                if chosen.before.state == State::Free {
+                    book.pool.release(chosen.address);
+                }
+                if let Some(cursor) = chosen.cursor {
                     book.pool.set_last(cursor);
                 }
             }
@@ -260,7 +263,7 @@ impl Ipam {
         };
         let current = network.current[v6].as_ref().and_then(|name| network.subnets[v6].get(name));
         if let Some(place) = current.copied().filter(|place| self.is_public(*place))
-            && self.take_next(request, place, chosen)
+            && self.take_next(place, chosen)
         {
             return Ok(());
         }
@@ -288,7 +291,7 @@ impl Ipam {
         places: &[usize],
         chosen: &mut Vec<Chosen>,
     ) -> Result<(), AllocateError> {
-        if places.iter().any(|place| self.take_next(request, *place, chosen)) {
+        if places.iter().any(|place| self.take_next(*place, chosen)) {
             return Ok(());
         }
         let (network, family) = (request.network.to_owned(), family(v6));
@@ -302,12 +305,10 @@ impl Ipam {
         Err(AllocateError::Exhausted { network, family, subnets })
     }
 
-    fn take_next(&mut self, request: &Request<'_>, place: usize, chosen: &mut Vec<Chosen>) -> bool {
+    fn take_next(&mut self, place: usize, chosen: &mut Vec<Chosen>) -> bool {
         let Some(book) = &mut self.subnets[place] else { return false };
         let cursor = book.pool.last();
         let Some(address) = book.pool.take_next() else { return false };
-        let namespace = self.namespaces.intern(request.namespace);
-        self.write(address, Row { namespace, mac: [0; 6], state: State::Given });
         chosen.push(Chosen { address, place, before: Row::default(), cursor: Some(cursor) });
         true
     }
@@ -359,9 +360,6 @@ impl Ipam {
                 });
             }
         }
-        let namespace = self.namespaces.intern(request.namespace);
-        let state = before.state.after(Step::Choose).unwrap_or(before.state);
-        self.write(address, Row { namespace, state, ..before });
         chosen.push(Chosen { address, place, before, cursor: None });
         Ok(())
     }
@@ -377,7 +375,7 @@ impl Ipam {
         let kept = chosen.iter().map(|chosen| chosen.before.mac).find(|mac| *mac != [0; 6]);
         let mac = match request.mac {
             Some(mac) => {
-                // Chosen ones are counted by their rows, which have their MAC address of before.
+                // Chosen ones are counted by their rows, which are those of before.
                 let own = request.own.iter().chain(chosen.iter().map(|chosen| &chosen.address));
                 let mut own: Vec<&IpAddr> = own.filter(|address| self.row(**address).mac == mac).collect();
                 own.sort_unstable();
@@ -391,8 +389,10 @@ impl Ipam {
             None => kept.unwrap_or_else(|| self.macs.unused(number, random)),
         };
         let mut addresses = Vec::with_capacity(chosen.len());
+        let namespace = self.namespaces.intern(request.namespace);
         for chosen in chosen {
-            self.write(chosen.address, Row { mac, ..self.row(chosen.address) });
+            let state = chosen.before.state.after(Step::Choose).unwrap_or(chosen.before.state);
+            self.write(chosen.address, Row { namespace, mac, state });
             if let Some(book) = &self.subnets[chosen.place] {
                 addresses.push(Assigned {
                     subnet: Arc::clone(&book.name),

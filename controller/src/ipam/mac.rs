@@ -33,7 +33,9 @@ impl Macs {
     }
 
     pub(super) fn remove(&mut self, network: u32, mac: Mac) {
-        if let Entry::Occupied(mut entry) = self.0.entry(key(network, mac)) {
+        if mac != [0; 6]
+            && let Entry::Occupied(mut entry) = self.0.entry(key(network, mac))
+        {
             *entry.get_mut() -= 1;
             if *entry.get() == 0 {
                 entry.remove();
