@@ -226,6 +226,9 @@ fn stand_peer(page: &mut Page, peer: &Peer) {
         if let Some(seconds) = session.peer_restart_seconds {
             page.put_count(m::PEER_RESTART_TIME, &[name], seconds.into());
         }
+        if let Some(microseconds) = session.round_trip_microseconds {
+            page.put(m::PEER_ROUND_TRIP, &[name], microseconds as f64 / 1e6);
+        }
     }
     for family in &peer.families {
         let of = family.family.as_str();
@@ -422,6 +425,7 @@ mod tests {
                     capabilities_sent: Vec::new(),
                     capabilities_received: Vec::new(),
                     peer_restart_seconds: Some(120),
+                    round_trip_microseconds: Some(250),
                 }),
                 families: vec![PeerFamily {
                     family: "ipv4-unicast".to_owned(),
@@ -518,6 +522,7 @@ mod tests {
             "trunkline_kernel_errors_total{reason=\"ENOSPC\"} 3",
             "trunkline_network_attachments{network=\"rack1\"} 3",
             "trunkline_bgp_peer_hold_time_seconds{peer=\"10.0.0.1\"} 90",
+            "trunkline_bgp_peer_round_trip_seconds{peer=\"10.0.0.1\"} 0.00025",
             "trunkline_bgp_peer_graceful_restart_state{peer=\"10.0.0.1\",family=\"ipv4-unicast\"} 2",
             "trunkline_bgp_peer_stale_expiry_seconds{peer=\"10.0.0.1\",family=\"ipv4-unicast\"} 118",
             "trunkline_bgp_peer_end_of_rib_pending{peer=\"10.0.0.1\",family=\"ipv4-unicast\",direction=\"sent\"} 1",

@@ -524,6 +524,9 @@ pub struct PeerSession {
     pub capabilities_received: Vec<String>,
     /// The peer's Restart Time, if it has graceful restart.
     pub peer_restart_seconds: Option<u16>,
+    /// Round-trip time of the TCP connection, smoothed by the kernel (RFC 6298); none before it has measured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip_microseconds: Option<u64>,
 }
 
 /// One family of a peer.

@@ -494,6 +494,11 @@ impl Speaker {
             .collect()
     }
 
+    /// The connection that a peer's Established session runs over.
+    pub fn connection_of(&self, peer: PeerId) -> Option<ConnId> {
+        self.peers.get(peer.0 as usize)?.as_ref()?.connection()
+    }
+
     /// Adj-RIB-In of a peer, refused paths included, by prefix.
     pub fn received(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, ConfigError> {
         let key = peer.into();

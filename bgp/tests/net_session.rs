@@ -27,6 +27,8 @@ async fn a_password_on_both_sides_lets_the_session_up() {
     let session = status.session.expect("an Established session has facts");
     assert_eq!(session.local.ip(), a.address);
     assert_eq!(session.remote.ip(), b.address);
+    let round_trip = session.round_trip.expect("the kernel has measured the handshake");
+    assert!(round_trip < Duration::from_secs(20), "{round_trip:?} on one machine");
     b.established(&a).await;
 }
 

@@ -257,6 +257,9 @@ pub fn peer(peer: &Peer) -> String {
     }
     if let Some(session) = &peer.session {
         line("connection", format!("{} to {}", session.local, session.remote));
+        session.round_trip_microseconds.iter().for_each(|microseconds| {
+            line("round trip", format!("{:.3} ms", *microseconds as f64 / 1000.0));
+        });
         line("router ID", session.router_id.to_string());
         let timer = |seconds| if seconds == 0 { "off".to_owned() } else { format!("{seconds}s") };
         line(

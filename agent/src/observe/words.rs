@@ -69,6 +69,9 @@ pub(super) fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
             capabilities_sent: session.capabilities_sent.clone(),
             capabilities_received: session.capabilities_received.clone(),
             peer_restart_seconds: session.peer_restart_time,
+            round_trip_microseconds: session
+                .round_trip
+                .map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
         }),
         families: status
             .families

@@ -102,6 +102,8 @@ catalogue! {
         PEER_KEEPALIVE = Gauge, Seconds, "trunkline_bgp_peer_keepalive_seconds" ["peer"], "between own KEEPALIVEs, 0 is off; of an established session";
         PEER_RESTART_TIME = Gauge, Seconds, "trunkline_bgp_peer_restart_time_seconds" ["peer"],
             "the Restart Time that the peer asks for, where both sides have graceful restart (RFC 4724); of an established session";
+        PEER_ROUND_TRIP = Gauge, Seconds, "trunkline_bgp_peer_round_trip_seconds" ["peer"],
+            "round-trip time of the TCP connection to the peer, smoothed by the kernel (RFC 6298) and read from it at each scrape; of an established session";
         PEER_RESTART_STATE = Gauge, Code, "trunkline_bgp_peer_graceful_restart_state" ["peer", "family"],
             "0 nothing would be kept over a loss of the session, 1 the peer's paths would be kept, 2 they are being kept (stale), 3 kept as the last to be used (long-lived stale, RFC 9494)";
         PEER_STALE_EXPIRY = Gauge, Seconds, "trunkline_bgp_peer_stale_expiry_seconds" ["peer", "family"],

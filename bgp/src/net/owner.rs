@@ -276,10 +276,17 @@ impl Owner {
         self.act();
     }
 
-    /// Every configured peer, with what only the shell can count.
+    /// Every configured peer, with what only the shell can count or ask the kernel for.
     pub(super) fn peers(&self, now: Instant) -> Vec<PeerStatus> {
         let mut peers = self.speaker.peers(now);
         for status in &mut peers {
+            if let Some(session) = &mut status.session {
+                let conn = self.speaker.connection_of(status.peer);
+                let connection = conn.and_then(|conn| self.connections.get(&conn));
+                // A socket that cannot say is about to be reported as lost.
+                session.round_trip =
+                    connection.and_then(|connection| sockopt::round_trip(connection.stream()).ok()?);
+            }
             if let Some(bfd) = &mut status.bfd {
                 (bfd.packets_received, bfd.packets_sent) = self.bfd.packets(status.peer);
             }

@@ -1,7 +1,7 @@
 //! The socket options of a BGP session, and, but for two calls in `heap`, the only unsafe code of this crate.
 //!
 //! TCP-MD5 (RFC 2385) and the receiving side of GTSM (RFC 5082) have no safe wrapper: `TCP_MD5SIG`, `IP_MINTTL`
-//! and `IPV6_MINHOPCOUNT` are set here by `setsockopt`. What is awkward about each:
+//! and `IPV6_MINHOPCOUNT` are set here by `setsockopt`, and `TCP_INFO` is read by `getsockopt`. What is awkward about each:
 //!
 //! - A TCP-MD5 key belongs to a remote *address*, not to a connection. It has to be on the listening socket
 //!   before the peer's SYN comes, since the kernel drops a signed SYN that it has no key for and an unsigned one
@@ -11,6 +11,7 @@
 //! - The minimum TTL is checked by the kernel for every packet of the socket, so it is not set on the listener
 //!   that all peers share, only on connections. The TTL *sent* is 255 on the listener, so that a SYN-ACK
 //!   passes a peer which checks, and becomes the peer's own once the connection is accepted.
+//! - `TCP_INFO` grows with the kernel: an older one fills in less than the structure has, and says how much.
 //!
 //! The keys never leave the structure that the kernel is handed; it is cleared afterwards.
 
@@ -19,9 +20,10 @@
 pub(super) mod datagram;
 
 use std::io;
-use std::mem::{size_of, size_of_val};
+use std::mem::{offset_of, size_of, size_of_val};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use socket2::{SockAddr, SockRef};
@@ -127,6 +129,28 @@ pub(super) fn set_common(socket: impl AsFd, remote: IpAddr) -> io::Result<()> {
     tcp.set_tcp_nodelay(true)?;
     tcp.set_tcp_notsent_lowat(UNSENT_LIMIT)?;
     set_precedence(&socket, remote)
+}
+
+/// The round-trip time of a connection as the kernel has smoothed it (RFC 6298's SRTT); none before it has measured one.
+pub(super) fn round_trip(socket: impl AsFd) -> io::Result<Option<Duration>> {
+    // SAFETY: every field of tcp_info is an integer, for which zero is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the pointers are to `info` and to its length, which live over the call; the kernel writes no more than that into it.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            std::ptr::from_mut(&mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let known = length as usize >= offset_of!(libc::tcp_info, tcpi_rtt) + size_of::<u32>();
+    Ok(Some(info.tcpi_rtt).filter(|rtt| known && *rtt > 0).map(|rtt| Duration::from_micros(rtt.into())))
 }
 
 /// The precedence of routing protocols.
@@ -279,6 +303,19 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "sent with the default TTL of 64");
         set_min_ttl(&listener, at.ip(), 64).unwrap();
         client(at, "127.0.0.9".parse().unwrap(), None).unwrap();
+    }
+
+    #[test]
+    fn the_round_trip_is_known_once_the_handshake_has_measured_it() {
+        for listen in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(listen).unwrap();
+            assert_eq!(round_trip(&listener).unwrap(), None, "nobody has answered it");
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let measured = round_trip(&stream).unwrap().expect("SYN and SYN-ACK are a round trip");
+            assert!(measured < Duration::from_secs(5), "{measured:?} on one machine");
+        }
+        let no_tcp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        round_trip(&no_tcp).unwrap_err();
     }
 
     #[test]

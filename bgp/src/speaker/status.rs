@@ -149,6 +149,8 @@ pub struct SessionStatus {
     pub capabilities_received: Vec<String>,
     /// The peer's Restart Time in seconds, if it has graceful restart.
     pub peer_restart_time: Option<u16>,
+    /// Round-trip time of the connection, smoothed (RFC 6298's SRTT). Filled in by the shell, which has the socket.
+    pub round_trip: Option<Duration>,
 }
 
 /// One family of a peer.

@@ -33,6 +33,9 @@ pub(super) fn dashboard() -> Dashboard {
                         "Between this side's KEEPALIVEs; 0 is off.").alert("TrunklinePeerFlapping"),
                     Panel::new(Stat, "Shut down", "short", "node", &[("max(trunkline_bgp_peer_shutdown{instance=~\"$node\",peer=~\"$peer\"})", "shut down")],
                         "Whether the session is down because an operator wants it so.").words(YES_NO).alert("TrunklinePeerDown"),
+                    Panel::new(Series, "Round-trip time", "s", "node", &[("trunkline_bgp_peer_round_trip_seconds{instance=~\"$node\",peer=~\"$peer\"}", "{{peer}}")],
+                        "Of the session's TCP connection, as the kernel has smoothed it (RFC 6298). A rise without a fault is a path that got longer or a router that is busy.")
+                        .alert("TrunklinePeerFlapping").width(24),
                     Panel::new(Table, "Last NOTIFICATION", "s", "node", &[("trunkline_bgp_peer_last_notification_age_seconds{instance=~\"$node\",peer=~\"$peer\"}", "ago")],
                         "The last one each way with its code and subcode (RFC 4271 §4.5, RFC 4486), and how long ago it was.")
                         .alert("TrunklinePeerFlapping").width(12),

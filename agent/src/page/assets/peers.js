@@ -120,6 +120,7 @@ function known(peer, { found, at }) {
     h("div", { class: "columns" },
       h("section", { class: "panel" }, h("h3", {}, "Session"), facts(
         ["Local", session && mono(session.local)], ["Remote", session && mono(session.remote)], ["Router ID", session && mono(session.routerId)],
+        ["Round trip", session?.roundTripMicroseconds && `${(session.roundTripMicroseconds / 1000).toFixed(3)} ms`],
         ["This side's AS", found.localAs], ["Hold time", session && (session.holdSeconds ? `${session.holdSeconds} s, keepalive ${session.keepaliveSeconds} s` : "off")],
         ["Its restart time", session?.peerRestartSeconds && `${session.peerRestartSeconds} s`],
         ["Prefix limit", found.maxPrefixes && number(found.maxPrefixes)], ["Rules", found.rules.join(", ")],

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::{Peer, Timer};
+use crate::speaker::io::ConnId;
 use crate::speaker::status::{Dated, DatedNotification, FamilyStatus, PeerStatus, SessionStatus};
 use crate::wire::{Capability, Notification, Open};
 
@@ -63,6 +64,11 @@ impl Peer {
         }
     }
 
+    /// The connection of the Established session.
+    pub fn connection(&self) -> Option<ConnId> {
+        self.established().map(|connection| connection.id)
+    }
+
     fn session_status(&self) -> Option<SessionStatus> {
         let connection = self.established()?;
         let session = self.session()?;
@@ -81,6 +87,7 @@ impl Peer {
                 .negotiated
                 .graceful_restart
                 .map(|restart| u16::try_from(restart.time.as_secs()).unwrap_or(u16::MAX)),
+            round_trip: None,
         })
     }
 }
