@@ -16,11 +16,12 @@ use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
     AgentStatus, BgpStatus, ClusterStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation,
-    KernelStatus, ManifestStatus, NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Walk,
+    KernelStatus, ManifestStatus, NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table,
+    Walk,
 };
 use trunkline_api::resources::NodePeer;
-use trunkline_bgp::net::CommandError;
-use trunkline_bgp::speaker::{Found, PeerStatus, RangeStatus, RouteFilter, State};
+use trunkline_bgp::net::{CommandError, RouteListing};
+use trunkline_bgp::speaker::{Found, Listed, PeerStatus, RangeStatus, RouteFilter, State};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
 
@@ -74,6 +75,19 @@ pub struct Observer {
     pub history: History,
     /// How far this node has left the fabric.
     pub drain: Drain,
+}
+
+/// A table's routes on their way to whoever asked for them: see [`trunkline_bgp::speaker::Listing`].
+pub struct Routes {
+    listing: RouteListing,
+}
+
+impl Routes {
+    /// The next ones; none when all were given.
+    pub async fn next(&mut self) -> Result<Option<Vec<Route>>, Failure> {
+        let routes = self.listing.next().await.map_err(|_| stopping())?;
+        Ok(routes.map(|routes| routes.iter().map(route).collect()))
+    }
 }
 
 impl Observer {
@@ -249,11 +263,20 @@ impl Observer {
         peers
     }
 
-    /// Every path of every prefix.
-    pub async fn routes(&self) -> Result<Vec<Route>, Failure> {
+    /// The routes of a table, to be taken in pieces.
+    pub async fn routes(&self, table: &Table) -> Result<Routes, Failure> {
         let bgp = self.bgp().await?;
-        let routes = bgp.speaker.routes().await.map_err(|_| stopping())?;
-        Ok(routes.iter().map(route).collect())
+        let listed = match table {
+            // Who wants the first ones only asks for these: `first_routes`.
+            Table::Best | Table::First { .. } => Listed::Used,
+            Table::Received { peer } => Listed::Received(self.only(&bgp, peer).await?),
+            Table::Advertised { peer } => Listed::Advertised(self.only(&bgp, peer).await?),
+        };
+        let listing = bgp.speaker.list(listed).await.map_err(|error| match (listed, error) {
+            (Listed::Received(peer) | Listed::Advertised(peer), error) => failed(peer, &error),
+            (Listed::Used, _) => stopping(),
+        })?;
+        Ok(Routes { listing })
     }
 
     /// Every path of the first so many prefixes. It is looked for in pieces between the speaker's other work.
@@ -310,22 +333,6 @@ impl Observer {
             paths: paths.collect(),
             peers: peers.collect(),
         })
-    }
-
-    /// What a peer told.
-    pub async fn received(&self, peer: &str) -> Result<Vec<Route>, Failure> {
-        let bgp = self.bgp().await?;
-        let key = self.only(&bgp, peer).await?;
-        let routes = bgp.speaker.received(key).await.map_err(|error| failed(key, &error))?;
-        Ok(routes.iter().map(route).collect())
-    }
-
-    /// What a peer was told.
-    pub async fn advertised(&self, peer: &str) -> Result<Vec<Route>, Failure> {
-        let bgp = self.bgp().await?;
-        let key = self.only(&bgp, peer).await?;
-        let routes = bgp.speaker.advertised(key).await.map_err(|error| failed(key, &error))?;
-        Ok(routes.iter().map(route).collect())
     }
 
     /// The one peer that a text names: a link-local address may do without its interface where no other peer has it, and the

@@ -9,18 +9,18 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
-use trunkline_api::attach::{Code, Command, Done, Failure, Reply, Request, encode};
+use trunkline_api::attach::{Code, Command, Done, Failure, ListReply, Reply, Request, encode};
 use trunkline_api::control::{Query, Table};
 use trunkline_daemon::http::pause_accepting;
 
 use crate::bell::Bell;
-use crate::observe::Observer;
+use crate::observe::{Observer, Routes};
 use crate::pods::Pods;
 use crate::socket;
 
 /// A client has this long to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client has this long to take its answer.
+/// A client has this long to take its answer, or a piece of one.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Who answers.
@@ -136,16 +136,14 @@ impl Server {
         match query {
             Query::Agent => answer(stream, observer.agent().await).await,
             Query::Peers { address } => answer(stream, observer.peers(address).await).await,
-            Query::Routes { table: Table::Best } => answer(stream, observer.routes().await).await,
             Query::Routes { table: Table::First { prefixes } } => {
                 answer(stream, observer.first_routes(prefixes).await).await;
             }
-            Query::Routes { table: Table::Received { peer } } => {
-                answer(stream, observer.received(&peer).await).await;
-            }
-            Query::Routes { table: Table::Advertised { peer } } => {
-                answer(stream, observer.advertised(&peer).await).await;
-            }
+            Query::Routes { table } => match observer.routes(&table).await {
+                // Whoever goes away, or takes nothing any more, wants no more of it.
+                Ok(routes) => drop(list(stream, routes).await),
+                Err(failure) => answer::<Done>(stream, Err(failure)).await,
+            },
             Query::Explain { prefix } => answer(stream, observer.explain(prefix).await).await,
             Query::Dump => {
                 let outcome = match descriptor {
@@ -204,6 +202,22 @@ fn failed(command: &str, subject: &str, outcome: &Result<Done, Failure>) {
     if let Err(failure) = outcome {
         tracing::warn!(subject, %failure, "{command} failed");
     }
+}
+
+/// Writes routes as they come: what a client has not taken yet is a piece, however long the table is.
+async fn list(stream: &mut UnixStream, mut routes: Routes) -> anyhow::Result<()> {
+    let mut line = Vec::new();
+    let mut reply = ListReply::begin(&mut line);
+    while let Some(piece) = routes.next().await? {
+        for route in &piece {
+            reply.push(&mut line, route)?;
+        }
+        timeout(ANSWER_TIMEOUT, stream.write_all(&line)).await??;
+        line.clear();
+    }
+    reply.end(&mut line);
+    timeout(ANSWER_TIMEOUT, stream.write_all(&line)).await??;
+    Ok(())
 }
 
 async fn answer<T: Serialize>(stream: &mut UnixStream, outcome: Result<T, Failure>) {

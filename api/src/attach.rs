@@ -25,6 +25,8 @@
 //! `attach` is idempotent per (container id, ifname): asked again, the answer is the same. `detach` succeeds on what is
 //! not there. `gc` touches only attachments made through the same network configuration ([`Gc::conf_name`]).
 
+mod pieces;
+
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -32,6 +34,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::control::Query;
+
+pub use pieces::ListReply;
 
 /// Version of this protocol.
 pub const VERSION: u32 = 1;

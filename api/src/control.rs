@@ -33,7 +33,8 @@ pub enum Query {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
     },
-    /// Routes: `Reply<Vec<Route>>`.
+    /// Routes: `Reply<Vec<Route>>`, in no order but that those of one prefix follow each other. Each prefix is as it is when its turn comes;
+    /// what comes or goes while the answer is on its way may be missing, or be there twice.
     Routes {
         /// Which table.
         #[serde(flatten)]
@@ -143,7 +144,7 @@ pub struct DumpDone {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "table", rename_all = "lowercase")]
 pub enum Table {
-    /// Every path of every prefix, the chosen ones marked (Loc-RIB).
+    /// The paths in use, originated ones included (Loc-RIB).
     Best,
     /// Likewise, of the first so many prefixes alone: what can be answered beside a full table.
     First {

@@ -17,6 +17,7 @@ mod dump;
 pub mod explain;
 mod hub;
 pub mod io;
+pub mod listing;
 mod ranges;
 pub mod route;
 pub mod search;
@@ -34,6 +35,7 @@ pub use crate::rib::{FibPath, Origination, RouteChange};
 pub use crate::types::PeerId;
 pub use explain::{ExplainedPath, ExplainedPeer, Explanation};
 pub use io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
+pub use listing::{Listed, Listing};
 pub use route::Route;
 pub use search::{Fate, Found, RouteFilter, Search, Source};
 pub use status::{
@@ -451,6 +453,12 @@ impl Speaker {
     /// prefixes is for.
     pub fn attribute_sets(&self) -> usize {
         self.hub.rib.attribute_sets()
+    }
+
+    /// Every prefix that [`Speaker::route_changes`] has told a path of has changed, whether it has or not: whoever was told has lost
+    /// them.
+    pub fn tell_routes_again(&mut self) {
+        self.hub.rib.tell_routes_again();
     }
 
     /// Whether [`Speaker::route_changes`] has something to say.

@@ -120,6 +120,28 @@ fn the_fib_hears_the_last_state_and_only_differences() {
 }
 
 #[test]
+fn the_fib_is_told_again_what_it_has_and_nothing_else() {
+    let mut bench = Bench::new(1, &[(1, true)]);
+    let prefixes: Vec<String> = (0..200).map(|number| format!("198.51.{number}.0/24")).collect();
+    for prefix in &prefixes {
+        bench.announce(1, prefix, &path(&[65001]));
+    }
+    bench.rib.originate(net("203.0.113.0/24"), &Origination::default());
+    assert_eq!(bench.rib.route_changes(1000).len(), 200);
+    // Rows that are free, and one that the FIB has and does not know yet to be gone.
+    for prefix in &prefixes[50..150] {
+        bench.withdraw(1, prefix);
+    }
+    assert_eq!(bench.rib.route_changes(99).len(), 99);
+    bench.rib.tell_routes_again();
+    let again = bench.rib.route_changes(1000);
+    assert_eq!(again.iter().filter(|change| change.paths.len() == 1).count(), 100);
+    assert_eq!(again.iter().filter(|change| change.paths.is_empty()).count(), 1);
+    assert_eq!(again.len(), 101);
+    assert!(bench.rib.route_changes(1000).is_empty());
+}
+
+#[test]
 fn well_known_communities_and_the_peers_kind_decide_who_is_told() {
     use NotAdvertised::{InternalToInternal, NoAdvertise, NoExport};
     // From peer 1 to peer 2: from an external one, to an external one, community, outcome.

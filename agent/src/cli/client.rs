@@ -15,7 +15,7 @@ use trunkline_api::control::Query;
 
 use super::list;
 
-/// The agent answers from memory; a full table takes it a second.
+/// The agent answers from memory; of a full table it goes on sending.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Asks the agent behind this socket.
@@ -82,6 +82,9 @@ fn exchange<T: DeserializeOwned>(
     BufReader::new(&mut stream).take(u64::MAX).read_until(b'\n', &mut line).context("reading the answer")?;
     if line.is_empty() {
         bail!("the agent closed the connection without an answer: see its log");
+    }
+    if line.last() != Some(&b'\n') {
+        bail!("the agent broke its answer off after {} octets: see its log, and ask again", line.len());
     }
     match attach::decode_reply(&line)? {
         Reply::Ok(answer) => Ok(answer),

@@ -84,7 +84,7 @@ pub enum Command {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Routes: every path, those that one peer told, or those that one was told.
+    /// Routes: the paths in use, those that one peer told, or those that one was told.
     Routes {
         /// What this peer told, refused paths included.
         #[arg(long, value_name = "PEER", conflicts_with = "advertised")]
@@ -270,7 +270,9 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
                 (None, Some(peer)) => Table::Advertised { peer: peer.to_string() },
                 (None, None) => Table::Best,
             };
-            let routes: Vec<Route> = client::ask(&ask.socket, Query::Routes { table })?;
+            let mut routes: Vec<Route> = client::ask(&ask.socket, Query::Routes { table })?;
+            // They come in the agent's order; those of one prefix stay in theirs.
+            routes.sort_by_key(|route| route.prefix);
             print(ask.output, &routes, |routes| show::routes(routes))
         }
         Command::Drain { wait, message, ask } => {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use trunkline_bgp::net::{RouteChanges, SpeakerHandle, Stopped};
-use trunkline_bgp::rib::{FibPath, RouteChange};
+use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, NextHop, PeerKey};
 
 use crate::bell::Bell;
@@ -92,9 +92,21 @@ pub async fn run(
                     if answer.is_err() {
                         return;
                     }
-                    for turn in due.drain(..) {
-                        take(turn, &speaker, &kernel, &tidings).await;
+                    let mut turns = std::mem::take(&mut due).into_iter();
+                    for turn in turns.by_ref() {
+                        match turn {
+                            Turn::Drain(family) => drop(tidings.send(Tiding::Drained(family))),
+                            Turn::Settle(since) => drop(tidings.send(Tiding::Settled(since))),
+                            Turn::Relearn => {
+                                if speaker.tell_routes_again().await.is_err() {
+                                    return;
+                                }
+                                break;
+                            }
+                        }
                     }
+                    // What was asked for after `Relearn` waits until that has gone through.
+                    due.extend(turns);
                     continue;
                 }
             }
@@ -103,32 +115,6 @@ pub async fn run(
         history.learned(&batch);
         report(kernel.learned(batch).await);
         bell.ring();
-    }
-}
-
-async fn take(
-    turn: Turn,
-    speaker: &SpeakerHandle,
-    kernel: &KernelHandle,
-    tidings: &mpsc::UnboundedSender<Tiding>,
-) {
-    match turn {
-        Turn::Drain(family) => drop(tidings.send(Tiding::Drained(family))),
-        Turn::Settle(since) => drop(tidings.send(Tiding::Settled(since))),
-        Turn::Relearn => {
-            let Ok(routes) = speaker.routes().await else { return };
-            let mut learned: BTreeMap<_, Vec<FibPath>> = BTreeMap::new();
-            for route in routes.iter().filter(|route| route.best) {
-                if let (Some(peer), Some(next_hop)) = (route.peer, route.next_hop) {
-                    learned.entry(route.prefix).or_default().push(FibPath { next_hop, peer });
-                }
-            }
-            let changes: Vec<RouteChange> =
-                learned.into_iter().map(|(prefix, paths)| RouteChange { prefix, paths }).collect();
-            for batch in changes.chunks(BATCH) {
-                report(kernel.learned(batch.to_vec()).await);
-            }
-        }
     }
 }
 

@@ -15,15 +15,18 @@ use tokio::sync::{mpsc, oneshot};
 use super::bmp::Monitor;
 use super::dump::Dump;
 use super::error::{CommandError, Stopped};
+use super::listing::RouteListing;
 use super::owner::Owner;
 use crate::bmp::StationConfig;
 use crate::config::{PeerConfig, PeerRange};
 use crate::rib::Origination;
-use crate::speaker::{Change, Explanation, Found, PeerStatus, RangeStatus, Route, RouteFilter, Search, Stop};
+use crate::speaker::{
+    Change, Explanation, Found, Listed, PeerStatus, RangeStatus, Route, RouteFilter, Search, Stop,
+};
 use crate::types::{PeerId, PeerKey};
 
 /// Prefixes that a search looks at in one turn: less than a millisecond of the speaker's time.
-const SEARCHED: usize = 2048;
+const SEARCHED: usize = 8192;
 
 /// A command to the owner.
 pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
@@ -150,21 +153,34 @@ impl SpeakerHandle {
         self.call(|owner, now| owner.peers(now)).await
     }
 
-    /// What a peer told, refused paths included.
+    /// A table's routes in pieces, between which the speaker goes on with its work: each prefix as it is when its turn comes. See
+    /// [`Listing`] for what that means while routes change.
+    ///
+    /// [`Listing`]: crate::speaker::Listing
+    pub async fn list(&self, table: Listed) -> Result<RouteListing, CommandError> {
+        RouteListing::new(self.clone(), table).await
+    }
+
+    /// What a peer told, refused paths included, by prefix; gathered as by [`Self::list`].
     pub async fn received(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, CommandError> {
-        let key = peer.into();
-        self.call(move |owner, _| owner.speaker.received(key)).await?.map_err(CommandError::from)
+        Ok(self.list(Listed::Received(peer.into())).await?.collect().await?)
     }
 
-    /// What a peer was told.
+    /// What a peer was told, by prefix; gathered as by [`Self::list`].
     pub async fn advertised(&self, peer: impl Into<PeerKey>) -> Result<Vec<Route>, CommandError> {
-        let key = peer.into();
-        self.call(move |owner, _| owner.speaker.advertised(key)).await?.map_err(CommandError::from)
+        Ok(self.list(Listed::Advertised(peer.into())).await?.collect().await?)
     }
 
-    /// Every path of every prefix, the chosen ones marked, originated ones included.
-    pub async fn routes(&self) -> Result<Vec<Route>, Stopped> {
-        self.call(|owner, _| owner.speaker.routes()).await
+    /// The paths in use, originated ones included, by prefix; gathered as by [`Self::list`].
+    pub async fn routes(&self) -> Result<Vec<Route>, CommandError> {
+        Ok(self.list(Listed::Used).await?.collect().await?)
+    }
+
+    /// Has [`RouteChanges`] tell every prefix again that it has told a path of: whoever listens has lost them.
+    ///
+    /// [`RouteChanges`]: super::RouteChanges
+    pub async fn tell_routes_again(&self) -> Result<(), Stopped> {
+        self.call(|owner, _| owner.speaker.tell_routes_again()).await
     }
 
     /// The paths of the first `limit` prefixes that have what is looked for. Between pieces of the search the speaker goes on with its work;

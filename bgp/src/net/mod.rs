@@ -34,6 +34,7 @@ mod events;
 mod handle;
 mod heap;
 mod listener;
+mod listing;
 mod owner;
 mod sockopt;
 
@@ -52,6 +53,7 @@ pub use self::error::{CommandError, ListenError, Stopped};
 pub use self::events::{Events, RouteChanges};
 pub use self::handle::SpeakerHandle;
 pub use self::heap::compact_heap;
+pub use self::listing::RouteListing;
 
 use self::listener::{Admission, Listener};
 use self::owner::Owner;

@@ -3,6 +3,9 @@
 //! A turn takes what waits (a batch, so that a burst of originations becomes few UPDATEs), carries out the engine's
 //! actions, lets connections write, and passes events on. A connection whose socket takes more than a few buffers at
 //! once is put at the end of the line, so that one fast reader of a large table doesn't keep the others waiting.
+//!
+//! Reading and writing of a turn end after a `SLICE` each, whatever is left: a peer that tells a full table, or is told one, keeps
+//! nobody waiting who only asks how things stand, and holds up no KEEPALIVE. Only when a timer is due everything is heard first.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -35,6 +38,9 @@ use crate::types::{InterfaceName, PeerId, PeerKey};
 
 /// Commands or inputs that are taken in one turn, before anything is written.
 const BATCH: usize = 64;
+
+/// How long a turn goes on with inputs, and how long with writing. One input or connection may take it a little over.
+const SLICE: Duration = Duration::from_millis(2);
 
 /// Buffers that one connection may fill in one turn.
 const BUFFERS_A_TURN: usize = 4;
@@ -152,20 +158,29 @@ impl Owner {
                 // There is more to write: give the others their turn, then come back.
                 () = tokio::task::yield_now(), if !self.writable.is_empty() => {}
             }
-            let now = now();
+            let at = now();
             for _ in 0..BATCH {
                 let Ok(command) = commands.try_recv() else { break };
-                command(&mut self, now);
+                command(&mut self, at);
             }
-            // What has come is heard before a timer is let expire that it would have reset.
-            for _ in 0..BATCH {
+            // What has come is heard before a timer is let expire that it would have reset, however long that takes.
+            let due = deadline.is_some_and(|due| due <= at);
+            let until = now() + SLICE;
+            for _ in 0..inputs.len().min(BATCH) {
                 let Ok(input) = inputs.try_recv() else { break };
-                self.handle_input(input, now);
+                self.handle_input(input, at);
+                if !due && now() >= until {
+                    break;
+                }
             }
-            if self.speaker.poll_timeout().is_some_and(|due| due <= now) {
-                self.speaker.handle_timeout(now);
+            if self.speaker.poll_timeout().is_some_and(|due| due <= at) {
+                self.speaker.handle_timeout(at);
             }
-            self.turn(now);
+            self.turn(at);
+            if !inputs.is_empty() {
+                // Whoever was answered in this turn waits on this very thread: it gets on now, and not when nothing is left to do here.
+                tokio::task::yield_now().await;
+            }
         }
         // Whoever waits to be heard has to learn that nobody listens, or nothing below would end.
         drop((commands, inputs));
@@ -184,9 +199,13 @@ impl Owner {
                 None => {}
             }
         }
+        let until = super::now() + SLICE;
         for _ in 0..self.writable.len() {
             let Some(conn) = self.writable.pop_front() else { break };
-            self.transmit(conn, now);
+            self.transmit(conn, now, until);
+            if super::now() >= until {
+                break;
+            }
         }
         self.act();
         self.give_route_changes();
@@ -419,7 +438,7 @@ impl Owner {
         self.admission.ranges.send_replace(self.listen_ranges.iter().map(|range| range.prefix).collect());
     }
 
-    fn transmit(&mut self, conn: ConnId, now: Instant) {
+    fn transmit(&mut self, conn: ConnId, now: Instant, until: Instant) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         for _ in 0..BUFFERS_A_TURN {
             let speaker = &mut self.speaker;
@@ -428,6 +447,7 @@ impl Owner {
                 .unwrap_or(true);
             match (more, connection.is_ready()) {
                 (false, _) => return,
+                (true, true) if super::now() >= until => break,
                 (true, true) => {}
                 (true, false) => {
                     self.unsent.insert(conn);

@@ -13,6 +13,8 @@
 
 mod paths;
 
+use smallvec::SmallVec;
+
 use super::attributes::AttrId;
 use super::facts::SessionFacts;
 use super::peer::Shared;
@@ -155,7 +157,14 @@ impl AdjOut {
         self.paths_told().map(|(row, _, told)| (row, told))
     }
 
-    /// The same with the path identifiers.
+    /// What the peer was told of a row, with the path identifiers.
+    pub(super) fn told_of(&self, row: u32) -> SmallVec<[(Option<u32>, AttrId); 2]> {
+        let plain = self.told(row).map(|told| (None, told));
+        let paths = self.paths.iter().flat_map(|paths| paths.of(row));
+        plain.into_iter().chain(paths.map(|(identifier, told)| (Some(identifier), told))).collect()
+    }
+
+    /// The same of all rows.
     pub(super) fn paths_told(&self) -> impl Iterator<Item = (u32, Option<u32>, AttrId)> {
         let plain = (0u32..).zip(&self.told);
         let plain = plain.filter_map(|(row, told)| Some((row, None, AttrId::from_stored(*told)?)));

@@ -90,13 +90,69 @@ impl Rib {
         let own = facts.and_then(|peer| peer.session.as_ref()?.next_hop(family));
         let told = facts.into_iter().flat_map(move |peer| peer.out[family.index()].paths_told());
         told.filter_map(move |(row, path_id, told)| {
-            let prefix = match family {
-                Family::Ipv4Unicast => self.v4.row(row)?.prefix.into(),
-                Family::Ipv6Unicast => self.v6.row(row)?.prefix.into(),
-            };
+            let prefix = self.prefix_of(family, row)?;
             let attributes = RouteAttributes { table: &self.shared.attributes, id: told };
             Some(AdvertisedRoute { prefix, path_id, attributes, next_hop: attributes.next_hop().or(own) })
         })
+    }
+
+    /// The same from a row on, row by row, with every path of the row.
+    pub(crate) fn received_from(
+        &self,
+        peer: PeerId,
+        family: Family,
+        first: u32,
+    ) -> impl Iterator<Item = (u32, Vec<PathEntry<'_>>)> {
+        let next = move |from: u32| self.shared.next_row(peer, family, from);
+        let rows = iter::successors(next(first), move |row| next(row + 1));
+        rows.map(move |row| (row, self.row_paths(family, row)))
+    }
+
+    /// What a peer was told of one row: see [`Self::advertised`].
+    pub(crate) fn advertised_of(&self, peer: PeerId, family: Family, row: u32) -> Vec<AdvertisedRoute<'_>> {
+        let Some(facts) = self.shared.peer(peer) else { return Vec::new() };
+        let told = facts.out[family.index()].told_of(row);
+        if told.is_empty() {
+            return Vec::new();
+        }
+        let own = facts.session.as_ref().and_then(|session| session.next_hop(family));
+        let Some(prefix) = self.prefix_of(family, row) else { return Vec::new() };
+        let route = |(path_id, told)| {
+            let attributes = RouteAttributes { table: &self.shared.attributes, id: told };
+            AdvertisedRoute { prefix, path_id, attributes, next_hop: attributes.next_hop().or(own) }
+        };
+        told.into_iter().map(route).collect()
+    }
+
+    /// Every row's number is less.
+    pub(crate) fn row_bound(&self, family: Family) -> u32 {
+        match family {
+            Family::Ipv4Unicast => self.v4.row_bound(),
+            Family::Ipv6Unicast => self.v6.row_bound(),
+        }
+    }
+
+    /// Whether a path of the row is such; those in use are asked first.
+    pub(crate) fn any_path(&self, family: Family, row: u32, is: impl FnMut(PathEntry<'_>) -> bool) -> bool {
+        match family {
+            Family::Ipv4Unicast => row_entries(&self.v4, &self.shared, row).any(is),
+            Family::Ipv6Unicast => row_entries(&self.v6, &self.shared, row).any(is),
+        }
+    }
+
+    /// The prefix of a row; none if the row is free.
+    pub(crate) fn prefix_of(&self, family: Family, row: u32) -> Option<IpNet> {
+        Some(match family {
+            Family::Ipv4Unicast => self.v4.row(row)?.prefix.into(),
+            Family::Ipv6Unicast => self.v6.row(row)?.prefix.into(),
+        })
+    }
+
+    fn row_paths(&self, family: Family, row: u32) -> Vec<PathEntry<'_>> {
+        match family {
+            Family::Ipv4Unicast => row_entries(&self.v4, &self.shared, row).collect(),
+            Family::Ipv6Unicast => row_entries(&self.v6, &self.shared, row).collect(),
+        }
     }
 
     /// The paths in use; those of one prefix follow each other, the best one first.

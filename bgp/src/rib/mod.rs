@@ -415,6 +415,12 @@ impl Rib {
         changes
     }
 
+    /// All that [`Self::route_changes`] reported of prefixes that have a path is reported again.
+    pub fn tell_routes_again(&mut self) {
+        self.v4.tell_routes_again();
+        self.v6.tell_routes_again();
+    }
+
     /// Whether [`Self::route_changes`] has something to look at.
     pub fn has_route_changes(&self) -> bool {
         !self.shared.is_held(Family::Ipv4Unicast) && self.v4.has_route_changes()

@@ -18,8 +18,9 @@
 //! A row stays while it has paths, while some peer has been told of it (the number of such peers is kept), and
 //! while the FIB has it and does not know yet that it is gone.
 
+mod fib;
+
 use std::hash::BuildHasher;
-use std::net::IpAddr;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -28,10 +29,10 @@ use smallvec::SmallVec;
 
 use super::attributes::AttrId;
 use super::decision::{self, Candidate, Candidates};
-use super::facts::{FibPath, RouteChange};
 use super::peer::Shared;
 use super::row_set::RowSet;
 use crate::types::{AddressFamily, Community, PeerId};
+use fib::same_next_hops;
 
 /// No row, no path.
 const NIL: u32 = u32::MAX;
@@ -712,45 +713,6 @@ impl<F: AddressFamily> Table<F> {
             *self = Table::default();
         }
     }
-
-    /// Whether [`Self::route_changes`] would report something.
-    pub(super) fn has_route_changes(&self) -> bool {
-        !self.dirty.is_empty()
-    }
-
-    /// Appends what changed for the FIB, until `changes` has `max` entries.
-    pub(super) fn route_changes(&mut self, shared: &Shared, max: usize, changes: &mut Vec<RouteChange>) {
-        while changes.len() < max
-            && let Some(row) = self.dirty.take()
-        {
-            let paths = self.fib_paths(shared, row);
-            let was_in_fib = self.rows[row as usize].is(Row::<F>::IN_FIB);
-            self.rows[row as usize].set(Row::<F>::IN_FIB, !paths.is_empty());
-            if was_in_fib || !paths.is_empty() {
-                changes.push(RouteChange { prefix: self.rows[row as usize].prefix.into(), paths });
-            }
-            self.free_if_unused(row);
-        }
-        self.shrink_if_empty();
-    }
-
-    fn fib_paths(&self, shared: &Shared, row: u32) -> Vec<FibPath> {
-        let mut paths: Vec<FibPath> = Vec::new();
-        for (peer, used) in self.in_use(row).iter() {
-            let Some(next_hop) = shared.attributes.next_hop(used) else { continue };
-            let Some(address) = shared.peer(peer).map(|peer| peer.address) else { continue };
-            // Two peers may name one next hop; traffic is not to be weighted by that. A link-local address on two links is two.
-            let link_local =
-                matches!(next_hop.address(), IpAddr::V6(address) if address.is_unicast_link_local());
-            let same = |path: &FibPath| {
-                path.next_hop == next_hop && (!link_local || path.peer.interface() == address.interface())
-            };
-            if !paths.iter().any(same) {
-                paths.push(FibPath { next_hop, peer: address });
-            }
-        }
-        paths
-    }
 }
 
 fn candidate(shared: &Shared, number: u32, path: &Path, identifier: Option<u32>, used: AttrId) -> Candidate {
@@ -779,15 +741,6 @@ fn candidate(shared: &Shared, number: u32, path: &Path, identifier: Option<u32>,
 fn is_long_lived_stale(shared: &Shared, path: &Path) -> bool {
     let received = path.received().filter(|_| path.is_stale());
     received.is_some_and(|received| shared.attributes.digest(received).is_long_lived_stale())
-}
-
-/// Whether the FIB would not see a difference.
-fn same_next_hops(shared: &Shared, before: &InUse, after: &InUse) -> bool {
-    before.best.is_some() == after.best.is_some()
-        && before.others.len() == after.others.len()
-        && before.iter().zip(after.iter()).all(|((peer, one), (other_peer, other))| {
-            peer == other_peer && shared.attributes.same_next_hop(one, other)
-        })
 }
 
 const _: () = {

@@ -11,13 +11,12 @@
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use rustc_hash::FxHashMap;
 
 use super::Speaker;
 use super::route::Route;
 use crate::rib::PathEntry;
-use crate::types::{Asn, Family, PeerId, PeerKey};
-use crate::wire::PathAttributes;
+use crate::types::{Asn, Community, ExtendedCommunity, Family, LargeCommunity, PeerId, PeerKey};
+use crate::wire::attributes::{Attributes, RawAttribute, table};
 
 /// Which paths are looked for; all of it has to hold. The default is every path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,18 +135,21 @@ impl Speaker {
         }
         let mut left = rows;
         while let Some(family) = search.family {
+            let rib = &self.hub.rib;
             let asked = search.filter.prefix.is_none_or(|prefix| Family::of(&prefix) == family);
-            let mut rest = self.hub.rib.rows_from(family, search.row).take(if asked { left } else { 0 });
-            for (row, prefix, paths) in rest.by_ref() {
-                search.row = row + 1;
+            let bound = if asked { rib.row_bound(family) } else { 0 };
+            while search.row < bound {
+                if left == 0 {
+                    return true;
+                }
+                let row = search.row;
+                search.row += 1;
+                let Some(prefix) = rib.prefix_of(family, row) else { continue };
                 search.looked_at += 1;
                 left -= 1;
-                if matches.any(&paths) {
+                if matches.related(prefix) && rib.any_path(family, row, |path| matches.one(&path)) {
                     search.note(prefix);
                 }
-            }
-            if left == 0 && asked {
-                return true;
             }
             search.row = 0;
             search.family = Family::ALL.into_iter().find(|other| other.index() > family.index());
@@ -187,8 +189,54 @@ struct Matches {
     filter: RouteFilter,
     /// The number of the peer that is asked for; none where no such peer is there.
     from: Option<Option<PeerId>>,
-    /// What was found of attribute sets, by number: those of a piece are mostly the same few.
-    known: FxHashMap<u32, bool>,
+    /// The community that is asked for, as it is in a block of attributes.
+    community: Option<Wanted>,
+    /// What was found of the attribute set that was last looked at: prefixes that came together are beside each other, and have one.
+    last: Option<(u32, bool)>,
+}
+
+/// A community as it is on the wire.
+enum Wanted {
+    Standard([u8; 4]),
+    Large([u8; 12]),
+    /// Extended communities are compared as they are written.
+    Extended(String),
+}
+
+impl Wanted {
+    fn of(text: &str) -> Wanted {
+        if let Ok(Community(standard)) = text.parse() {
+            return Wanted::Standard(standard.to_be_bytes());
+        }
+        match text.parse() {
+            Ok(LargeCommunity { global, local1, local2 }) => {
+                let mut octets = [0; 12];
+                for (place, part) in octets.chunks_exact_mut(4).zip([global, local1, local2]) {
+                    place.copy_from_slice(&part.to_be_bytes());
+                }
+                Wanted::Large(octets)
+            }
+            Err(_) => Wanted::Extended(text.to_owned()),
+        }
+    }
+
+    fn is_in(&self, attribute: &RawAttribute<'_>) -> bool {
+        match self {
+            Wanted::Standard(octets) => {
+                attribute.code == table::COMMUNITIES
+                    && attribute.value.chunks_exact(4).any(|one| one == octets)
+            }
+            Wanted::Large(octets) => {
+                attribute.code == table::LARGE_COMMUNITIES
+                    && attribute.value.chunks_exact(12).any(|one| one == octets)
+            }
+            Wanted::Extended(text) => {
+                let (communities, _) = attribute.value.as_chunks();
+                attribute.code == table::EXTENDED_COMMUNITIES
+                    && communities.iter().any(|one| ExtendedCommunity(*one).to_string() == *text)
+            }
+        }
+    }
 }
 
 impl Matches {
@@ -197,17 +245,23 @@ impl Matches {
             Source::Own => Some(PeerId::LOCAL),
             Source::Peer(key) => speaker.peer_id(key),
         });
-        Matches { filter: filter.clone(), from, known: FxHashMap::default() }
+        let community = filter.community.as_deref().map(Wanted::of);
+        Matches { filter: filter.clone(), from, community, last: None }
     }
 
     fn any(&mut self, paths: &[PathEntry<'_>]) -> bool {
         paths.iter().any(|path| self.one(path))
     }
 
+    /// Whether a prefix covers the one that is asked for, or lies within it.
+    fn related(&self, prefix: IpNet) -> bool {
+        let related = |asked: IpNet| asked.contains(&prefix) || prefix.contains(&asked);
+        self.filter.prefix.is_none_or(related)
+    }
+
     fn one(&mut self, path: &PathEntry<'_>) -> bool {
         let filter = &self.filter;
-        let related = |prefix: IpNet| prefix.contains(&path.prefix) || path.prefix.contains(&prefix);
-        filter.prefix.is_none_or(related)
+        self.related(path.prefix)
             && self.from.is_none_or(|from| from == Some(path.peer.unwrap_or(PeerId::LOCAL)))
             && filter.fate.is_none_or(|fate| has_met(fate, path))
             && self.attributes(path)
@@ -218,8 +272,25 @@ impl Matches {
             return true;
         }
         let attributes = path.used.unwrap_or(path.received);
-        let filter = &self.filter;
-        *self.known.entry(attributes.number()).or_insert_with(|| carries(&attributes.parse(), filter))
+        let number = attributes.number();
+        match self.last {
+            Some((last, carries)) if last == number => carries,
+            _ => {
+                let carries = self.carries(attributes.block());
+                self.last = Some((number, carries));
+                carries
+            }
+        }
+    }
+
+    /// Whether a block of attributes has the AS and the community. It is looked at as it is: to take it apart for a million of them
+    /// would be most of a search.
+    fn carries(&self, block: &[u8]) -> bool {
+        let has =
+            |is: &dyn Fn(&RawAttribute<'_>) -> bool| Attributes::new(block).any(|attribute| is(&attribute));
+        self.filter.asn.is_none_or(|asn| {
+            has(&|attribute| attribute.code == table::AS_PATH && has_as(attribute.value, asn))
+        }) && self.community.as_ref().is_none_or(|wanted| has(&|attribute| wanted.is_in(attribute)))
     }
 }
 
@@ -232,12 +303,52 @@ fn has_met(fate: Fate, path: &PathEntry<'_>) -> bool {
     }
 }
 
-fn carries(attributes: &PathAttributes, filter: &RouteFilter) -> bool {
-    filter.asn.is_none_or(|asn| attributes.as_path.contains(asn))
-        && filter.community.as_ref().is_none_or(|wanted| {
-            let standard = attributes.communities.iter().map(ToString::to_string);
-            let large = attributes.large_communities.iter().map(ToString::to_string);
-            let extended = attributes.extended_communities.iter().map(ToString::to_string);
-            standard.chain(large).chain(extended).any(|community| community == *wanted)
-        })
+/// Whether the AS is anywhere in an AS_PATH (RFC 4271 §4.3 b, four octets each as in every canonical block).
+fn has_as(mut path: &[u8], asn: Asn) -> bool {
+    while let [_kind, count, rest @ ..] = path {
+        let Some((segment, behind)) = rest.split_at_checked(usize::from(*count) * 4) else { return false };
+        if segment.chunks_exact(4).any(|one| one == asn.0.to_be_bytes()) {
+            return true;
+        }
+        path = behind;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_as_is_found_in_every_segment_of_a_path() {
+        let path = [2, 2, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 0, 0, 0, 7];
+        for (asn, is_there) in [(1, true), (2, true), (7, true), (3, false), (0x0100_0000, false)] {
+            assert_eq!(has_as(&path, Asn(asn)), is_there, "{asn}");
+        }
+        assert!(!has_as(&path[..8], Asn(2)), "cut off");
+        assert!(!has_as(&[], Asn(1)));
+    }
+
+    #[test]
+    fn a_community_is_found_in_its_own_attribute_alone() {
+        let standard = [0xfd, 0xe8, 0, 7, 0xff, 0xff, 0xff, 1];
+        let large = [0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
+        let extended = [0, 2, 0xfd, 0xe8, 0, 0, 0, 1];
+        let written = ExtendedCommunity(extended).to_string();
+        for (text, code, value) in [
+            ("65000:7", table::COMMUNITIES, &standard[..]),
+            ("no-export", table::COMMUNITIES, &standard),
+            ("1:2:3", table::LARGE_COMMUNITIES, &large),
+            (written.as_str(), table::EXTENDED_COMMUNITIES, &extended),
+        ] {
+            let wanted = Wanted::of(text);
+            for other in [table::COMMUNITIES, table::LARGE_COMMUNITIES, table::EXTENDED_COMMUNITIES] {
+                let attribute = RawAttribute { flags: 0xc0, code: other, value, whole: value };
+                assert_eq!(wanted.is_in(&attribute), other == code, "{text} in {other}");
+            }
+        }
+        let other =
+            RawAttribute { flags: 0xc0, code: table::COMMUNITIES, value: &standard, whole: &standard };
+        assert!(!Wanted::of("65000:8").is_in(&other));
+    }
 }

@@ -13,6 +13,7 @@ mod edits;
 mod faults;
 mod fsm;
 mod keys;
+mod listing;
 mod local_as;
 mod long_lived;
 mod net;
