@@ -223,6 +223,8 @@ enum Bench {
     L2,
     /// The agent's memory with 250 pods and two peers.
     Memory,
+    /// Asking an agent with 1,000,000 routes: scrapes, searches, `trunkline routes`, and what sessions feel of it; against BIRD and FRR.
+    Scrape,
     /// Passing routes on, against BIRD, FRR and GoBGP: time and memory.
     Speakers,
 }
@@ -275,6 +277,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 Bench::Ipam => bench::ipam::bench(&place, json)?,
                 Bench::L2 => bench::l2::bench(&place, json)?,
                 Bench::Memory => bench::memory::bench(&place, json)?,
+                Bench::Scrape => bench::scrape::bench(&place, json)?,
                 Bench::Speakers => bench::speakers::bench(&place, json, &speakers)?,
             };
             return Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE });

@@ -7,6 +7,7 @@ pub(crate) mod fib;
 pub(crate) mod ipam;
 pub(crate) mod l2;
 pub(crate) mod memory;
+pub(crate) mod scrape;
 pub(crate) mod speakers;
 
 use anyhow::Result;

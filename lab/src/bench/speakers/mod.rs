@@ -12,7 +12,7 @@
 //! has a FIB. Trunkline and BIRD take turns in three rounds, of which the median counts; FRR and GoBGP, which take longer
 //! and bound nothing, run once.
 
-mod peers;
+pub(crate) mod peers;
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! The two ends of the benchmark: a feeder whose octets are written beforehand, and sinks that only count. Both are as
 //! cheap as can be, so that what is timed is the speaker between them. No hold time, or one longer than any load: nobody has to
-//! keep anything alive.
+//! keep anything alive. (`bench scrape` has ends of its own, over [`establish`].)
 
 use std::io::{Read, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// UPDATEs of /24s from 20.0.0.0 on, each with `to_a_set` prefixes and attributes of its own.
-pub(super) fn table(prefixes: u32, to_a_set: u32, network: u8) -> Vec<u8> {
+pub(crate) fn table(prefixes: u32, to_a_set: u32, network: u8) -> Vec<u8> {
     let mut out = Vec::new();
     for (set, first) in (0..prefixes).step_by(to_a_set as usize).enumerate() {
         let mut attributes = vec![0x40, 1, 1, 0]; // ORIGIN IGP
@@ -60,14 +60,49 @@ pub(super) fn table(prefixes: u32, to_a_set: u32, network: u8) -> Vec<u8> {
     out
 }
 
-/// An Established session from `local`; tries until the speaker takes it.
-fn establish(local: Ipv4Addr, asn: u32, to: Speaker) -> Result<TcpStream> {
+/// This end of a session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) local: Ipv4Addr,
+    pub(crate) asn: u32,
+    pub(crate) speaker: Ipv4Addr,
+    /// Seconds; 0 is none.
+    pub(crate) hold_time: u16,
+    /// Route refresh (RFC 2918).
+    pub(crate) refresh: bool,
+}
+
+impl End {
+    fn of(local: Ipv4Addr, asn: u32, to: Speaker) -> End {
+        let speaker = Ipv4Addr::new(10, to.network(), 0, 1);
+        End { local, asn, speaker, hold_time: to.hold_time(), refresh: false }
+    }
+
+    fn open(&self) -> Vec<u8> {
+        // Multiprotocol IPv4 unicast and four-octet AS numbers.
+        let mut capabilities = vec![1, 4, 0, 1, 0, 1, 65, 4];
+        capabilities.extend_from_slice(&self.asn.to_be_bytes());
+        if self.refresh {
+            capabilities.extend_from_slice(&[2, 0]);
+        }
+        let mut open = vec![4];
+        open.extend_from_slice(&(self.asn as u16).to_be_bytes());
+        open.extend_from_slice(&self.hold_time.to_be_bytes());
+        open.extend_from_slice(&self.local.octets());
+        open.extend_from_slice(&[capabilities.len() as u8 + 2, 2, capabilities.len() as u8]);
+        open.extend_from_slice(&capabilities);
+        open
+    }
+}
+
+/// An Established session; tries until the speaker takes it.
+pub(crate) fn establish(end: End) -> Result<TcpStream> {
     let deadline = Instant::now() + SESSION;
     loop {
-        match attempt(local, asn, to) {
+        match attempt(end) {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() > deadline => {
-                return Err(error.context(format!("no session from {local}")));
+                return Err(error.context(format!("no session from {}", end.local)));
             }
             // The speaker may still be closing the last one, or hold it down for a moment.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
@@ -75,23 +110,15 @@ fn establish(local: Ipv4Addr, asn: u32, to: Speaker) -> Result<TcpStream> {
     }
 }
 
-fn attempt(local: Ipv4Addr, asn: u32, to: Speaker) -> Result<TcpStream> {
+fn attempt(end: End) -> Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    socket.bind(&SocketAddr::from((local, 0)).into())?;
-    let speaker = SocketAddr::from((Ipv4Addr::new(10, to.network(), 0, 1), 179));
-    socket.connect_timeout(&speaker.into(), Duration::from_secs(5))?;
+    socket.bind(&SocketAddr::from((end.local, 0)).into())?;
+    socket.connect_timeout(&SocketAddr::from((end.speaker, 179)).into(), Duration::from_secs(5))?;
     let mut stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    // AS, hold time, identifier; multiprotocol IPv4 unicast and four-octet AS numbers.
-    let mut open = vec![4];
-    open.extend_from_slice(&(asn as u16).to_be_bytes());
-    open.extend_from_slice(&to.hold_time().to_be_bytes());
-    open.extend_from_slice(&local.octets());
-    open.extend_from_slice(&[14, 2, 12, 1, 4, 0, 1, 0, 1, 65, 4]);
-    open.extend_from_slice(&asn.to_be_bytes());
-    stream.write_all(&message(OPEN, &open))?;
+    stream.write_all(&message(OPEN, &end.open()))?;
     ensure!(next(&mut stream)? == OPEN, "no OPEN");
     stream.write_all(&message(KEEPALIVE, &[]))?;
     ensure!(next(&mut stream)? == KEEPALIVE, "no KEEPALIVE");
@@ -101,11 +128,16 @@ fn attempt(local: Ipv4Addr, asn: u32, to: Speaker) -> Result<TcpStream> {
 
 /// The type of the next message.
 fn next(stream: &mut TcpStream) -> Result<u8> {
+    Ok(next_message(stream)?.0)
+}
+
+/// The next message: its type, and what is behind its header.
+pub(crate) fn next_message(stream: &mut TcpStream) -> Result<(u8, Vec<u8>)> {
     let mut head = [0; HEADER];
     stream.read_exact(&mut head)?;
     let mut body = vec![0; length(&head).saturating_sub(HEADER)];
     stream.read_exact(&mut body)?;
-    Ok(head[18])
+    Ok((head[18], body))
 }
 
 fn length(message: &[u8]) -> usize {
@@ -121,7 +153,7 @@ pub(super) struct Feeder {
 
 impl Feeder {
     pub(super) fn connect(to: Speaker) -> Result<Feeder> {
-        let stream = establish(Ipv4Addr::new(10, to.network(), 0, 2), FEEDER_AS, to)?;
+        let stream = establish(End::of(Ipv4Addr::new(10, to.network(), 0, 2), FEEDER_AS, to))?;
         let mut reader = stream.try_clone()?;
         let drain = std::thread::spawn(move || {
             let mut thrown_away = vec![0; 64 * 1024];
@@ -164,7 +196,7 @@ impl Sinks {
         let (sender, heard) = mpsc::channel();
         let (mut streams, mut threads) = (Vec::new(), Vec::new());
         for sink in 1..=count {
-            let stream = establish(Ipv4Addr::new(10, to.network(), 1, sink), SINK_AS, to)?;
+            let stream = establish(End::of(Ipv4Addr::new(10, to.network(), 1, sink), SINK_AS, to))?;
             let (reader, sender) = (stream.try_clone()?, sender.clone());
             threads.push(std::thread::spawn(move || {
                 if let Err(error) = count_all(reader, prefixes, &sender) {

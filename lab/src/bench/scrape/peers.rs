@@ -1,0 +1,284 @@
+//! The two peers of the bench: a feeder that tells a table, tells it again with other attributes, takes it back, or loses its session; and a
+//! witness that tells nothing and has itself told again what it knows (ROUTE-REFRESH), over and over: how long that takes is how long any
+//! message of any peer waits for the speaker.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::bench::speakers::peers::{End, KEEPALIVE, UPDATE, establish, message, next_message, table};
+
+/// Between two KEEPALIVEs of an end that has nothing else to say; the hold time is [`HOLD_TIME`].
+const ALIVE: Duration = Duration::from_millis(700);
+/// Seconds, the shortest that RFC 4271 §4.2 lets anybody ask for: the other side says KEEPALIVE every second.
+pub(super) const HOLD_TIME: u16 = 3;
+/// Between two questions of the witness.
+const PAUSE: Duration = Duration::from_millis(5);
+const ROUTE_REFRESH: u8 = 5;
+
+/// A table as it is told.
+pub(super) struct Told {
+    /// In both its forms, which differ in each attribute set.
+    forms: [Vec<u8>; 2],
+    withdrawn: Vec<u8>,
+}
+
+impl Told {
+    pub(super) fn new(prefixes: u32, to_a_set: u32, network: u8) -> Told {
+        let one = table(prefixes, to_a_set, network);
+        let mut other = one.clone();
+        let mut at = 0;
+        while at < other.len() {
+            // The value of ORIGIN, which is the first attribute behind the header and two lengths.
+            other[at + 26] = 2;
+            at += usize::from(other[at + 16]) << 8 | usize::from(other[at + 17]);
+        }
+        Told { forms: [one, other], withdrawn: withdrawals(prefixes) }
+    }
+}
+
+/// UPDATEs that take back what [`table`] tells.
+fn withdrawals(prefixes: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    for first in (0..prefixes).step_by(1000) {
+        let rows = first..(first + 1000).min(prefixes);
+        let mut body = ((rows.len() * 4) as u16).to_be_bytes().to_vec();
+        for prefix in rows {
+            body.push(24);
+            let address = u32::from(Ipv4Addr::new(20, 0, 0, 0)) + (prefix << 8);
+            body.extend_from_slice(&address.to_be_bytes()[..3]);
+        }
+        body.extend_from_slice(&[0, 0]);
+        out.extend_from_slice(&message(UPDATE, &body));
+    }
+    out
+}
+
+/// What the feeder does until it is told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// It stays there.
+    Nothing,
+    /// It tells everything again with other attributes.
+    Again,
+    /// It takes everything back and tells it again.
+    Flaps,
+}
+
+/// See the module's text.
+pub(super) struct Feeder {
+    end: End,
+    told: Told,
+    session: Session,
+    form: usize,
+}
+
+impl Feeder {
+    /// With a session, over which nothing is told yet.
+    pub(super) fn connect(network: u8, told: Told) -> Result<Feeder> {
+        let end = End {
+            local: Ipv4Addr::new(10, network, 0, 2),
+            asn: 65100,
+            speaker: Ipv4Addr::new(10, network, 0, 1),
+            hold_time: HOLD_TIME,
+            refresh: false,
+        };
+        Ok(Feeder { end, told, session: Session::begin(end)?, form: 0 })
+    }
+
+    /// Tells the whole table.
+    pub(super) fn tell(&mut self) -> Result<()> {
+        self.form ^= 1;
+        self.session
+            .stream
+            .write_all(&self.told.forms[self.form])
+            .context("the speaker closed the feeder's session")
+    }
+
+    /// The longest time between two messages from the other side since this was last asked, the one that is running included, in seconds.
+    pub(super) fn take_silence(&self) -> f64 {
+        let mut heard = self.session.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest = std::mem::take(&mut heard.longest).max(heard.last.elapsed());
+        longest.as_secs_f64()
+    }
+
+    /// Goes on until `stop`; how many prefixes it has told or taken back.
+    pub(super) fn go_on(&mut self, doing: Doing, stop: &AtomicBool, prefixes: u32) -> Result<u64> {
+        let mut count = 0;
+        let mut alive = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            match doing {
+                Doing::Nothing => {
+                    std::thread::sleep(PAUSE);
+                    if alive.elapsed() > ALIVE {
+                        self.session.stream.write_all(&message(KEEPALIVE, &[]))?;
+                        alive = Instant::now();
+                    }
+                    continue;
+                }
+                Doing::Again => {}
+                Doing::Flaps => {
+                    self.session.stream.write_all(&self.told.withdrawn)?;
+                    count += u64::from(prefixes);
+                }
+            }
+            self.tell()?;
+            count += u64::from(prefixes);
+        }
+        Ok(count)
+    }
+
+    /// Ends the session by a FIN; what was told is lost with it.
+    pub(super) fn end(self) -> Result<Lost> {
+        let Feeder { end, told, session, form } = self;
+        session.stream.shutdown(Shutdown::Both)?;
+        session.reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok(Lost { end, told, form })
+    }
+}
+
+/// A feeder without a session.
+pub(super) struct Lost {
+    end: End,
+    told: Told,
+    form: usize,
+}
+
+impl Lost {
+    /// The next session, over which nothing is told yet.
+    pub(super) fn connect(self) -> Result<Feeder> {
+        let Lost { end, told, form } = self;
+        Ok(Feeder { end, told, session: Session::begin(end)?, form })
+    }
+}
+
+/// A session whose other side says KEEPALIVE and nothing else: a thread notes when something comes.
+struct Session {
+    stream: TcpStream,
+    heard: Arc<Mutex<Heard>>,
+    reader: JoinHandle<()>,
+}
+
+struct Heard {
+    last: Instant,
+    /// Between two messages.
+    longest: Duration,
+}
+
+impl Session {
+    fn begin(end: End) -> Result<Session> {
+        let stream = establish(end)?;
+        let mut reader = stream.try_clone()?;
+        let heard = Arc::new(Mutex::new(Heard { last: Instant::now(), longest: Duration::ZERO }));
+        let noted = Arc::clone(&heard);
+        let reader = std::thread::spawn(move || {
+            while next_message(&mut reader).is_ok() {
+                let mut heard = noted.lock().unwrap_or_else(PoisonError::into_inner);
+                heard.longest = heard.longest.max(heard.last.elapsed());
+                heard.last = Instant::now();
+            }
+        });
+        Ok(Session { stream, heard, reader })
+    }
+}
+
+/// See the module's text.
+pub(super) struct Witness {
+    answers: Arc<Mutex<Vec<f64>>>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl Witness {
+    pub(super) fn connect() -> Result<Witness> {
+        let end = End {
+            local: Ipv4Addr::new(10, 1, 1, 1),
+            asn: 65200,
+            speaker: Ipv4Addr::new(10, 1, 0, 1),
+            hold_time: HOLD_TIME,
+            refresh: true,
+        };
+        let stream = establish(end)?;
+        let (answers, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (noted, stopped) = (Arc::clone(&answers), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || watch(stream, &noted, &stopped));
+        Ok(Witness { answers, stop, thread })
+    }
+
+    /// The times to an answer since this was last asked, in milliseconds.
+    pub(super) fn take(&self) -> Vec<f64> {
+        std::mem::take(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Its session has lasted all the time.
+    pub(super) fn end(self) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn watch(mut stream: TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) -> Result<()> {
+    // However long an answer takes, this end stays there.
+    let (mut keeper, done) = (stream.try_clone()?, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let done = &done;
+        scope.spawn(move || {
+            let mut alive = Instant::now();
+            while !done.load(Ordering::Relaxed) {
+                std::thread::sleep(PAUSE);
+                if alive.elapsed() > ALIVE {
+                    // A session that is gone is seen by who reads from it.
+                    let _ = keeper.write_all(&message(KEEPALIVE, &[]));
+                    alive = Instant::now();
+                }
+            }
+        });
+        let outcome = ask_again_and_again(&mut stream, answers, stop);
+        done.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+fn ask_again_and_again(stream: &mut TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) -> Result<()> {
+    // What this node originates is told once, whatever happens: the one UPDATE with a prefix.
+    let told = |stream: &mut TcpStream| -> Result<()> {
+        loop {
+            let (kind, body) = next_message(stream).context("the witness lost its session")?;
+            // A withdrawn length, an attributes' length, and something behind both.
+            if kind == UPDATE && body.len() > 4 {
+                return Ok(());
+            }
+        }
+    };
+    told(stream)?;
+    while !stop.load(Ordering::Relaxed) {
+        let asked = Instant::now();
+        stream.write_all(&message(ROUTE_REFRESH, &[0, 1, 0, 1]))?;
+        told(stream)?;
+        let took = asked.elapsed().as_secs_f64() * 1e3;
+        answers.lock().unwrap_or_else(PoisonError::into_inner).push(took);
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_have_the_same_prefixes_and_other_attributes() {
+        let told = Told::new(25, 5, 1);
+        let [one, other] = &told.forms;
+        assert_eq!(one.len(), other.len());
+        let differ: Vec<usize> = (0..one.len()).filter(|at| one[*at] != other[*at]).collect();
+        assert_eq!(differ.len(), 5, "one octet a message");
+        assert!(differ.iter().all(|at| one[at - 3..=*at] == [0x40, 1, 1, 0]), "the value of ORIGIN");
+        assert_eq!(told.withdrawn.len(), 19 + 4 + 25 * 4);
+    }
+}
