@@ -254,6 +254,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 metrics,
                 observer: Arc::clone(&observer),
             };
+                drain: config.drain.follow_cordon.then(|| drain.clone()),
             tokio::spawn(parts.follow(beside))
         }
     };

@@ -110,6 +110,9 @@ pub struct DrainConfig {
     /// How long `trunkline drain` gives the fabric to move away, from when every peer knows that this node leaves (RFC 8326)
     /// until it tells nothing any more, in seconds, at most 3600.
     pub settle_seconds: u16,
+    /// Whether a node that is cordoned in Kubernetes leaves the fabric once its pods have gone (`kubectl drain`), and comes back with the
+    /// end of the cordon (`kubectl uncordon`). Needs `source: kube`.
+    pub follow_cordon: bool,
 }
 
 /// What is looked at on a VLAN before a pod is in it.
@@ -172,7 +175,7 @@ impl Default for Readiness {
 
 impl Default for DrainConfig {
     fn default() -> Self {
-        DrainConfig { settle_seconds: 15 }
+        DrainConfig { settle_seconds: 15, follow_cordon: false }
     }
 }
 
@@ -290,6 +293,13 @@ impl Config {
         }
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
         within("drain.settleSeconds", self.drain.settle_seconds, 0, 3600)?;
+        if self.drain.follow_cordon && self.source != SourceKind::Kube {
+            return Err((
+                "drain.followCordon",
+                "only a Node in Kubernetes is cordoned: write `source: kube`, or leave the field out"
+                    .to_owned(),
+            ));
+        }
         within("vlanCheck.timeoutSeconds", self.vlan_check.timeout_seconds, 1, 60)?;
         within(
             "vlanCheck.duplicateAddressWaitMilliseconds",
@@ -457,6 +467,7 @@ mod tests {
             "timeoutSeconds",
             "drain",
             "settleSeconds",
+            "followCordon",
             "vlanCheck",
             "duplicateAddressWaitMilliseconds",
             "telemetry",
@@ -488,6 +499,7 @@ mod tests {
             ("vtepAddressCIDRs: []", "vtepAddressCIDRs", "leave the field out"),
             ("readiness: {timeoutSeconds: 301}", "readiness.timeoutSeconds", "1 to 300"),
             ("drain: {settleSeconds: 3601}", "drain.settleSeconds", "0 to 3600"),
+            ("drain: {followCordon: true}", "drain.followCordon", "source: kube"),
             ("readiness: {timeout: 3}", "timeout", "agent.yaml"),
             ("vlanCheck: {timeoutSeconds: 0}", "vlanCheck.timeoutSeconds", "1 to 60"),
             (

@@ -16,7 +16,11 @@
 //! **Restarts**: that the node is drained is in the store before the first peer hears of it. A restart on the way begins again at
 //! the announcement, which does nobody harm; one after the end brings the agent up without sessions.
 //!
+//! **Who drains**: an operator by command, or the Node's cordon in Kubernetes where that is followed ([`cordon`]). The cause is in the store with it.
+//!
 //! A peer that takes nothing is waited for `PATIENCE` long, and then left behind with a word about it.
+
+mod cordon;
 
 use std::time::Duration;
 
@@ -25,22 +29,34 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use trunkline_api::attach::{Code, Failure};
-use trunkline_api::control::{DrainPhase, DrainStatus, EventKind};
+use trunkline_api::control::{DrainCause, DrainPhase, DrainStatus, EventKind};
 use trunkline_bgp::net::SpeakerHandle;
 
 use crate::history::History;
 use crate::ipam::Ipam;
 use crate::reconcile::{Left, Reconcile, Stage};
+pub use cordon::Cordon;
+use cordon::{Next, decide};
+
+/// What the peers' operators read of a node that its cordon has drained.
+const CORDONED: &str = "drained in Kubernetes";
 
 /// Peers that take nothing are waited for so long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What stands in the store while a node is drained.
+/// What stands in the store while a node is drained, or its cordon is overruled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Stored {
+    #[serde(default)]
     message: String,
     /// The sessions are down.
+    #[serde(default)]
     down: bool,
+    #[serde(default)]
+    cause: DrainCause,
+    /// It is not drained: an operator has brought it back, and the cordon that there was then does not count.
+    #[serde(default)]
+    overruled: bool,
 }
 
 impl Stored {
@@ -50,9 +66,19 @@ impl Stored {
     }
 
     fn stage(&self) -> Stage {
-        match self.down {
-            true => Stage::Down { message: self.message.clone() },
-            false => Stage::Announcing,
+        match (self.phase(), &self.message) {
+            (DrainPhase::Undrained, _) => Stage::There,
+            (DrainPhase::Drained, message) => Stage::Down { message: message.clone() },
+            _ => Stage::Announcing,
+        }
+    }
+
+    /// Where a start takes it up.
+    fn phase(&self) -> DrainPhase {
+        match (self.overruled, self.down) {
+            (true, _) => DrainPhase::Undrained,
+            (false, true) => DrainPhase::Drained,
+            (false, false) => DrainPhase::Announcing,
         }
     }
 }
@@ -85,14 +111,30 @@ pub struct Drain {
 }
 
 enum Order {
-    Drain { message: String, answer: oneshot::Sender<Result<(), Failure>> },
-    Undrain { answer: oneshot::Sender<Result<(), Failure>> },
+    Drain {
+        message: String,
+        answer: oneshot::Sender<Result<(), Failure>>,
+    },
+    Undrain {
+        answer: oneshot::Sender<Result<(), Failure>>,
+    },
+    /// The Node stands so now, as far as that is known.
+    Cordon {
+        cordon: Option<Cordon>,
+        answer: oneshot::Sender<Result<(), Failure>>,
+    },
 }
 
 /// How it stands.
 #[derive(Clone, Debug)]
 struct Standing {
     phase: DrainPhase,
+    /// Of a node that is not undrained.
+    cause: Option<DrainCause>,
+    /// How the Node stands, where that is followed and known.
+    cordon: Option<Cordon>,
+    /// The cordon does not count.
+    is_overruled: bool,
     since: Instant,
     settled_at: Option<Instant>,
     message: String,
@@ -102,9 +144,12 @@ struct Standing {
 }
 
 impl Standing {
-    fn new(phase: DrainPhase, message: String) -> Standing {
+    fn new(phase: DrainPhase, cause: Option<DrainCause>, message: String) -> Standing {
         Standing {
             phase,
+            cause,
+            cordon: None,
+            is_overruled: false,
             since: Instant::now(),
             settled_at: None,
             message,
@@ -120,6 +165,8 @@ impl Standing {
             phase: self.phase,
             phase_seconds: self.since.elapsed().as_secs(),
             settle_seconds: self.settled_at.filter(|_| self.phase == DrainPhase::Announcing).map(left),
+            cause: self.cause,
+            cordon: self.cordon.and_then(|cordon| cordon.status(self.is_overruled)),
             message: self.message.clone(),
             prefixes: self.prefixes,
             alternatives: self.alternatives,
@@ -132,13 +179,11 @@ impl Drain {
     /// Starts the task. What was under way when the agent stopped goes on.
     pub fn spawn(settings: Settings) -> Drain {
         let stored = settings.stored.as_deref().map(Stored::read);
-        let phase = match &stored {
-            None => DrainPhase::Undrained,
-            Some(stored) if stored.down => DrainPhase::Drained,
-            Some(_) => DrainPhase::Announcing,
-        };
-        let message = stored.map(|stored| stored.message).unwrap_or_default();
-        let (standing, reader) = watch::channel(Standing::new(phase, message));
+        let phase = stored.as_ref().map_or(DrainPhase::Undrained, Stored::phase);
+        let Stored { message, cause, overruled, .. } = stored.unwrap_or_default();
+        let cause = (phase != DrainPhase::Undrained).then_some(cause);
+        let begins = Standing { is_overruled: overruled, ..Standing::new(phase, cause, message) };
+        let (standing, reader) = watch::channel(begins);
         let (orders, inbox) = mpsc::channel(8);
         let Settings { settle, stored: _, reconcile, ipam, history } = settings;
         let task = Task { settle, reconcile, ipam, history, standing };
@@ -146,12 +191,17 @@ impl Drain {
         Drain { orders, standing: reader, task }
     }
 
-    /// Begins to leave the fabric. What is under way or done already stays so, and its text too.
+    /// Begins to leave the fabric. What is under way or done already stays so, and its text too; what a cordon has begun is the operator's from now on.
     pub async fn drain(&self, message: String) -> Result<DrainStatus, Failure> {
         self.order(|answer| Order::Drain { message, answer }).await
     }
 
-    /// Comes back.
+    /// Says how the Node stands in Kubernetes; `None` if that is not known any more.
+    pub async fn cordon(&self, cordon: Option<Cordon>) -> Result<DrainStatus, Failure> {
+        self.order(|answer| Order::Cordon { cordon, answer }).await
+    }
+
+    /// Comes back, whoever drained it.
     pub async fn undrain(&self) -> Result<DrainStatus, Failure> {
         self.order(|answer| Order::Undrain { answer }).await
     }
@@ -207,32 +257,89 @@ impl Task {
                 () = self.step(phase), if !phase.is_settled() => continue,
             };
             match order {
-                Some(Order::Drain { message, answer }) => drop(answer.send(self.begin(phase, message).await)),
-                Some(Order::Undrain { answer }) => drop(answer.send(self.undo(phase).await)),
+                Some(Order::Drain { message, answer }) => drop(answer.send(self.drain(phase, message).await)),
+                Some(Order::Undrain { answer }) => drop(answer.send(self.undrain(phase).await)),
+                Some(Order::Cordon { cordon, answer }) => drop(answer.send(self.cordon(phase, cordon).await)),
                 None => return,
             }
         }
     }
 
-    async fn begin(&mut self, phase: DrainPhase, message: String) -> Result<(), Failure> {
-        if phase != DrainPhase::Undrained {
-            return Ok(());
+    async fn drain(&mut self, phase: DrainPhase, message: String) -> Result<(), Failure> {
+        let cause = self.standing.borrow().cause;
+        match cause {
+            None => self.begin(DrainCause::Operator, message, "this node is drained by an operator").await,
+            Some(DrainCause::Operator) => Ok(()),
+            Some(DrainCause::Cordon) => {
+                let (down, cause) = (phase == DrainPhase::Drained, DrainCause::Operator);
+                let message = self.standing.borrow().message.clone();
+                self.store(Some(&Stored { message, down, cause, overruled: false })).await?;
+                self.tell(
+                    "this node, drained as it is cordoned in Kubernetes, stays so for an operator".to_owned(),
+                );
+                self.standing.send_modify(|standing| standing.cause = Some(cause));
+                Ok(())
+            }
         }
-        self.store(Some(&Stored { message: message.clone(), down: false })).await?;
-        self.tell("this node is drained by an operator".to_owned());
-        self.standing.send_replace(Standing::new(DrainPhase::Announcing, message));
+    }
+
+    async fn undrain(&mut self, phase: DrainPhase) -> Result<(), Failure> {
+        let Standing { cause, cordon, is_overruled, .. } = *self.standing.borrow();
+        // The cordon that drained it, or is about to, would do so again at once.
+        let overrules = cause == Some(DrainCause::Cordon) || matches!(cordon, Some(Cordon::Yes { .. }));
+        if phase != DrainPhase::Undrained {
+            return self.undo(overrules, "this node is brought back by an operator").await;
+        }
+        if overrules && !is_overruled {
+            self.store(Some(&Stored { overruled: true, ..Stored::default() })).await?;
+            self.tell("this node stays, for an operator, although it is cordoned in Kubernetes".to_owned());
+            self.standing.send_modify(|standing| standing.is_overruled = true);
+        }
         Ok(())
     }
 
-    async fn undo(&mut self, phase: DrainPhase) -> Result<(), Failure> {
-        if phase == DrainPhase::Undrained {
-            return Ok(());
+    async fn cordon(&mut self, phase: DrainPhase, cordon: Option<Cordon>) -> Result<(), Failure> {
+        self.standing.send_modify(|standing| standing.cordon = cordon);
+        let Some(cordon) = cordon else { return Ok(()) };
+        let Standing { cause, is_overruled, .. } = *self.standing.borrow();
+        match decide(cordon, phase, cause, is_overruled) {
+            Next::Nothing => Ok(()),
+            Next::Drain => {
+                let why = "this node is drained: it is cordoned in Kubernetes, and its pods have gone";
+                self.begin(DrainCause::Cordon, CORDONED.to_owned(), why).await
+            }
+            Next::Undrain => {
+                self.undo(false, "this node is brought back: it is not cordoned in Kubernetes any more").await
+            }
+            Next::Forget => {
+                self.store(None).await?;
+                self.standing.send_modify(|standing| standing.is_overruled = false);
+                Ok(())
+            }
         }
-        self.store(None).await?;
-        self.reconcile.leave(Stage::There).await.ok_or_else(stopping)?;
-        self.tell("this node is brought back by an operator".to_owned());
-        self.standing.send_replace(Standing::new(DrainPhase::Undrained, String::new()));
+    }
+
+    async fn begin(&mut self, cause: DrainCause, message: String, why: &str) -> Result<(), Failure> {
+        self.store(Some(&Stored { message: message.clone(), cause, ..Stored::default() })).await?;
+        self.tell(why.to_owned());
+        self.turn(Standing::new(DrainPhase::Announcing, Some(cause), message));
         Ok(())
+    }
+
+    async fn undo(&mut self, overrules: bool, why: &str) -> Result<(), Failure> {
+        let overruled = Stored { overruled: true, ..Stored::default() };
+        self.store(overrules.then_some(&overruled)).await?;
+        self.reconcile.leave(Stage::There).await.ok_or_else(stopping)?;
+        self.tell(why.to_owned());
+        let undrained = Standing::new(DrainPhase::Undrained, None, String::new());
+        self.turn(Standing { is_overruled: overrules, ..undrained });
+        Ok(())
+    }
+
+    /// Stands otherwise from now on, with the Node as it is.
+    fn turn(&self, standing: Standing) {
+        let cordon = self.standing.borrow().cordon;
+        self.standing.send_replace(Standing { cordon, ..standing });
     }
 
     /// What a phase consists of, and then the next.
@@ -275,9 +382,13 @@ impl Task {
     async fn withdraw(&mut self) -> Option<()> {
         let left = self.reconcile.leave(Stage::Withdrawn).await?;
         self.all_told(&left, "that nothing leads here any more").await;
-        let message = self.standing.borrow().message.clone();
+        let (message, cause) = {
+            let standing = self.standing.borrow();
+            (standing.message.clone(), standing.cause.unwrap_or_default())
+        };
         self.reconcile.leave(Stage::Down { message: message.clone() }).await?;
-        if let Err(failure) = self.store(Some(&Stored { message, down: true })).await {
+        if let Err(failure) = self.store(Some(&Stored { message, down: true, cause, overruled: false })).await
+        {
             // A restart then goes the whole way again.
             self.fault(failure.to_string());
         }
@@ -353,11 +464,13 @@ mod tests {
     #[test]
     fn what_is_stored_says_where_a_restart_begins() {
         let text = |stored: &Stored| serde_json::to_string(stored).unwrap();
-        let mut stored = Stored { message: "new disk".to_owned(), down: false };
+        let mut stored = Stored { message: "new disk".to_owned(), ..Stored::default() };
         assert_eq!(stage(None), Stage::There);
         assert_eq!(stage(Some(&text(&stored))), Stage::Announcing);
         stored.down = true;
         assert_eq!(stage(Some(&text(&stored))), Stage::Down { message: "new disk".to_owned() });
         assert_eq!(stage(Some("{\"later\": 1}")), Stage::Announcing, "drained all the same");
+        let overruled = Stored { overruled: true, ..Stored::default() };
+        assert_eq!(stage(Some(&text(&overruled))), Stage::There, "brought back");
     }
 }

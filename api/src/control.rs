@@ -17,7 +17,7 @@ mod drain;
 mod history;
 mod path;
 
-pub use drain::{DrainPhase, DrainStatus};
+pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
 pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use trunkline_api::attach::Bandwidth;
 use trunkline_api::control::{
-    AgentStatus, ClusterStatus, Dated, DrainPhase, DrainStatus, DumpDone, Explanation, Peer, PeerDone,
-    PeerFamily, PodStatus, Route, SubnetStatus,
+    AgentStatus, ClusterStatus, CordonStatus, Dated, DrainCause, DrainPhase, DrainStatus, DumpDone,
+    Explanation, Peer, PeerDone, PeerFamily, PodStatus, Route, SubnetStatus,
 };
 
 use super::table::{Columns, duration};
@@ -26,7 +26,7 @@ pub fn agent(status: &AgentStatus) -> String {
             line("ready", if index == 0 { format!("no: {reason}") } else { format!("    {reason}") });
         }),
     }
-    if status.drain.phase != DrainPhase::Undrained {
+    if status.drain.phase != DrainPhase::Undrained || status.drain.cordon.is_some() {
         drain(&status.drain).lines().enumerate().for_each(|(index, text)| {
             line(if index == 0 { "drain" } else { "" }, text.to_owned());
         });
@@ -348,11 +348,30 @@ pub fn drain(status: &DrainStatus) -> String {
             format!("withdrawing for {since}: the peers are told that nothing leads here\n")
         }
         DrainPhase::Drained => {
-            format!(
-                "DRAINED for {since}: no session, and no pod can be attached; `trunkline undrain` brings it back\n"
-            )
+            let back = match status.cause {
+                Some(DrainCause::Cordon) => "`kubectl uncordon` or `trunkline undrain` brings it back",
+                _ => "`trunkline undrain` brings it back",
+            };
+            format!("DRAINED for {since}: no session, and no pod can be attached; {back}\n")
         }
     };
+    if status.cause == Some(DrainCause::Cordon) {
+        text.push_str("because it is cordoned in Kubernetes, and its pods have gone\n");
+    }
+    match (status.cordon, status.phase) {
+        (Some(CordonStatus { overruled: true, .. }), _) => {
+            text.push_str(
+                "it is cordoned in Kubernetes, and stays: an operator has said so by `trunkline undrain`\n",
+            );
+        }
+        (Some(CordonStatus { pods_left, .. }), DrainPhase::Undrained) => {
+            let _ = writeln!(
+                text,
+                "it is cordoned in Kubernetes, and leaves once its pods have gone: {pods_left} left"
+            );
+        }
+        _ => {}
+    }
     if !status.message.is_empty() {
         let _ = writeln!(text, "the peers' operators read: {}", status.message);
     }

@@ -1,6 +1,6 @@
 //! What the agent says of itself, as findings.
 
-use trunkline_api::control::{AgentStatus, DrainPhase, Peer, PodStatus};
+use trunkline_api::control::{AgentStatus, DrainCause, DrainPhase, Peer, PodStatus};
 
 use super::{Agent, Finding};
 
@@ -16,14 +16,17 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
     match status.drain.phase {
         DrainPhase::Undrained => {}
-        phase => findings.push(Finding::warning(
-            "drain",
-            format!(
-                "this node is {}",
-                if phase == DrainPhase::Drained { "drained" } else { "being drained" }
-            ),
-            "`trunkline undrain` brings it back, once the work is done",
-        )),
+        phase => {
+            let is = if phase == DrainPhase::Drained { "drained" } else { "being drained" };
+            let (why, back) = match status.drain.cause {
+                Some(DrainCause::Cordon) => {
+                    (", as it is cordoned in Kubernetes", "`kubectl uncordon` brings it back")
+                }
+                _ => ("", "`trunkline undrain` brings it back"),
+            };
+            let fix = format!("{back}, once the work is done");
+            findings.push(Finding::warning("drain", format!("this node is {is}{why}"), fix));
+        }
     }
     for fault in &status.manifests.refused {
         findings.push(Finding::error(

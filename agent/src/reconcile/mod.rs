@@ -159,7 +159,8 @@ pub enum PodError {
 }
 
 /// What is said where a node that left the fabric is asked for something that needs it.
-pub const DRAINED: &str = "this node is drained: `trunkline undrain` brings it back";
+pub const DRAINED: &str =
+    "this node is drained: `trunkline status` says by whom, `trunkline undrain` brings it back";
 
 type Answer<T> = oneshot::Sender<T>;
 

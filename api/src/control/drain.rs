@@ -12,6 +12,12 @@ pub struct DrainStatus {
     pub phase_seconds: u64,
     /// How much longer the fabric is given to move away, while that is waited for.
     pub settle_seconds: Option<u64>,
+    /// Who drained it; none while it is not.
+    #[serde(default)]
+    pub cause: Option<DrainCause>,
+    /// The node's cordon in Kubernetes; none where it has none, or where the agent does not follow it.
+    #[serde(default)]
+    pub cordon: Option<CordonStatus>,
     /// What the peers' operators are told with the end of the sessions (RFC 9003).
     pub message: String,
     /// Prefixes that this node had to tell when the wait was over.
@@ -21,6 +27,27 @@ pub struct DrainStatus {
     pub alternatives: u64,
     /// What did not go as it should, in words.
     pub faults: Vec<String>,
+}
+
+/// Who drained a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrainCause {
+    /// An operator, by `trunkline drain`. Nobody else brings it back.
+    #[default]
+    Operator,
+    /// It was cordoned in Kubernetes, and its pods have gone. It comes back when the cordon goes.
+    Cordon,
+}
+
+/// A node's cordon in Kubernetes, as far as it is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CordonStatus {
+    /// Pods that have to go before the node leaves the fabric; those of DaemonSets and static ones may stay.
+    pub pods_left: u64,
+    /// An operator has said `trunkline undrain` since: this cordon is not followed.
+    pub overruled: bool,
 }
 
 /// How far a node has left the fabric.

@@ -37,6 +37,8 @@ pub(super) struct State {
     pub(super) faults: Vec<String>,
     /// Of each subnet, as its status has them.
     pub(super) counts: BTreeMap<String, Counts>,
+    /// Whether this Node is cordoned, where that is followed and known.
+    is_cordoned: Option<bool>,
 }
 
 /// The cluster. Cheap to clone.
@@ -47,7 +49,7 @@ struct Inner {
     node: String,
     connection: Connection,
     state: Mutex<State>,
-    /// Says that the index has changed.
+    /// Says that the index, the Node's cordon or the attachments have changed.
     changed: watch::Sender<u64>,
     health: Health,
     wishes: mpsc::UnboundedSender<Wish>,
@@ -97,9 +99,30 @@ impl Cluster {
     pub(super) fn change(&self, change: impl FnOnce(&mut Index) -> bool) -> bool {
         let changed = change(&mut self.state().index);
         if changed {
-            self.0.changed.send_modify(|version| *version += 1);
+            self.has_changed();
         }
         changed
+    }
+
+    /// Tells whenever the index, the Node's cordon or the attachments change.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changed.subscribe()
+    }
+
+    fn has_changed(&self) {
+        self.0.changed.send_modify(|version| *version += 1);
+    }
+
+    /// Whether this Node is cordoned, where that is followed and known.
+    pub(super) fn is_cordoned(&self) -> Option<bool> {
+        self.state().is_cordoned
+    }
+
+    /// This Node is cordoned, or not, or that is not known any more.
+    pub(super) fn set_cordoned(&self, is_cordoned: Option<bool>) {
+        if std::mem::replace(&mut self.state().is_cordoned, is_cordoned) != is_cordoned {
+            self.has_changed();
+        }
     }
 
     /// The addresses of a pod, as soon as all of them are there.
@@ -188,6 +211,7 @@ impl Cluster {
     /// A pod is gone: nothing is to be said of this attachment any more.
     pub fn detached(&self, record: &Record) {
         let _ = self.0.wishes.send(Wish::Detached(record.key.container_id.clone()));
+        self.has_changed();
     }
 
     /// Something that whoever looks at the node should see. Told once, best effort.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_api::control::{ClusterStatus, WatchStatus};
 
@@ -26,6 +27,7 @@ struct Watch {
 #[derive(Clone, Default)]
 pub struct Health {
     watches: Arc<Mutex<BTreeMap<String, Watch>>>,
+    turns: watch::Sender<()>,
 }
 
 /// Why the API server cannot be relied on.
@@ -63,21 +65,33 @@ impl Health {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
+    /// Tells whenever a watch is live that was not.
+    pub fn turns(&self) -> watch::Receiver<()> {
+        self.turns.subscribe()
+    }
+
     /// Something came. Whether that ends a failure.
     pub fn event(&self, name: &str) -> bool {
-        self.with(name, |watch| {
+        let ended = self.with(name, |watch| {
             watch.events += 1;
             watch.last_event = Some(Instant::now());
             watch.failing.take().is_some()
-        })
+        });
+        if ended {
+            self.turns.send_replace(());
+        }
+        ended
     }
 
     /// The list is whole. Whether that ends a failure.
     pub fn listed(&self, name: &str) -> bool {
-        self.with(name, |watch| {
-            watch.listed = true;
-            watch.failing.take().is_some()
-        })
+        let (first, ended) = self.with(name, |watch| {
+            (!std::mem::replace(&mut watch.listed, true), watch.failing.take().is_some())
+        });
+        if first || ended {
+            self.turns.send_replace(());
+        }
+        ended
     }
 
     /// It failed. Whether that is news.

@@ -227,6 +227,16 @@ impl Index {
         }
     }
 
+    /// The pods that have an address, whether they were attached yet or not.
+    pub fn bound(&self) -> impl Iterator<Item = PodName> {
+        let bound = self.rows.iter().filter(|(_, row)| !row.uid.is_empty());
+        bound.map(|((namespace, _), row)| PodName {
+            namespace: namespace.clone(),
+            name: row.pod.clone(),
+            uid: row.uid.clone(),
+        })
+    }
+
     /// Whether a pod of this node has an address of this network, or of this subnet.
     pub fn uses(&self, kind: &str, name: &str) -> bool {
         self.rows.values().any(|row| match kind {

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! - [`watch`]: one watch, through outages and gaps. - [`task`]: which watches, and snapshots of what they tell. - [`assemble`]: what is right
-//!   in it and what is not. - [`instances`]: addresses by pod. - [`cluster`]: what the rest of the agent sees. - [`writer`]: what the agent
+//!   in it and what is not. - [`node`]: what matters of this Node. - [`cordon`]: whether it is cordoned, and empty. - [`instances`]: addresses by pod. - [`cluster`]: what the rest of the agent sees. - [`writer`]: what the agent
 //!   writes, with [`coalesce`]. - [`cache`]: the last good state. - [`health`]: how the API server is doing. - [`config`]: `kube` in agent.yaml.
 //!
 //! **Outage**: watches fail and wait, nothing else happens: what is in force stays in force, pods whose IPInstances are known are attached, DEL
@@ -25,8 +25,10 @@ pub mod cluster;
 pub mod coalesce;
 pub mod condition;
 pub mod config;
+pub mod cordon;
 pub mod health;
 pub mod instances;
+mod node;
 pub mod task;
 pub mod watch;
 pub mod writer;
@@ -45,6 +47,7 @@ use trunkline_api::kube::Lenient;
 use trunkline_api::names::label;
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 
+use crate::drain::Drain;
 use crate::ipam::Ipam;
 use crate::metrics::Metrics;
 use crate::observe::Observer;
@@ -74,6 +77,8 @@ pub struct Beside {
     pub metrics: Metrics,
     /// Who knows the peers.
     pub observer: Arc<Observer>,
+    /// Who follows the Node's cordon, if it is followed.
+    pub drain: Option<Drain>,
 }
 
 /// The cluster as it is before anything was heard.
@@ -87,7 +92,7 @@ impl Parts {
     /// Follows the API server and writes to it, until the agent ends.
     pub async fn follow(self, beside: Beside) {
         let Parts { cluster, wishes, unwritten } = self;
-        let Beside { node, cache, reconcile, ipam, metrics, observer } = beside;
+        let Beside { node, cache, reconcile, ipam, metrics, observer, drain } = beside;
         let (uid, known_uid) = latest::channel(None);
         let sources = writer::Sources {
             wishes,
@@ -96,8 +101,10 @@ impl Parts {
             sessions: reconcile.sessions(),
             uid: known_uid,
         };
+        let cordon = drain.map(|drain| cordon::follow(cluster.clone(), ipam.clone(), drain));
         let start = task::Start {
             node: node.clone(),
+            follow_cordon: cordon.is_some(),
             cache,
             cluster: cluster.clone(),
             reconcile,
@@ -105,9 +112,16 @@ impl Parts {
             metrics,
             uid,
         };
+        let cordon = async {
+            match cordon {
+                Some(cordon) => cordon.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = task::follow(start) => {}
             () = writer::run(cluster, node, observer, sources) => {}
+            () = cordon => {}
         }
     }
 }

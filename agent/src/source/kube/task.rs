@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -29,6 +28,7 @@ use super::assemble::{Assembled, Known, Objects, assemble, secrets};
 use super::cache::{self, Remembered};
 use super::cluster::{Cluster, INSTANCES};
 use super::instances::{Row, placed};
+use super::node::Seen;
 use super::watch::{Change, Metadata, Selector, Source, Whole, run};
 use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
@@ -44,7 +44,7 @@ const NEWS: usize = 256;
 
 const NETWORKS: &str = "networks";
 const SUBNETS: &str = "subnets";
-const NODE: &str = "node";
+pub(super) const NODE: &str = "node";
 const NODES: &str = "nodeinfoes";
 const OVERLAY: &str = "ipinstances of the overlay";
 
@@ -53,7 +53,7 @@ enum News {
     Networks(Change<Lenient<NetworkSpec>>),
     Subnets(Change<Lenient<SubnetSpec>>),
     Nodes(Change<Lenient<NodeInfoSpec>>),
-    Node(Change<PartialObjectMeta<Node>>),
+    Node(Change<Seen>),
     Overlay(Change<Lenient<IPInstanceSpec>>),
     /// The index of this node's IPInstances has changed; all of them were listed anew.
     Instances(bool),
@@ -73,6 +73,8 @@ enum Matters {
 pub struct Start {
     /// This node.
     pub node: String,
+    /// Whether its cordon matters.
+    pub follow_cordon: bool,
     /// Where the last good state is kept.
     pub cache: PathBuf,
     /// The cluster.
@@ -195,7 +197,11 @@ impl Task {
         let node = self.start.node.clone();
         self.watch(NETWORKS, Whole(Api::all(client.clone())), Selector::default(), News::Networks);
         self.watch(SUBNETS, Whole(Api::all(client.clone())), Selector::default(), News::Subnets);
-        self.watch(NODE, Metadata(Api::all(client.clone())), Selector::name(&node), News::Node);
+        let (nodes, selector) = (Api::<Node>::all(client.clone()), Selector::name(&node));
+        match self.start.follow_cordon {
+            true => self.watch(NODE, Whole(nodes), selector, |change| News::Node(change.map(Seen::from))),
+            false => self.watch(NODE, Metadata(nodes), selector, |change| News::Node(change.map(Seen::from))),
+        }
         let (cluster, news) = (self.start.cluster.clone(), self.news.clone());
         let tell = move |change: Change<Lenient<IPInstanceSpec>>| {
             // Here, and not in the task: an ADD that waits must not wait for anything else.
@@ -275,13 +281,14 @@ impl Task {
                     return None;
                 }
                 self.node_known = node.is_some();
+                self.start.cluster.set_cordoned(node.as_ref().and_then(|node| node.is_cordoned));
                 // Without it what is known of it stays.
                 let Some(node) = node else { return Some(Matters::Objects) };
                 self.start.uid.send_if_modified(|uid| {
-                    let new = node.metadata.uid.clone();
+                    let new = node.uid.clone();
                     std::mem::replace(uid, new.clone()) != new
                 });
-                let mut labels = node.metadata.labels.unwrap_or_default();
+                let mut labels = node.labels;
                 labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| self.start.node.clone());
                 std::mem::replace(&mut objects.labels, labels.clone()) != labels
             }

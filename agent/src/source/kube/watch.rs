@@ -53,6 +53,18 @@ pub enum Change<T> {
     Failing(String),
 }
 
+impl<T> Change<T> {
+    /// The same of something else.
+    pub fn map<U>(self, of: impl Fn(T) -> U) -> Change<U> {
+        match self {
+            Change::Listed(objects) => Change::Listed(objects.into_iter().map(of).collect()),
+            Change::Applied(object) => Change::Applied(of(object)),
+            Change::Deleted(object) => Change::Deleted(of(object)),
+            Change::Failing(reason) => Change::Failing(reason),
+        }
+    }
+}
+
 /// Where a watch gets its objects from.
 pub trait Source: Send + Sync + 'static {
     /// What it watches.

@@ -33,9 +33,9 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// What the ToRs of the topology have.
-const KEY: &str = "one-rack-lab-secret";
+pub(super) const KEY: &str = "one-rack-lab-secret";
 
 const OBJECTS: &str = r#"
 apiVersion: v1
@@ -97,18 +97,19 @@ fn secret(key: &str) -> String {
 }
 
 /// The topology with its node's agent on the cluster.
-struct Node<'a> {
-    bed: &'a Bed<'a>,
-    cluster: &'a mut Cluster,
+pub(super) struct Node<'a> {
+    pub(super) bed: &'a Bed<'a>,
+    pub(super) cluster: &'a mut Cluster,
     accounts: Accounts,
     _doorway: Doorway,
 }
 
-/// Runs a test on a cluster and a fabric. The Secret's key is `key` at first.
-fn on_a_node(
+/// Runs a test on a cluster and a fabric. The Secret's key is `key` at first; the agent has these settings besides.
+pub(super) fn on_a_node(
     context: &Context,
     name: &str,
     key: &str,
+    settings: &str,
     test: impl FnOnce(Node<'_>) -> Result<Verdict>,
 ) -> Result<Verdict> {
     cluster(context, name, |cluster| {
@@ -132,7 +133,7 @@ fn on_a_node(
             let config = Manifest::at(bed.fabric.file("one-rack/node1/agent.yaml"));
             config.overwrite(&format!(
                 "nodeName: node1\nsource: kube\nkube: {{kubeconfig: {}, namespace: kube-system}}\nrouterID: 10.0.1.11\n\
-                 readiness: {{timeoutSeconds: 10}}\n",
+                 readiness: {{timeoutSeconds: 10}}\n{settings}\n",
                 accounts.agent.display()
             ))?;
             client::end_agent(bed.node()?, Signal::TERM)?;
@@ -144,7 +145,7 @@ fn on_a_node(
 
 impl Node<'_> {
     /// An IPInstance as the controller makes it; hybridnet's says nothing of families.
-    fn give(&self, pod: &Sandbox, address: &str, family: &str, node: &str) -> Result<()> {
+    pub(super) fn give(&self, pod: &Sandbox, address: &str, family: &str, node: &str) -> Result<()> {
         let v6 = address.contains(':');
         let annotations = match family {
             "" => json!({}),
@@ -164,13 +165,13 @@ impl Node<'_> {
                     "ip": format!("{address}/{}", if v6 { 112 } else { 16 }),
                     "mac": "02:12:34:56:78:9a",
                 },
-                "binding": {"nodeName": node, "podName": pod.name, "podUID": format!("uid-{}", pod.name)},
+                "binding": {"nodeName": node, "podName": pod.name, "podUID": pod.identity.uid},
             },
         });
         self.cluster.apply(&object.to_string()).map(drop)
     }
 
-    fn add(&self, pod: &Sandbox) -> Result<Vec<IpAddr>> {
+    pub(super) fn add(&self, pod: &Sandbox) -> Result<Vec<IpAddr>> {
         Ok(cni::add(self.bed.fabric, &cni::trunkline(None), pod)?.addresses)
     }
 
@@ -178,7 +179,11 @@ impl Node<'_> {
         client::status(self.bed.node()?)?.cluster.context("trunkline status says nothing of an API server")
     }
 
-    fn wait_source(&self, what: &str, is: impl Fn(&ClusterStatus) -> bool) -> Result<ClusterStatus> {
+    pub(super) fn wait_source(
+        &self,
+        what: &str,
+        is: impl Fn(&ClusterStatus) -> bool,
+    ) -> Result<ClusterStatus> {
         wait_for(what, PATIENCE, || {
             let source = self.source()?;
             Ok(if is(&source) { Seen::Yes(source) } else { Seen::NotYet(format!("{source:?}")) })
@@ -217,7 +222,7 @@ fn words(addresses: &[IpAddr]) -> Vec<String> {
 }
 
 fn addresses(context: &Context) -> Result<Verdict> {
-    on_a_node(context, "agent", "not-the-key", |node| {
+    on_a_node(context, "agent", "not-the-key", "", |node| {
         let bed = node.bed;
         // The wrong key: the kernel drops what the ToRs send.
         let error = bed.wait_peer_error("10.1.0.1", &["password", "md5", "timed out"])?;
@@ -375,7 +380,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
 }
 
 fn outage(context: &Context) -> Result<Verdict> {
-    on_a_node(context, "agent-outage", KEY, |node| {
+    on_a_node(context, "agent-outage", KEY, "", |node| {
         let bed = node.bed;
         bed.established()?;
         let (witness, known, leaving) = (bed.pod("witness")?, bed.pod("known")?, bed.pod("leaving")?);

@@ -4,6 +4,7 @@ mod agent;
 mod api_server;
 mod chart;
 mod controller;
+mod cordon;
 pub(crate) mod crds;
 mod disturbed;
 mod finalizers;
@@ -33,6 +34,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     api_server::TESTS,
     chart::TESTS,
     controller::TESTS,
+    cordon::TESTS,
     crds::TESTS,
     disturbed::TESTS,
     finalizers::TESTS,

@@ -1,0 +1,175 @@
+//! Follows the Node's cordon: tells [`Drain`] whether the Node is cordoned, and how many of its pods have to go before it is empty.
+//!
+//! What `kubectl drain` leaves on a node is not waited for: pods of DaemonSets, and static ones. Which those are, the pods themselves say: each is asked
+//! for once, its metadata alone, and only while the node is cordoned. A pod that is gone from the API server while it is still attached has to go,
+//! like one of which nothing can be learned.
+//!
+//! **Nothing is decided while the API server is not heard**: the cordon may be gone by now. What was decided before stays. When it is heard
+//! again the Node's changes of meanwhile come a moment later, and a pod that is replaced leaves the node empty for a moment: so an
+//! empty node is looked at for `SETTLE` before it counts as one. Going back is not waited for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::core::PartialObjectMeta;
+use tokio::time::timeout;
+
+use super::cluster::{Cluster, INSTANCES, QUESTION};
+use super::watch::words;
+use crate::drain::{Cordon, Drain};
+use crate::ipam::{Ipam, PodName};
+
+/// An empty node stays empty for so long.
+const SETTLE: Duration = Duration::from_secs(1);
+/// What was not answered or not stored is tried again after this.
+const RETRY: Duration = Duration::from_secs(15);
+
+/// What is on static pods' objects in the API server.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Namespace, name and UID of a pod.
+type PodId = (String, String, String);
+
+/// Follows the cordon for as long as the agent runs.
+pub async fn follow(cluster: Cluster, ipam: Ipam, drain: Drain) {
+    let mut changed = cluster.changes();
+    let mut turns = cluster.health().turns();
+    let mut kinds = Kinds::default();
+    let mut told: Option<Option<Cordon>> = None;
+    let mut seen_empty = false;
+    loop {
+        changed.mark_unchanged();
+        turns.mark_unchanged();
+        let mut again: Option<Duration> = None;
+        if cluster.health().is_live(super::task::NODE) && cluster.health().is_live(INSTANCES) {
+            let cordon = match cluster.is_cordoned() {
+                None => None,
+                Some(false) => Some(Cordon::No),
+                Some(true) => {
+                    let left = kinds.left(&cluster, &ipam).await;
+                    again = (left.is_none()).then_some(RETRY);
+                    Some(Cordon::Yes { left: left.unwrap_or(kinds.pods.max(1)) })
+                }
+            };
+            let empty = cordon == Some(Cordon::Yes { left: 0 });
+            if empty && !seen_empty && told != Some(cordon) {
+                again = Some(SETTLE);
+            } else if told != Some(cordon) {
+                match drain.cordon(cordon).await {
+                    Ok(_) => told = Some(cordon),
+                    Err(error) => {
+                        tracing::warn!(%error, "the Node's cordon could not be followed");
+                        again = Some(RETRY);
+                    }
+                }
+            }
+            seen_empty = empty;
+        }
+        let wait = async {
+            match again {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // Both ends are the cluster's, which is held here.
+            _ = changed.changed() => seen_empty = false,
+            _ = turns.changed() => seen_empty = false,
+            () = wait => {}
+        }
+    }
+}
+
+/// Which pods may stay, as far as they were asked for.
+#[derive(Default)]
+struct Kinds {
+    stays: BTreeMap<PodId, bool>,
+    /// How many there were when it was looked last.
+    pods: usize,
+}
+
+impl Kinds {
+    /// How many pods have to go; `None` if it could not be learned of all.
+    async fn left(&mut self, cluster: &Cluster, ipam: &Ipam) -> Option<usize> {
+        let records = ipam.summary().await?.records;
+        let mut pods: BTreeSet<PodId> = records.into_iter().map(|record| id(record.pod)).collect();
+        let bound: Vec<PodName> = cluster.state().index.bound().collect();
+        pods.extend(bound.into_iter().map(id));
+        self.stays.retain(|pod, _| pods.contains(pod));
+        self.pods = pods.len();
+        let mut left = 0;
+        for pod in pods {
+            let stays = match self.stays.get(&pod) {
+                Some(stays) => *stays,
+                None => match ask(cluster, &pod).await {
+                    Ok(Some(stays)) => *self.stays.entry(pod).or_insert(stays),
+                    Ok(None) => false,
+                    Err(error) => {
+                        tracing::debug!(pod = pod.1, error, "a pod of the cordoned node was not read");
+                        return None;
+                    }
+                },
+            };
+            left += usize::from(!stays);
+        }
+        Some(left)
+    }
+}
+
+fn id(pod: PodName) -> PodId {
+    (pod.namespace, pod.name, pod.uid)
+}
+
+/// Whether a pod stays on a node that is drained in Kubernetes; `None` if there is none of that UID.
+async fn ask(cluster: &Cluster, (namespace, name, uid): &PodId) -> Result<Option<bool>, String> {
+    if namespace.is_empty() || name.is_empty() {
+        return Ok(None);
+    }
+    let pods: Api<Pod> = Api::namespaced(cluster.connection().client.clone(), namespace);
+    match timeout(QUESTION, pods.get_metadata(name)).await {
+        Ok(Ok(pod)) => {
+            let same = uid.is_empty() || pod.metadata.uid.as_ref() == Some(uid);
+            Ok(same.then(|| stays(&pod)))
+        }
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
+        Ok(Err(error)) => Err(words(&error)),
+        Err(_) => Err(format!("no answer within {} s", QUESTION.as_secs())),
+    }
+}
+
+/// Whether `kubectl drain` leaves it where it is.
+fn stays(pod: &PartialObjectMeta<Pod>) -> bool {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet")
+        || pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_drain_in_kubernetes_leaves() {
+        let owner = |kind: &str, is_controller: bool| {
+            serde_json::json!({"ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "u", "controller": is_controller,
+            }]})
+        };
+        for (metadata, expected) in [
+            (serde_json::json!({}), false),
+            (owner("DaemonSet", true), true),
+            (owner("DaemonSet", false), false),
+            (owner("ReplicaSet", true), false),
+            (owner("StatefulSet", true), false),
+            (serde_json::json!({"annotations": {MIRROR: "hash"}}), true),
+            (serde_json::json!({"annotations": {"other": ""}}), false),
+        ] {
+            let text = metadata.to_string();
+            let metadata = serde_json::from_value(metadata).unwrap();
+            let pod = PartialObjectMeta { metadata, ..PartialObjectMeta::default() };
+            assert_eq!(stays(&pod), expected, "{text}");
+        }
+    }
+}
