@@ -221,6 +221,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         http_fault: http::Fault::default(),
         history: history.clone(),
         drain: drain.clone(),
+        started: crate::observe::Started::default(),
     });
     let pods = Pods {
         addresses: match &cluster {
@@ -253,8 +254,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 ipam,
                 metrics,
                 observer: Arc::clone(&observer),
-            };
                 drain: config.drain.follow_cordon.then(|| drain.clone()),
+            };
             tokio::spawn(parts.follow(beside))
         }
     };

@@ -330,6 +330,7 @@ mod tests {
                 uptime_seconds: 5,
                 ready: true,
                 not_ready: Vec::new(),
+                not_serving: Vec::new(),
                 drain: DrainStatus { phase: DrainPhase::Drained, ..DrainStatus::default() },
                 manifests: ManifestStatus {
                     folder: "/m".to_owned(),

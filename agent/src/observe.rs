@@ -15,9 +15,8 @@ use ipnet::IpNet;
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, BgpStatus, ClusterStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation,
-    KernelStatus, ManifestStatus, NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table,
-    Walk,
+    AgentStatus, BgpStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus,
+    ManifestStatus, NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table, Walk,
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
@@ -34,14 +33,17 @@ use crate::kernel::KernelHandle;
 use crate::metrics::{Metrics, Standing};
 use crate::plan::Mode;
 use crate::pods::show_mac;
-use crate::reconcile::{BgpView, DRAINED, Reconcile, View};
+use crate::reconcile::{BgpView, Reconcile, View};
 use crate::source::kube::Cluster;
 use crate::source::kube::writer::at as written_at;
 use crate::walk::{Question, walk};
 
+mod missing;
 mod operate;
 mod words;
 
+pub use missing::Started;
+use missing::missing;
 use words::{peer, range, route, ruling, station, waiting_peer};
 
 /// An owner that does not answer for so long hangs.
@@ -75,6 +77,8 @@ pub struct Observer {
     pub history: History,
     /// How far this node has left the fabric.
     pub drain: Drain,
+    /// Whether it was ready in this run.
+    pub started: Started,
 }
 
 /// A table's routes on their way to whoever asked for them: see [`trunkline_bgp::speaker::Listing`].
@@ -107,7 +111,8 @@ impl Observer {
     pub async fn missing(&self) -> Vec<String> {
         match (self.view().await, self.summary().await) {
             (Ok(view), Ok(summary)) => {
-                missing(&view, &statuses(&view).await, &summary, self.cluster.as_ref())
+                let missing = missing(&view, &statuses(&view).await, &summary, self.cluster.as_ref());
+                missing.into_iter().map(|missing| missing.text).collect()
             }
             _ => vec!["the agent is stopping".to_owned()],
         }
@@ -141,7 +146,9 @@ impl Observer {
         ranges: &[RangeStatus],
     ) -> Result<AgentStatus, Failure> {
         let summary = self.summary().await?;
-        let not_ready = missing(view, peers, &summary, self.cluster.as_ref());
+        let missing = missing(view, peers, &summary, self.cluster.as_ref());
+        let not_serving = self.started.not_serving(&missing);
+        let not_ready: Vec<String> = missing.into_iter().map(|missing| missing.text).collect();
         let kernel = self.kernel.status();
         Ok(AgentStatus {
             node: self.node.clone(),
@@ -149,6 +156,7 @@ impl Observer {
             uptime_seconds: self.began.elapsed().as_secs(),
             ready: not_ready.is_empty(),
             not_ready,
+            not_serving,
             drain: self.drain.status(),
             manifests: ManifestStatus {
                 folder: self.manifests.clone(),
@@ -542,69 +550,6 @@ fn failed(peer: PeerKey, error: &CommandError) -> Failure {
         CommandError::Stopped(_) => stopping(),
         CommandError::Config(_) => unknown(&peer),
     }
-}
-
-/// What is missing before pods can be attached, each with what to look at.
-fn missing(view: &View, peers: &[PeerStatus], summary: &Summary, cluster: Option<&Cluster>) -> Vec<String> {
-    let mut missing = Vec::new();
-    if !view.applied {
-        let unheard = cluster.map(|cluster| match cluster.status() {
-            ClusterStatus { faults, .. } if !faults.is_empty() => faults.join("; "),
-            ClusterStatus { last_error: Some(error), .. } => {
-                format!("the API server does not answer: {error}")
-            }
-            _ => "the API server was not heard yet".to_owned(),
-        });
-        missing.push(match view.refused.as_slice() {
-            [] => unheard.unwrap_or_else(|| "the manifests were not read yet".to_owned()),
-            faults => format!("the manifests are refused: {}", faults.join("; ")),
-        });
-    } else if !view.networks.values().any(|network| network.refused.is_none()) {
-        let reasons: Vec<String> = view
-            .networks
-            .iter()
-            .filter_map(|(name, network)| Some(format!("network {name}: {}", network.refused.as_ref()?)))
-            .collect();
-        missing.push(match reasons.as_slice() {
-            [] if cluster.is_some() => {
-                "no Network selects this node: compare its nodeSelector with the Node's labels".to_owned()
-            }
-            [] => "no Network selects this node: compare its nodeSelector with nodeLabels".to_owned(),
-            reasons => reasons.join("; "),
-        });
-    }
-    for network in view.networks.values() {
-        let faults = network
-            .subnets
-            .iter()
-            .filter_map(|(name, subnet)| Some((name, subnet.device.as_ref()?.fault.as_ref()?)));
-        missing.extend(faults.map(|(name, fault)| format!("Subnet {name}: {fault}")));
-    }
-    missing.extend(summary.fault.as_ref().map(ToString::to_string));
-    missing.extend(view.speaker_fault.clone());
-    if view.stage.withdraws() {
-        // Of peers and their state there is nothing to say beside that.
-        missing.push(DRAINED.to_owned());
-    } else if let Some(bgp) = &view.bgp {
-        let required =
-            || peers.iter().filter(|peer| peer.range.is_none() && !bgp.optional.contains(&peer.key()));
-        let waiting = || bgp.waiting.iter().filter(|peer| !peer.optional);
-        let any_required =
-            required().next().is_some() || waiting().next().is_some() || !bgp.required_ranges.is_empty();
-        if any_required && !peers.iter().any(|peer| peer.state == State::Established) {
-            let states = required().map(|peer| match &peer.last_error {
-                Some(error) => format!("{} is {} ({})", peer.key(), peer.state, error.text),
-                None => format!("{} is {}", peer.key(), peer.state),
-            });
-            let absent = bgp.required_ranges.iter().map(|prefix| format!("nobody from {prefix} has come"));
-            let states: Vec<String> =
-                states.chain(waiting().map(|peer| peer.reason.clone())).chain(absent).collect();
-            missing.push(format!("no BGP peer is established: {}", states.join(", ")));
-        } else if bgp.converged.is_empty() {
-            missing.push("the first route selection waits for the peers' End-of-RIB".to_owned());
-        }
-    }
-    missing
 }
 
 async fn statuses(view: &View) -> Vec<PeerStatus> {

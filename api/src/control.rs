@@ -177,6 +177,10 @@ pub struct AgentStatus {
     pub ready: bool,
     /// What is missing before they can; empty if ready.
     pub not_ready: Vec<String>,
+    /// What the agent's own readiness probe waits for: what of `notReady` is the agent's own, and all of it that another agent in its place would not
+    /// lack, until it was ready once.
+    #[serde(default)]
+    pub not_serving: Vec<String>,
     /// How far it has left the fabric.
     #[serde(default)]
     pub drain: DrainStatus,

@@ -70,7 +70,15 @@ pub enum Command {
     /// Take them away.
     UninstallCni(Place),
     /// The agent at a glance: is it ready, its networks, subnets and peers.
-    Status(Ask),
+    Status {
+        /// Say nothing where the agent serves this node, and end with exit code 1 and what is missing where it does not: for the readiness probe of
+        /// its pod. Peers and networks count until the agent was ready once; after that only what is its own.
+        #[arg(long, conflicts_with = "output")]
+        probe: bool,
+        /// How to ask.
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// BGP peers, or everything about one; or do something with the session of one.
     #[command(args_conflicts_with_subcommands = true)]
     Peers {
@@ -236,7 +244,12 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
         | Command::SupportBundle(_) => {
             anyhow::bail!("no question to the agent")
         }
-        Command::Status(ask) => {
+        Command::Status { probe: true, ask } => {
+            let status: AgentStatus = client::ask(&ask.socket, Query::Agent)?;
+            anyhow::ensure!(status.not_serving.is_empty(), "{}", status.not_serving.join("; "));
+            Ok(())
+        }
+        Command::Status { probe: false, ask } => {
             let status: AgentStatus = client::ask(&ask.socket, Query::Agent)?;
             print(ask.output, &status, show::agent)
         }
@@ -437,6 +450,8 @@ mod tests {
             "trunkline events -o json",
             "trunkline events --follow",
             "trunkline drain --wait --message disk",
+            "trunkline status --socket /x -o json",
+            "trunkline status --probe --socket /x",
             "trunkline undrain --socket /x",
             "trunkline completions bash",
             "trunkline doctor --config /x --socket /y --conf-dir /z -o json",
@@ -454,6 +469,7 @@ mod tests {
             "trunkline routes --received tor1",
             "trunkline peers reset",
             "trunkline completions csh",
+            "trunkline status --probe -o json",
             "trunkline peers 10.0.0.1 reset 10.0.0.1",
             "trunkline peers soft-refresh 10.0.0.1 both",
             "trunkline pods --path 192.0.2.1",

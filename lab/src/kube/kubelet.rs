@@ -102,6 +102,8 @@ struct Started {
     /// As podman knows it.
     name: String,
     ended: Option<Instant>,
+    /// When its readiness probe was asked last, and what it said.
+    probed: Option<(Instant, bool)>,
 }
 
 impl<'a> Kubelet<'a> {
@@ -226,7 +228,7 @@ impl<'a> Kubelet<'a> {
         let args = self.run_args(pod, container)?;
         let log = format!("{}-{}", self.node(), name(pod));
         let daemon = self.cluster.daemon(&log, self.podman.command(&args))?;
-        Ok(Started { daemon, name: container_name(pod, container), ended: None })
+        Ok(Started { daemon, name: container_name(pod, container), ended: None, probed: None })
     }
 
     /// Starts a container again that has ended.
@@ -487,7 +489,8 @@ impl<'a> Kubelet<'a> {
             State::Failed(why) => (false, Vec::new(), 0, Some(why.clone())),
             State::Container { started, restarts } => match started.daemon.still_running() {
                 Ok(()) => {
-                    (self.is_ready(&running.pod)?, vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], *restarts, None)
+                    let ready = self.is_ready(&running.pod, started)?;
+                    (ready, vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], *restarts, None)
                 }
                 Err(ended) => (false, Vec::new(), *restarts, Some(format!("{ended:#}"))),
             },
@@ -525,10 +528,23 @@ impl<'a> Kubelet<'a> {
     }
 
     /// What the readiness probe of a container says; one without is ready.
-    fn is_ready(&self, pod: &Pod) -> Result<bool> {
+    fn is_ready(&self, pod: &Pod, started: &mut Started) -> Result<bool> {
         let container = &pod.spec.as_ref().context("a pod without spec")?.containers[0];
         let Some(probe) = &container.readiness_probe else { return Ok(true) };
-        let http = probe.http_get.as_ref().context("a readiness probe by HTTP")?;
+        if let Some(exec) = &probe.exec {
+            // A process each time, so as often as it says, but for one that is about to become ready.
+            let period = probe.period_seconds.unwrap_or(10).unsigned_abs();
+            let wait = |ready| Duration::from_secs(if ready { period.into() } else { 1 });
+            if let Some((_, ready)) = started.probed.filter(|(at, ready)| at.elapsed() < wait(*ready)) {
+                return Ok(ready);
+            }
+            let command = ["exec".to_owned(), started.name.clone()].into_iter();
+            let command: Vec<String> = command.chain(exec.command.iter().flatten().cloned()).collect();
+            let ready = run(&mut self.podman.command(&command)).is_ok();
+            started.probed = Some((Instant::now(), ready));
+            return Ok(ready);
+        }
+        let http = probe.http_get.as_ref().context("a readiness probe by HTTP or by a command")?;
         let port = port_of(container, &http.port)?;
         let path = http.path.as_deref().unwrap_or("/");
         let answer = self.host.within(|| {

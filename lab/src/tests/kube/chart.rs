@@ -3,6 +3,8 @@
 
 use anyhow::{Context as _, Result, ensure};
 
+use serde_json::{Value, json};
+
 use super::{Test, Verdict, cluster, crds};
 use crate::kube::assets::Assets;
 use crate::kube::rights::can;
@@ -72,6 +74,8 @@ fn chart(context: &Lab) -> Result<Verdict> {
         (&["--set", "serviceMonitor.enabled=true"][..], "kind: ServiceMonitor"),
         (&["--set", "serviceMonitor.enabled=true"], "httpAddress: \"0.0.0.0:9473\""),
         (&["--set", "serviceMonitor.enabled=true"], "__meta_kubernetes_pod_node_name"),
+        (&["--set", "serviceMonitor.enabled=true"], "publishNotReadyAddresses: true"),
+        (&["--set", "agent.config.drain.followCordon=true"], "followCordon: true"),
         (
             &["--set", "prometheusRule.enabled=true,prometheusRule.runbooks=https://runbooks.example/alerts"],
             "runbook_url: https://runbooks.example/alerts#trunklinepeerdown",
@@ -83,6 +87,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
         ensure!(!usual.contains(words), "{words:?} is there without being asked for");
         ensure!(render(values)?.contains(words), "{values:?} should make {words:?}");
     }
+    probe(&usual, &render(&["--set", "agent.config.socket=/run/trunkline/other.sock"])?)?;
     let without = render(&["--set", "webhook.enabled=false"])?;
     ensure!(!without.contains("WebhookConfiguration"), "webhooks although they are off");
     for never in
@@ -114,6 +119,23 @@ fn chart(context: &Lab) -> Result<Verdict> {
         }
         passed(format!("{objects} objects, {} rights", RIGHTS.len()))
     })
+}
+
+/// The agent is asked by its socket whether it is ready; no port is opened for that.
+fn probe(usual: &str, elsewhere: &str) -> Result<()> {
+    let agent = |text: &str| -> Result<Value> {
+        let objects = text.split("\n---").filter(|object| object.contains("kind: DaemonSet"));
+        let object = objects.last().context("no DaemonSet")?;
+        let mut object: Value = serde_saphyr::from_str(object)?;
+        Ok(object["spec"]["template"]["spec"]["containers"][0].take())
+    };
+    let usual = agent(usual)?;
+    let command = &usual["readinessProbe"]["exec"]["command"];
+    ensure!(*command == json!(["/usr/bin/trunkline", "status", "--probe"]), "the agent's probe: {command}");
+    ensure!(usual["ports"].is_null(), "the agent opens {}", usual["ports"]);
+    let command = agent(elsewhere)?["readinessProbe"]["exec"]["command"].take();
+    ensure!(command[3] == "--socket=/run/trunkline/other.sock", "the probe of another socket: {command}");
+    Ok(())
 }
 
 /// Values that the schema refuses.

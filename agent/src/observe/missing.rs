@@ -1,0 +1,151 @@
+//! What is missing before pods can be attached, and what of it counts for the readiness probe of the agent's own pod.
+//!
+//! `trunkline status` and `/readyz` say all of it: as soon as no router answers any more, the node is not ready for pods. The probe asks another
+//! question: is this agent one that may be left in its place, or should the roll-out of its version stop here? A router that is away says nothing
+//! of that; an agent that is new and has found none does. So what the node, its routers and its manifests have to do with counts until
+//! everything was in order once, and from then on only what is the agent's own. What would be missing whatever agent ran there never counts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use trunkline_api::control::ClusterStatus;
+use trunkline_bgp::speaker::{PeerStatus, State};
+
+use crate::ipam::Summary;
+use crate::reconcile::{BgpView, DRAINED, View};
+use crate::source::kube::Cluster;
+
+/// Something that is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    /// What, and what to look at.
+    pub(super) text: String,
+    counts: Counts,
+}
+
+/// When something that is missing counts for the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counts {
+    /// It is the agent's own.
+    Always,
+    /// It is the node's surroundings'.
+    UntilReady,
+    /// No agent would have it.
+    Never,
+}
+
+/// Whether everything was in order once in this run.
+#[derive(Debug, Default)]
+pub struct Started(AtomicBool);
+
+impl Started {
+    /// What counts for the probe, now that this is missing.
+    pub(super) fn not_serving(&self, missing: &[Missing]) -> Vec<String> {
+        let is_missing = |counts| missing.iter().any(|missing| missing.counts == counts);
+        if missing.is_empty() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+        let only_own = self.0.load(Ordering::Relaxed) || is_missing(Counts::Never);
+        let counting = missing.iter().filter(|missing| match missing.counts {
+            Counts::Always => true,
+            Counts::UntilReady => !only_own,
+            Counts::Never => false,
+        });
+        counting.map(|missing| missing.text.clone()).collect()
+    }
+}
+
+/// What is missing before pods can be attached, each with what to look at.
+pub(super) fn missing(
+    view: &View,
+    peers: &[PeerStatus],
+    summary: &Summary,
+    cluster: Option<&Cluster>,
+) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    let mut lacks = |counts, text: String| missing.push(Missing { text, counts });
+    if !view.applied {
+        let unheard = cluster.map(|cluster| match cluster.status() {
+            ClusterStatus { faults, .. } if !faults.is_empty() => faults.join("; "),
+            ClusterStatus { last_error: Some(error), .. } => {
+                format!("the API server does not answer: {error}")
+            }
+            _ => "the API server was not heard yet".to_owned(),
+        });
+        let text = match view.refused.as_slice() {
+            [] => unheard.unwrap_or_else(|| "the manifests were not read yet".to_owned()),
+            faults => format!("the manifests are refused: {}", faults.join("; ")),
+        };
+        lacks(Counts::Always, text);
+    } else if !view.networks.values().any(|network| network.refused.is_none()) {
+        let reasons: Vec<String> = view
+            .networks
+            .iter()
+            .filter_map(|(name, network)| Some(format!("network {name}: {}", network.refused.as_ref()?)))
+            .collect();
+        match reasons.as_slice() {
+            [] => {
+                let with = if cluster.is_some() { "the Node's labels" } else { "nodeLabels" };
+                let text = format!("no Network selects this node: compare its nodeSelector with {with}");
+                lacks(Counts::Never, text);
+            }
+            reasons => lacks(Counts::UntilReady, reasons.join("; ")),
+        }
+    }
+    for network in view.networks.values() {
+        for (name, subnet) in &network.subnets {
+            let fault = subnet.device.as_ref().and_then(|device| device.fault.as_ref());
+            fault.into_iter().for_each(|fault| lacks(Counts::UntilReady, format!("Subnet {name}: {fault}")));
+        }
+    }
+    summary.fault.iter().for_each(|fault| lacks(Counts::Always, fault.to_string()));
+    view.speaker_fault.iter().for_each(|fault| lacks(Counts::Always, fault.clone()));
+    if view.stage.withdraws() {
+        // Of peers and their state there is nothing to say beside that.
+        lacks(Counts::Never, DRAINED.to_owned());
+    } else if let Some(bgp) = &view.bgp {
+        routes(bgp, peers).into_iter().for_each(|text| lacks(Counts::UntilReady, text));
+    }
+    missing
+}
+
+/// What is missing of sessions and routes.
+fn routes(bgp: &BgpView, peers: &[PeerStatus]) -> Option<String> {
+    let required = || peers.iter().filter(|peer| peer.range.is_none() && !bgp.optional.contains(&peer.key()));
+    let waiting = || bgp.waiting.iter().filter(|peer| !peer.optional);
+    let any_required =
+        required().next().is_some() || waiting().next().is_some() || !bgp.required_ranges.is_empty();
+    if any_required && !peers.iter().any(|peer| peer.state == State::Established) {
+        let states = required().map(|peer| match &peer.last_error {
+            Some(error) => format!("{} is {} ({})", peer.key(), peer.state, error.text),
+            None => format!("{} is {}", peer.key(), peer.state),
+        });
+        let absent = bgp.required_ranges.iter().map(|prefix| format!("nobody from {prefix} has come"));
+        let states: Vec<String> =
+            states.chain(waiting().map(|peer| peer.reason.clone())).chain(absent).collect();
+        Some(format!("no BGP peer is established: {}", states.join(", ")))
+    } else {
+        let waits = "the first route selection waits for the peers' End-of-RIB";
+        bgp.converged.is_empty().then(|| waits.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_probe_waits_for_the_surroundings_once_and_for_the_agent_always() {
+        let lack = |counts, text: &str| Missing { text: text.to_owned(), counts };
+        let store = || lack(Counts::Always, "store");
+        let peers = || lack(Counts::UntilReady, "no peer");
+        let drained = || lack(Counts::Never, "drained");
+        let started = Started::default();
+        assert_eq!(started.not_serving(&[store(), peers()]), ["store", "no peer"]);
+        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "a new agent that found nobody");
+        assert_eq!(started.not_serving(&[drained()]), [""; 0], "no agent would do better");
+        assert_eq!(started.not_serving(&[peers()]), ["no peer"], "that was no proof");
+        assert_eq!(started.not_serving(&[]), [""; 0]);
+        assert_eq!(started.not_serving(&[peers()]), [""; 0], "the routers are away for a while");
+        assert_eq!(started.not_serving(&[store(), peers()]), ["store"]);
+    }
+}
