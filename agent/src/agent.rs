@@ -233,6 +233,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         reconcile: reconcile.clone(),
         wire: Wire::new(config.wire_times()),
         metrics: metrics.clone(),
+        tracer: telemetry.tracer(),
         readiness_timeout: config.readiness_timeout(),
         turns: Turns::default(),
     };

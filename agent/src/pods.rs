@@ -32,6 +32,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline_api::attach::{
     Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
+    Origin,
 };
 use trunkline_api::resources::{self, AttachmentKind};
 use trunkline_bgp::net::SpeakerHandle;
@@ -43,6 +44,7 @@ use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodNa
 use crate::metrics::Metrics;
 use crate::plan::{self, Joined, OnLink, Place, Pod};
 use crate::reconcile::{Gate, PodError, Reconcile};
+use crate::telemetry::trace::{Steps, Tracer};
 use crate::wire::{Free, Wire, WireCheck, WireError};
 
 /// The answer must be on its way before the client's own deadline.
@@ -63,24 +65,39 @@ pub struct Pods {
     pub wire: Wire,
     /// Durations.
     pub metrics: Metrics,
+    /// What becomes of each step, where somebody is told.
+    pub tracer: Tracer,
     /// How long an ADD waits for the fabric.
     pub readiness_timeout: Duration,
     /// One after another for each attachment.
     pub turns: Turns,
 }
 
+/// When something was asked for, and where that came from.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// When the first octet came.
+    pub began: Instant,
+    /// What the client says of itself.
+    pub origin: Option<Origin>,
+}
+
 impl Pods {
-    /// ADD, asked for at `began`. When `abandoned` ends the client has given up, and waiting for the fabric is over.
+    /// ADD. When `abandoned` ends the client has given up, and waiting for the fabric is over.
     pub async fn attach(
         &self,
         request: Attach,
         netns: Option<OwnedFd>,
-        began: Instant,
+        asked: Asked,
         abandoned: impl Future<Output = ()>,
     ) -> Result<Attachment, Failure> {
+        let Asked { began, origin } = asked;
+        let mut steps = self.tracer.begin("attach", began, origin.as_ref());
         let mut network = String::new();
-        let outcome = self.try_attach(request, netns, began, abandoned, &mut network).await;
-        self.metrics.request("attach", &network, outcome.is_ok(), began.elapsed());
+        let outcome = self.try_attach(request, netns, began, abandoned, &mut network, &mut steps).await;
+        let took = began.elapsed();
+        self.metrics.request("attach", &network, outcome.is_ok(), took);
+        steps.end(began, took, outcome.as_ref().err());
         outcome
     }
 
@@ -92,6 +109,7 @@ impl Pods {
         began: Instant,
         abandoned: impl Future<Output = ()>,
         network: &mut String,
+        steps: &mut Steps,
     ) -> Result<Attachment, Failure> {
         // The client's own; waiting for the fabric ends earlier.
         let patience = Duration::from_millis(request.deadline_ms).saturating_sub(MARGIN).max(MARGIN);
@@ -105,18 +123,23 @@ impl Pods {
         let key = key_of(&request.interface);
         let mut abandoned = pin!(abandoned);
         let named_mac = request.wanted.mac.is_some();
-        let _turn = self.turns.take(&key).await;
+        steps.of_interface(&request.interface);
+        if let Some(pod) = &request.pod {
+            steps.of_pod(&pod.namespace, &pod.name, &pod.uid);
+        }
+        let _turn = self.turn(&key, steps).await;
         // Before a plan is in force there are no pools, and "no network" would be the wrong answer.
         self.reconcile.started().map_err(pod_failure)?;
         let (record, new) = match self.ipam.get(key.clone()).await {
             Some(record) => (record, false),
-            None => self.reserve(request, &key, client, abandoned.as_mut()).await?,
+            None => self.reserve(request, &key, client, abandoned.as_mut(), steps).await?,
         };
         network.clone_from(&record.network);
+        steps.of_record(&record);
         let deadline = (Instant::now() + self.readiness_timeout.max(MARGIN)).min(client);
         let outcome = match unsuited(&record, named_mac) {
             Some(failure) => Err(failure),
-            None => self.complete(&record, netns, began, deadline, abandoned).await,
+            None => self.complete(&record, netns, began, deadline, abandoned, steps).await,
         };
         match outcome {
             Ok(attachment) => {
@@ -141,6 +164,7 @@ impl Pods {
         key: &AttachmentKey,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
+        steps: &mut Steps,
     ) -> Result<(Record, bool), Failure> {
         let pod = request.pod.as_ref().map(|pod| PodName {
             namespace: pod.namespace.clone(),
@@ -150,9 +174,11 @@ impl Pods {
         let pod = pod.unwrap_or_default();
         let asked = Instant::now();
         let wanted = self.addresses.wanted(&request, key, &pod, deadline, abandoned).await;
+        let took = asked.elapsed();
         if let Addresses::Cluster(_) = self.addresses {
-            self.metrics.address_wait(wanted.is_ok(), asked.elapsed());
+            self.metrics.address_wait(wanted.is_ok(), took);
         }
+        steps.step("addresses", asked, took, wanted.as_ref().err());
         let (wanted, mac) = wanted?;
         let reservation = Reservation {
             key: key.clone(),
@@ -163,14 +189,14 @@ impl Pods {
             netns: request.netns,
             pod,
         };
-        match self.ipam.reserve(reservation.clone()).await {
+        match steps.time("record", self.ipam.reserve(reservation.clone())).await {
             Err(IpamError::Held { holder, .. }) if self.is_over(&holder, &reservation).await => {
                 tracing::info!(attachment = %holder.key, by = %key, "a sandbox whose DEL has not come gives way to the pod's next one");
                 {
                     let _turn = self.turns.take(&holder.key).await;
-                    self.remove(&holder.key, None).await?;
+                    steps.time("former sandbox", self.remove(&holder.key, None, &mut Steps::none())).await?;
                 }
-                self.ipam.reserve(reservation).await.map_err(ipam_failure)
+                steps.time("record", self.ipam.reserve(reservation)).await.map_err(ipam_failure)
             }
             outcome => outcome.map_err(ipam_failure),
         }
@@ -197,18 +223,21 @@ impl Pods {
         began: Instant,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
+        steps: &mut Steps,
     ) -> Result<Attachment, Failure> {
         let mut abandoned = pin!(abandoned);
-        let mut joined = self.reconcile.join(place(record)).await.map_err(pod_failure)?;
-        let free = self.free(std::mem::take(&mut joined.wire), deadline, abandoned.as_mut()).await?;
+        let mut joined = steps.time("plan", self.reconcile.join(place(record))).await.map_err(pod_failure)?;
+        let free = self.free(std::mem::take(&mut joined.wire), deadline, abandoned.as_mut(), steps).await?;
         let spec = spec(record, joined);
-        let device = self.devices.attach(netns, spec.clone()).await.map_err(device_failure)?;
-        let gate = self.reconcile.add_pod(pod(record, &device)).await.map_err(pod_failure)?;
+        let made = steps.time("link", self.devices.attach(netns, spec.clone())).await;
+        let device = made.map_err(device_failure)?;
+        let added = steps.time("kernel", self.reconcile.add_pod(pod(record, &device))).await;
+        let gate = added.map_err(pod_failure)?;
         for address in &free {
-            address.announce().await.map_err(wire_failure)?;
+            steps.time("announcement", address.announce()).await.map_err(wire_failure)?;
         }
         let gated = !gate.prefixes.is_empty();
-        self.told(gate, &record.network, deadline, abandoned).await?;
+        self.told(gate, &record.network, deadline, abandoned, steps).await?;
         if gated {
             self.metrics.advertised(&record.network, began.elapsed());
         }
@@ -230,20 +259,22 @@ impl Pods {
         checks: Vec<WireCheck>,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
+        steps: &mut Steps,
     ) -> Result<Vec<Free>, Failure> {
         if checks.is_empty() {
             return Ok(Vec::new());
         }
         let addresses: Vec<String> = checks.iter().map(|check| check.address.to_string()).collect();
-        let mut asked: JoinSet<Result<Free, WireError>> = JoinSet::new();
+        let mut asked: JoinSet<(IpAddr, Instant, Duration, Result<Free, WireError>)> = JoinSet::new();
         for check in checks {
             let (wire, metrics) = (self.wire.clone(), self.metrics.clone());
             asked.spawn(async move {
                 let began = Instant::now();
                 let outcome = wire.check(&check).await;
                 let word = outcome.as_ref().map_or_else(WireError::outcome, |_| "ok");
-                metrics.wire_check(check.address.is_ipv4(), word, began.elapsed());
-                outcome
+                let took = began.elapsed();
+                metrics.wire_check(check.address.is_ipv4(), word, took);
+                (check.address, began, took, outcome)
             });
         }
         let later = |text: String| Err(Failure::new(Code::TryAgainLater, text));
@@ -251,7 +282,11 @@ impl Pods {
             let mut free = Vec::new();
             while let Some(outcome) = asked.join_next().await {
                 match outcome {
-                    Ok(outcome) => free.push(outcome.map_err(wire_failure)?),
+                    Ok((address, began, took, outcome)) => {
+                        steps.step("wire check", began, took, outcome.as_ref().err());
+                        steps.of_step("trunkline.addresses", || vec![address.to_string()]);
+                        free.push(outcome.map_err(wire_failure)?);
+                    }
                     Err(error) => return later(format!("a check on the wire has ended: {error}")),
                 }
             }
@@ -274,6 +309,7 @@ impl Pods {
         network: &str,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
+        steps: &mut Steps,
     ) -> Result<(), Failure> {
         if gate.prefixes.is_empty() {
             return Ok(());
@@ -285,12 +321,16 @@ impl Pods {
                 "the pod cannot be advertised: the BGP speaker does not run, see `trunkline status`",
             ));
         };
+        let mut peers: Vec<String> = Vec::new();
         let watch = async {
             for prefix in &gate.prefixes {
-                speaker
-                    .watch(*prefix)
-                    .await
-                    .map_err(|stopped| Failure::new(Code::TryAgainLater, stopped.to_string()))?;
+                let told = speaker.watch(*prefix).await;
+                let peer = told
+                    .map_err(|stopped| Failure::new(Code::TryAgainLater, stopped.to_string()))?
+                    .to_string();
+                if !peers.contains(&peer) {
+                    peers.push(peer);
+                }
             }
             Ok(())
         };
@@ -301,33 +341,55 @@ impl Pods {
             }
             () = abandoned => Err(Failure::new(Code::TryAgainLater, "the client has given up")),
         };
-        self.metrics.gate(network, outcome.is_ok(), began.elapsed());
+        let took = began.elapsed();
+        self.metrics.gate(network, outcome.is_ok(), took);
+        steps.step("advertisement", began, took, outcome.as_ref().err());
+        steps.of_step("trunkline.prefixes", || gate.prefixes.iter().map(IpNet::to_string).collect());
+        steps.of_step("trunkline.peers", || peers);
         outcome
     }
 
-    /// DEL, asked for at `began`. What is not there is gone already.
+    /// DEL. What is not there is gone already.
     pub async fn detach(
         &self,
         request: Detach,
         netns: Option<OwnedFd>,
-        began: Instant,
+        asked: Asked,
     ) -> Result<Done, Failure> {
+        let Asked { began, origin } = asked;
+        let mut steps = self.tracer.begin("detach", began, origin.as_ref());
+        steps.of_interface(&request.interface);
         let key = key_of(&request.interface);
-        let _turn = self.turns.take(&key).await;
-        let outcome = self.remove(&key, netns).await;
+        let _turn = self.turn(&key, &mut steps).await;
+        let outcome = self.remove(&key, netns, &mut steps).await;
         let record = outcome.as_ref().ok().and_then(Option::as_ref);
         let network = record.map(|record| record.network.as_str()).unwrap_or_default();
-        self.metrics.request("detach", network, outcome.is_ok(), began.elapsed());
+        let took = began.elapsed();
+        self.metrics.request("detach", network, outcome.is_ok(), took);
+        if let Some(record) = record {
+            steps.of_pod(&record.pod.namespace, &record.pod.name, &record.pod.uid);
+            steps.of_record(record);
+        }
+        steps.end(began, took, outcome.as_ref().err());
         outcome.map(|_| Done {})
     }
 
     /// The record is looked at last, so that it goes even if there was no device, and the device even without record. The record, if there
     /// was one.
-    async fn remove(&self, key: &AttachmentKey, netns: Option<OwnedFd>) -> Result<Option<Record>, Failure> {
+    async fn remove(
+        &self,
+        key: &AttachmentKey,
+        netns: Option<OwnedFd>,
+        steps: &mut Steps,
+    ) -> Result<Option<Record>, Failure> {
         let host_ifname = device::host_ifname(&key.container_id, &key.ifname);
-        self.reconcile.remove_pod(host_ifname.clone()).await;
-        self.devices.detach(host_ifname, netns).await.map_err(device_failure)?;
-        let record = self.ipam.release(key.clone()).await.map_err(ipam_failure)?;
+        let removed = async {
+            self.reconcile.remove_pod(host_ifname.clone()).await;
+            Ok::<(), Failure>(())
+        };
+        steps.time("kernel", removed).await?;
+        steps.time("link", self.devices.detach(host_ifname, netns)).await.map_err(device_failure)?;
+        let record = steps.time("record", self.ipam.release(key.clone())).await.map_err(ipam_failure)?;
         if let Some(record) = &record {
             self.addresses.detached(record);
             tracing::info!(attachment = %key, pod = %pod_name(record), addresses = addresses(record), "detached");
@@ -372,8 +434,16 @@ impl Pods {
         Ok(())
     }
 
+    /// Waits for its turn.
+    async fn turn(&self, key: &AttachmentKey, steps: &mut Steps) -> Turn {
+        let began = Instant::now();
+        let turn = self.turns.take(key).await;
+        steps.step("turn", began, began.elapsed(), None::<&Failure>);
+        turn
+    }
+
     async fn take_back(&self, key: &AttachmentKey) {
-        if let Err(failure) = self.remove(key, None).await {
+        if let Err(failure) = self.remove(key, None, &mut Steps::none()).await {
             tracing::warn!(attachment = %key, %failure, "a failed ADD left something behind: DEL or GC cleans it");
         }
     }
@@ -433,7 +503,7 @@ impl Pods {
                 continue;
             }
             let _turn = self.turns.take(&record.key).await;
-            let removed = self.remove(&record.key, None).await;
+            let removed = self.remove(&record.key, None, &mut Steps::none()).await;
             if outcome.is_ok() {
                 outcome = removed.map(|_| Done {});
             }

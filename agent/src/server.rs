@@ -15,7 +15,7 @@ use trunkline_daemon::http::pause_accepting;
 
 use crate::bell::Bell;
 use crate::observe::{Observer, Routes};
-use crate::pods::Pods;
+use crate::pods::{Asked, Pods};
 use crate::socket;
 
 /// A client has this long to say what it wants.
@@ -66,11 +66,13 @@ impl Server {
             },
             Err(failure) => return answer::<Done>(&mut stream, Err(failure)).await,
         };
+        let origin = request.origin;
         match request.command {
             Command::Attach(attach) => {
                 let key = format!("{}/{}", attach.interface.container_id, attach.interface.ifname);
                 let name = attach.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
-                let outcome = self.pods.attach(*attach, descriptor, began, socket::gone(&stream)).await;
+                let asked = Asked { began, origin };
+                let outcome = self.pods.attach(*attach, descriptor, asked, socket::gone(&stream)).await;
                 self.bell.ring();
                 let ms = began.elapsed().as_micros() as f64 / 1000.0;
                 match &outcome {
@@ -95,7 +97,7 @@ impl Server {
             }
             Command::Detach(detach) => {
                 let key = format!("{}/{}", detach.interface.container_id, detach.interface.ifname);
-                let outcome = self.pods.detach(detach, descriptor, began).await;
+                let outcome = self.pods.detach(detach, descriptor, Asked { began, origin }).await;
                 failed("detach", &key, &outcome);
                 answer(&mut stream, outcome).await;
             }

@@ -49,9 +49,22 @@ pub const MAX_LINE: usize = 8 << 20;
 pub struct Request {
     /// [`VERSION`] of the client.
     pub version: u32,
+    /// Where the question came from, for traces; not from every client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// What is asked.
     #[serde(flatten)]
     pub command: Command,
+}
+
+/// Where a question came from. Nothing depends on it but what a trace of the question says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// When the client was started, by this node's clock, in nanoseconds since 1970.
+    pub started_unix_nano: u64,
+    /// `TRACEPARENT` of its environment: W3C Trace Context, as OpenTelemetry hands it to programs. Empty if there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub traceparent: String,
 }
 
 /// The commands, with the [`Reply`] that each gets.
@@ -405,7 +418,7 @@ impl From<DecodeError> for Failure {
 impl Request {
     /// A request of this version.
     pub fn new(command: Command) -> Self {
-        Request { version: VERSION, command }
+        Request { version: VERSION, origin: None, command }
     }
 
     /// Reads a request line, with or without its `\n`. The version is looked at first, so that a client of

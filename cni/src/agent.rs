@@ -7,7 +7,8 @@ use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -16,7 +17,7 @@ use rustix::net::{
     SocketType, connect, sendmsg, socket_with,
 };
 use serde::de::DeserializeOwned;
-use trunkline_api::attach::{Code, Command, Failure, MAX_LINE, Request, decode_reply, encode};
+use trunkline_api::attach::{Code, Command, Failure, MAX_LINE, Origin, Request, decode_reply, encode};
 
 use crate::configuration::Configuration;
 use crate::namespace::Namespace;
@@ -34,6 +35,30 @@ impl From<AskError> for Failure {
         match error {
             AskError::OutOfReach(failure) | AskError::Refused(failure) => failure,
         }
+    }
+}
+
+/// When this program was started.
+static STARTED: OnceLock<SystemTime> = OnceLock::new();
+/// A `traceparent` of today has 55 octets; what is much longer is none.
+const TRACEPARENT: usize = 256;
+
+/// Notes when this program was started: the first thing that it does.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a program reads the clock: the agent's traces begin with its start"
+)]
+pub(crate) fn note_start() -> SystemTime {
+    *STARTED.get_or_init(SystemTime::now)
+}
+
+/// For the agent's traces: since when the runtime has been waiting, and the trace that it is in.
+fn origin() -> Origin {
+    let since = note_start().duration_since(SystemTime::UNIX_EPOCH);
+    let traceparent = std::env::var("TRACEPARENT").ok().filter(|text| text.len() <= TRACEPARENT);
+    Origin {
+        started_unix_nano: since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or_default()),
+        traceparent: traceparent.unwrap_or_default(),
     }
 }
 
@@ -68,7 +93,8 @@ impl<'a> Agent<'a> {
     }
 
     fn exchange(&self, command: Command, namespace: Option<&Namespace>) -> Result<Vec<u8>, Failure> {
-        let line = encode(&Request::new(command))
+        let request = Request { origin: Some(origin()), ..Request::new(command) };
+        let line = encode(&request)
             .map_err(|error| Failure::new(Code::Internal, format!("cannot write the request: {error}")))?;
         let mut stream = self.connect().map_err(|error| self.cannot_reach(error))?;
         // An agent that refuses early answers before it has read everything, and closes: its answer is better

@@ -37,6 +37,7 @@ const MAX_STDIN: u64 = 16 << 20;
 
 /// Carries out the command that the environment names.
 pub fn run() -> ExitCode {
+    let _noted = agent::note_start();
     let mut input = Vec::new();
     let command = environment::variable("CNI_COMMAND");
     let outcome = match command {

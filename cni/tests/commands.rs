@@ -4,6 +4,7 @@
 mod support;
 
 use std::os::unix::fs::MetadataExt;
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use support::{Act, Agent, NETNS, attachment, done, environment, plugin, run};
@@ -62,6 +63,23 @@ fn add_asks_with_the_namespace_and_prints_the_result_of_each_version() {
         let received = std::fs::File::from(asked.descriptors.into_iter().next().unwrap()).metadata().unwrap();
         let own = std::fs::metadata(NETNS).unwrap();
         assert_eq!((received.dev(), received.ino()), (own.dev(), own.ino()), "it is the container's");
+    }
+}
+
+#[test]
+fn the_agent_is_told_when_the_plugin_was_started_and_in_which_trace() {
+    let agent = Agent::start(Act::Answer(done()));
+    let now = || u64::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos()).unwrap();
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let long = "0".repeat(300);
+    for (variables, expected) in
+        [(vec![], ""), (vec![("TRACEPARENT", parent)], parent), (vec![("TRACEPARENT", long.as_str())], "")]
+    {
+        let before = now();
+        assert!(run("DEL", &agent.configuration("1.0.0", json!({})), &variables).success);
+        let origin = agent.asked().request.origin.expect("where it came from");
+        assert!((before..=now()).contains(&origin.started_unix_nano), "{origin:?}");
+        assert_eq!(origin.traceparent, expected);
     }
 }
 

@@ -86,3 +86,64 @@ impl Outward {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_is_trusted_if_the_file_says_so() {
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let key = PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
+        let server = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![own.cert.der().clone()], key)
+            .expect("a server");
+        let (acceptor, listener) =
+            (TlsAcceptor::from(Arc::new(server)), TcpListener::bind("127.0.0.1:0").await);
+        let listener = listener.expect("a socket");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let mut request = [0; 1024];
+                let length = stream.read(&mut request).await.unwrap_or_default();
+                let asked = request[..length].starts_with(b"POST /v1/logs HTTP/1.1\r\n");
+                let status = if asked { "202 Accepted" } else { "400 Bad Request" };
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\nretry-after: 7\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi"
+                );
+                let _gone = stream.write_all(answer.as_bytes()).await;
+                let _gone = stream.shutdown().await;
+            }
+        });
+
+        let to: Uri = format!("https://localhost:{port}/v1/logs").parse().expect("a URI");
+        let folder = tempfile::tempdir().expect("a folder");
+        let post = async |certificate: String| {
+            let file = folder.path().join("ca.pem");
+            std::fs::write(&file, certificate).expect("written");
+            let client = Outward::new(&to, Some(&file))?;
+            client.post(to.clone(), HeaderMap::new(), Bytes::new()).await
+        };
+        let answer = post(own.cert.pem()).await.expect("an answer");
+        assert_eq!(answer.status, StatusCode::ACCEPTED);
+        assert_eq!((answer.retry_after, &answer.body[..]), (Some(Duration::from_secs(7)), &b"hi"[..]));
+        let error = post(other.cert.pem()).await.expect_err("another's certificate");
+        assert!(
+            format!("{error:?}").contains("UnknownIssuer") || format!("{error:?}").contains("BadSignature"),
+            "{error:?}"
+        );
+        let missing = Outward::new(&to, Some(&folder.path().join("none.pem")));
+        assert!(missing.is_err(), "there is no such file");
+    }
+}

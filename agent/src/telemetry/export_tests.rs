@@ -61,6 +61,20 @@ impl Bed {
         self.batches.send(batch).unwrap();
     }
 
+    /// Waits until so many attempts have failed, or more: they go on.
+    async fn fails(&self, times: u64) {
+        let name = "trunkline_otlp_requests_total{outcome=\"unavailable\",signal=\"logs\"} ";
+        for _ in 0..500 {
+            let counted = self.metrics.counted();
+            let count = counted.lines().find_map(|line| line.strip_prefix(name)?.parse::<u64>().ok());
+            if count.is_some_and(|count| count >= times) {
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        panic!("not {times} times:\n{}", self.metrics.counted());
+    }
+
     /// Waits until a counter has this value.
     async fn counts(&self, name: &str, value: u64) {
         let line = format!("{name} {value}");
@@ -175,7 +189,7 @@ async fn a_collector_that_comes_late_gets_what_waited() {
     drop(listener);
     let bed = Bed::start(endpoint);
     bed.tell("early", 1);
-    bed.counts("trunkline_otlp_requests_total{outcome=\"unavailable\",signal=\"logs\"}", 3).await;
+    bed.fails(3).await;
     let mut requests = serve(TcpListener::bind(address).await.unwrap(), vec![("200 OK", Vec::new())]);
     assert_eq!(requests.recv().await.unwrap().1, "early");
     bed.counts("trunkline_otlp_exported_total{signal=\"logs\"}", 1).await;
@@ -187,7 +201,7 @@ async fn a_stop_is_one_attempt_more_and_no_other() {
     drop(listener);
     let bed = Bed::start(endpoint);
     bed.tell("lost", 4);
-    bed.counts("trunkline_otlp_requests_total{outcome=\"unavailable\",signal=\"logs\"}", 1).await;
+    bed.fails(1).await;
     bed.stop.cancel();
     bed.counts("trunkline_otlp_dropped_total{reason=\"stop\",signal=\"logs\"}", 4).await;
     let Bed { batches, task, .. } = bed;

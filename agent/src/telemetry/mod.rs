@@ -21,6 +21,8 @@ mod export;
 mod logs;
 mod proto;
 mod resource;
+pub mod trace;
+mod traces;
 
 use std::time::Duration;
 
@@ -34,12 +36,15 @@ use config::TelemetryConfig;
 use export::{Collector, Pace, run};
 use logs::Events;
 use resource::About;
+use trace::Tracer;
+use traces::Traces;
 
 /// At the agent's stop the collector has this long to take what is left.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// What tells.
 pub struct Telemetry {
+    tracer: Tracer,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -56,22 +61,30 @@ pub struct Node {
 impl Telemetry {
     /// Starts what is configured.
     pub fn start(config: &TelemetryConfig, node: Node, history: &History, metrics: &Metrics) -> Self {
-        let telemetry = Telemetry { tasks: TaskTracker::new(), stop: CancellationToken::new() };
+        let mut telemetry = Telemetry {
+            tracer: Tracer::default(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        };
         if let Some(otlp) = &config.otlp {
             let about =
                 About { service: otlp.service_name.clone(), node: node.name, kubernetes: node.kubernetes };
             let collector = Collector::new(otlp.clone());
-            let events = Events { history: history.subscribe(0), about };
-            telemetry.tasks.spawn(run(
-                events,
-                collector,
-                Pace::default(),
-                metrics.clone(),
-                telemetry.stop.clone(),
-            ));
+            let events = Events { history: history.subscribe(0), about: about.clone() };
+            let (tracer, finished) = Tracer::new();
+            telemetry.tracer = tracer;
+            let traces = Traces { finished, about };
+            let (pace, stop) = (Pace::default(), &telemetry.stop);
+            telemetry.tasks.spawn(run(events, collector.clone(), pace, metrics.clone(), stop.clone()));
+            telemetry.tasks.spawn(run(traces, collector, pace, metrics.clone(), stop.clone()));
         }
         telemetry.tasks.close();
         telemetry
+    }
+
+    /// Where traces begin.
+    pub fn tracer(&self) -> Tracer {
+        self.tracer.clone()
     }
 
     /// Tells what is left, after the sources were closed, as far as that can be done soon.

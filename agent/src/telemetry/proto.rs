@@ -51,6 +51,66 @@ pub(super) struct LogRecord {
     pub event_name: String,
 }
 
+/// `opentelemetry.proto.collector.trace.v1`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ExportTraceServiceRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub resource_spans: Vec<ResourceSpans>,
+}
+
+/// Spans of one resource.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ResourceSpans {
+    #[prost(message, optional, tag = "1")]
+    pub resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    pub scope_spans: Vec<ScopeSpans>,
+}
+
+/// Spans of one part of the program.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ScopeSpans {
+    #[prost(message, optional, tag = "1")]
+    pub scope: Option<InstrumentationScope>,
+    #[prost(message, repeated, tag = "2")]
+    pub spans: Vec<Span>,
+}
+
+/// A piece of time of a trace.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Span {
+    #[prost(bytes = "vec", tag = "1")]
+    pub trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub span_id: Vec<u8>,
+    /// Empty: none is above.
+    #[prost(bytes = "vec", tag = "4")]
+    pub parent_span_id: Vec<u8>,
+    #[prost(string, tag = "5")]
+    pub name: String,
+    /// 1 is INTERNAL, 2 is SERVER.
+    #[prost(int32, tag = "6")]
+    pub kind: i32,
+    #[prost(fixed64, tag = "7")]
+    pub start_time_unix_nano: u64,
+    #[prost(fixed64, tag = "8")]
+    pub end_time_unix_nano: u64,
+    #[prost(message, repeated, tag = "9")]
+    pub attributes: Vec<KeyValue>,
+    #[prost(message, optional, tag = "15")]
+    pub status: Option<Status>,
+}
+
+/// What came of it; none where nothing went wrong.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Status {
+    #[prost(string, tag = "2")]
+    pub message: String,
+    /// 2 is ERROR.
+    #[prost(int32, tag = "3")]
+    pub code: i32,
+}
+
 /// What the records are of: a process on a host.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Resource {
