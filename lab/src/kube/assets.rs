@@ -98,7 +98,7 @@ impl Assets {
 }
 
 /// Go on PATH, or where its own archive is unpacked to.
-fn find_go() -> Option<PathBuf> {
+pub(crate) fn find_go() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/local/go/bin")]);
     folders.map(|f| f.join("go")).find(|go| go.is_file())

@@ -39,6 +39,7 @@ const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_kernel_", Lab::TwoRacks),
     ("trunkline_manifests_", Lab::TwoRacks),
     ("trunkline_network_", Lab::TwoRacks),
+    // No panel and no alert asks for it; `observability/otlp` does.
     ("trunkline_otlp_", Lab::TwoRacks),
     ("trunkline_ready", Lab::TwoRacks),
     ("trunkline_request_", Lab::TwoRacks),

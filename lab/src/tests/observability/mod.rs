@@ -7,12 +7,15 @@
 //! two_racks   nodes and routers
 //! cluster     an API server, controllers with their webhook, a node
 //! vlans       pods on VLANs, in a user-mode kernel
+//! otlp        a node and a real OpenTelemetry collector
 //! ```
 
 mod cluster;
+mod collector;
 mod dashboards;
 mod labs;
 mod links;
+mod otlp;
 mod prometheus;
 mod rules;
 mod two_racks;
@@ -23,7 +26,8 @@ use super::Test;
 #[cfg(test)]
 pub(crate) use rules::{is_exported, named};
 
-pub(super) const TESTS: &[Test] = &[rules::TEST, dashboards::TEST, two_racks::TEST, cluster::TEST];
+pub(super) const TESTS: &[Test] =
+    &[rules::TEST, dashboards::TEST, two_racks::TEST, cluster::TEST, otlp::TEST];
 pub(super) const VLAN_TESTS: &[Test] = &[vlans::TEST];
 
 /// Debian packages of these tests.

@@ -1,0 +1,130 @@
+//! A real OpenTelemetry Collector, which writes what it was told into a file: the program of `lab/otel-collector`, built once by Go into
+//! `target/otel`. A newer module file or source makes it anew.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use crate::fabric::{Fabric, Place};
+use crate::host::Host;
+use crate::kube::assets::find_go;
+use crate::kube::daemon::Daemon;
+use crate::progress::{say, step};
+use crate::shell::{Seen, cmd, run};
+
+/// Where it listens, on its node.
+pub(super) const ENDPOINT: &str = "127.0.0.1:4318";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Finds or builds the program. The inner error is what is missing on this machine, for a test that is skipped then.
+pub(super) fn program(place: &Place) -> Result<Result<PathBuf, String>> {
+    let folder = place.state.parent().context("the target folder")?.join("otel");
+    let module = place.repository.join("lab/otel-collector");
+    std::fs::create_dir_all(&folder)?;
+    // One builds, the others find what it built.
+    let lock = File::create(folder.join("lock"))?;
+    lock.lock()?;
+    let wanted: String = ["go.sum", "main.go"]
+        .map(|file| std::fs::read_to_string(module.join(file)))
+        .into_iter()
+        .collect::<std::io::Result<_>>()?;
+    let (program, built_from) = (folder.join("otel-collector"), folder.join("built-from"));
+    if std::fs::read_to_string(&built_from).is_ok_and(|built| built == wanted) {
+        return Ok(Ok(program));
+    }
+    let Some(go) = find_go() else {
+        return Ok(Err(
+            "no OpenTelemetry Collector: install Go (https://go.dev/dl), which builds it once".to_owned()
+        ));
+    };
+    say("  the OpenTelemetry Collector is built from source, once: two minutes on two cores");
+    let mut command = cmd(&go.display().to_string(), ["build", "-trimpath", "-ldflags", "-s -w", "-o"]);
+    command.arg(&program).arg(".").current_dir(&module).env("CGO_ENABLED", "0");
+    step("go build otel-collector", || run(&mut command))?;
+    std::fs::write(built_from, wanted)?;
+    Ok(Ok(program))
+}
+
+/// A collector on a node, which takes logs and traces by OTLP/HTTP.
+pub(super) struct Collector {
+    daemon: Daemon,
+    told: PathBuf,
+}
+
+impl Collector {
+    /// Starts it and waits until it listens. What another one on this node was told stays in the file.
+    pub(super) fn start(fabric: &Fabric, host: &Host, program: &Path) -> Result<Self> {
+        let folder = fabric.folder.join("otel");
+        std::fs::create_dir_all(&folder)?;
+        let told = folder.join("told.json");
+        let pipeline = json!({"receivers": ["otlp"], "exporters": ["file"]});
+        // JSON is YAML.
+        let config = json!({
+            "receivers": {"otlp": {"protocols": {"http": {"endpoint": ENDPOINT}}}},
+            "exporters": {"file": {"path": told, "append": true, "flush_interval": "100ms"}},
+            "service": {
+                "telemetry": {"metrics": {"level": "none"}},
+                "pipelines": {"logs": pipeline, "traces": pipeline},
+            },
+        });
+        let file = folder.join("collector.yaml");
+        std::fs::write(&file, config.to_string())?;
+        let argument = format!("--config={}", file.display());
+        let command = host.command(&program.display().to_string(), [argument]);
+        let mut daemon = Daemon::start(&folder, "collector", command)?;
+        daemon.wait_while_running("the collector to listen", PATIENCE, || {
+            let connected = host.ns.within(|| Ok(std::net::TcpStream::connect(ENDPOINT).map(drop)?));
+            Ok(Seen::when(connected.is_ok(), || format!("{connected:?}")))
+        })?;
+        Ok(Self { daemon, told })
+    }
+
+    /// Ends it without a word.
+    pub(super) fn kill(mut self) -> Result<()> {
+        self.daemon.still_running()?;
+        self.daemon.kill()
+    }
+
+    /// Everything that was told so far, as the file exporter writes it: OTLP's JSON, a request a line.
+    pub(super) fn told(&self) -> Result<Vec<Value>> {
+        let text = std::fs::read_to_string(&self.told)?;
+        // The last line may be half written.
+        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    }
+
+    /// Every log record, with its resource's attributes.
+    pub(super) fn logs(&self) -> Result<Vec<(Value, Value)>> {
+        self.records("resourceLogs", "scopeLogs", "logRecords")
+    }
+
+    /// Every span, with its resource's attributes.
+    pub(super) fn spans(&self) -> Result<Vec<(Value, Value)>> {
+        self.records("resourceSpans", "scopeSpans", "spans")
+    }
+
+    fn records(&self, of: &str, scope: &str, records: &str) -> Result<Vec<(Value, Value)>> {
+        let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+        let mut all = Vec::new();
+        for request in self.told()? {
+            for group in list(&request, of) {
+                for scope in list(&group, scope) {
+                    all.extend(list(&scope, records).into_iter().map(|r| (group["resource"].clone(), r)));
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The text of an attribute; empty if it is not there.
+pub(super) fn attribute(of: &Value, key: &str) -> String {
+    let attributes = of["attributes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let found = attributes.iter().find(|attribute| attribute["key"] == key);
+    let value = found.map(|found| &found["value"]);
+    // OTLP's JSON has numbers of 64 bits as texts.
+    let text = value.and_then(|value| value["stringValue"].as_str().or(value["intValue"].as_str()));
+    text.unwrap_or_default().to_owned()
+}
