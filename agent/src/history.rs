@@ -123,6 +123,12 @@ impl History {
         if run.is_none_or(|run| run == self.shared.run) { after } else { 0 }
     }
 
+    /// Ends when nobody is to wait any more.
+    pub async fn closed(&self) {
+        // Dropped senders are an end too.
+        let _ = self.shared.newest.subscribe().wait_for(|newest| newest.closed).await;
+    }
+
     /// Whoever waits is let go, and nobody waits any more: the agent stops.
     pub fn close(&self) {
         self.shared.newest.send_modify(|newest| newest.closed = true);

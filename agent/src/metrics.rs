@@ -444,6 +444,7 @@ mod tests {
                 received: messages,
                 sent: messages,
                 flaps: 2,
+                last_down: None,
                 bfd: Some(BfdSession {
                     state: "Up".to_owned(),
                     state_seconds: 3,

@@ -98,6 +98,7 @@ impl Server {
             Command::Detach(detach) => {
                 let key = format!("{}/{}", detach.interface.container_id, detach.interface.ifname);
                 let outcome = self.pods.detach(detach, descriptor, Asked { began, origin }).await;
+                self.bell.ring();
                 failed("detach", &key, &outcome);
                 answer(&mut stream, outcome).await;
             }
@@ -165,6 +166,13 @@ impl Server {
             Query::Events { after, run, wait: true } => {
                 let outcome = tokio::select! {
                     outcome = observer.next_events(after, run) => outcome,
+                    () = socket::gone(stream) => return,
+                };
+                answer(stream, outcome).await;
+            }
+            Query::Watch { after, run } => {
+                let outcome = tokio::select! {
+                    outcome = observer.snapshot(&self.bell, after, run) => outcome,
                     () = socket::gone(stream) => return,
                 };
                 answer(stream, outcome).await;

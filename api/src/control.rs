@@ -16,10 +16,12 @@ use crate::attach::Bandwidth;
 mod drain;
 mod history;
 mod path;
+mod snapshot;
 
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
 pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
+pub use snapshot::Snapshot;
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +73,15 @@ pub enum Query {
         /// Answer once there is something newer, however long that takes.
         #[serde(default)]
         wait: bool,
+    },
+    /// Everything that is shown live, once it has changed, and after [`Snapshot::SILENCE`] anyway: `Reply<Snapshot>`.
+    Watch {
+        /// The [`Snapshot::number`] that is known.
+        #[serde(default)]
+        after: u64,
+        /// Which run of the agent that is of; any other, and none, is answered at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<u64>,
     },
     /// End a peer's session, and begin a new one: `Reply<PeerDone>`.
     ResetPeer {
@@ -446,6 +457,9 @@ pub struct Peer {
     pub sent: Messages,
     /// How often the session left Established.
     pub flaps: u64,
+    /// Why it last left Established; none if it never was.
+    #[serde(default)]
+    pub last_down: Option<Dated>,
     /// The BFD session that watches the path, where one is configured.
     #[serde(default)]
     pub bfd: Option<BfdSession>,
@@ -763,6 +777,7 @@ mod tests {
                 source: None,
             },
             Query::Events { after: 7, run: Some(3), wait: true },
+            Query::Watch { after: 7, run: Some(3) },
             Query::ResetPeer { peer: "eth0".to_owned(), hard: true, message: "new optics".to_owned() },
             Query::RefreshPeer { peer: "10.0.0.1".to_owned(), direction: Direction::Out },
             Query::Drain { message: "new disk".to_owned() },

@@ -319,6 +319,7 @@ pub fn peer(peer: &Peer) -> String {
             ),
         );
     }
+    peer.last_down.iter().for_each(|said| line("last session down", dated(said)));
     peer.last_error.iter().for_each(|said| line("last error", dated(said)));
     for (name, said) in [
         ("notification sent", &peer.notification_sent),
@@ -534,7 +535,7 @@ pub fn pods(pods: &[PodStatus]) -> String {
 }
 
 /// `in 10M out 5M`, in bits per second.
-fn limits(bandwidth: &Bandwidth) -> String {
+pub(super) fn limits(bandwidth: &Bandwidth) -> String {
     let shown: Vec<String> = [("in", bandwidth.ingress), ("out", bandwidth.egress)]
         .into_iter()
         .filter_map(|(way, limit)| Some(format!("{way} {}", bits(limit?.rate))))
