@@ -10,6 +10,7 @@ mod list;
 pub mod show;
 pub mod table;
 pub mod walk;
+pub mod watch;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -138,6 +139,14 @@ pub enum Command {
         /// How to ask. With --follow, `-o json` prints one event a line.
         #[command(flatten)]
         ask: Ask,
+    },
+    /// Peers, networks, pods and events in this terminal, live.
+    ///
+    /// What is down comes first; `?` says what the keys do.
+    Watch {
+        /// The agent's socket.
+        #[arg(long, value_name = "PATH", default_value = trunkline_api::attach::DEFAULT_SOCKET)]
+        socket: PathBuf,
     },
     /// Look what on this host keeps pods from working, and say what to do.
     ///
@@ -307,6 +316,7 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             let kept: Events = client::ask(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
             print(ask.output, &kept, events::table)
         }
+        Command::Watch { socket } => watch::watch(&socket),
         Command::Pods { pod, path, from, netns, ask } => {
             let mut pods: Vec<PodStatus> = client::ask(&ask.socket, Query::Pods)?;
             pods.retain(|status| pod.as_ref().is_none_or(|pod| names(pod, status)));
@@ -449,6 +459,7 @@ mod tests {
             "trunkline routes --explain 2001:db8::1",
             "trunkline events -o json",
             "trunkline events --follow",
+            "trunkline watch --socket /x",
             "trunkline drain --wait --message disk",
             "trunkline status --socket /x -o json",
             "trunkline status --probe --socket /x",
@@ -473,6 +484,7 @@ mod tests {
             "trunkline peers 10.0.0.1 reset 10.0.0.1",
             "trunkline peers soft-refresh 10.0.0.1 both",
             "trunkline pods --path 192.0.2.1",
+            "trunkline watch -o json",
             "trunkline pods web-0 --from 192.0.2.1",
         ] {
             Cli::try_parse_from(bad.split(' ')).unwrap_err();

@@ -1,0 +1,435 @@
+//! What is shown: how things stood when the agent last said so, what happened, and where the operator looks. No clock, no terminal.
+//!
+//! A row that is looked at is known by its name and not by its number, so that it stays the same row when a session goes down and moves to
+//! the top. While the agent does not answer, its times stand still: nobody knows how they go on.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use trunkline_api::control::{AgentStatus, Dated, Events, Peer, PodStatus, Severity, Snapshot};
+
+/// Events that are kept, those of earlier runs of the agent too.
+const KEPT: usize = 2000;
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tab {
+    Peers,
+    Pods,
+    Events,
+}
+
+impl Tab {
+    pub(super) const ALL: [Tab; 3] = [Tab::Peers, Tab::Pods, Tab::Events];
+
+    fn after(self, places: usize) -> Tab {
+        Tab::ALL[(self as usize + places) % Tab::ALL.len()]
+    }
+}
+
+/// What covers the tab, if anything does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    Nothing,
+    /// Everything about the row that is chosen, from this line on.
+    Detail(usize),
+    Help,
+}
+
+/// What the agent tells, or that it does not.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// How things stand; `at`: when that came, RFC 3339.
+    State {
+        snapshot: Box<Snapshot>,
+        at: String,
+    },
+    Events(Events),
+    /// It does not answer, as was found at `at`.
+    Silence {
+        text: String,
+        at: String,
+    },
+}
+
+/// What the operator wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    First,
+    Last,
+    NextTab,
+    PreviousTab,
+    Go(Tab),
+    Open,
+    Back,
+    Filter,
+    Type(char),
+    Erase,
+    EraseAll,
+    Help,
+    Quit,
+}
+
+/// The agent does not answer.
+#[derive(Debug)]
+pub(super) struct Silence {
+    pub(super) text: String,
+    /// When it was found, RFC 3339.
+    pub(super) at: String,
+    since: Duration,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// Counted from 1 since this view began.
+    pub(super) number: u64,
+    pub(super) at: String,
+    pub(super) warning: bool,
+    pub(super) kind: &'static str,
+    pub(super) peer: Option<String>,
+    pub(super) text: String,
+}
+
+/// What the view found room for, which keys that turn pages go by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Rows of the table.
+    pub(super) rows: usize,
+    /// The last line that a detail can begin with.
+    pub(super) last_line: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) socket: String,
+    pub(super) tab: Tab,
+    pub(super) over: Over,
+    pub(super) filter: String,
+    pub(super) silence: Option<Silence>,
+    /// Written by the view.
+    pub(super) room: Cell<Room>,
+    typing: bool,
+    snapshot: Option<Snapshot>,
+    heard: Duration,
+    now: Duration,
+    entries: VecDeque<Entry>,
+    counted: u64,
+    /// The run of the agent that the last events were of.
+    run: Option<u64>,
+    /// The name of the row that is looked at, of each tab; the first row if none.
+    chosen: [Option<String>; 3],
+}
+
+impl Model {
+    pub(super) fn new(socket: String) -> Model {
+        Model {
+            socket,
+            tab: Tab::Peers,
+            over: Over::Nothing,
+            filter: String::new(),
+            silence: None,
+            room: Cell::new(Room { rows: 1, last_line: 0 }),
+            typing: false,
+            snapshot: None,
+            heard: Duration::ZERO,
+            now: Duration::ZERO,
+            entries: VecDeque::new(),
+            counted: 0,
+            run: None,
+            chosen: [None, None, None],
+        }
+    }
+
+    /// It is so long since this view began.
+    pub(super) fn pass(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// Takes what was told.
+    pub(super) fn hear(&mut self, told: Told) {
+        match told {
+            Told::State { snapshot, at } => {
+                self.heard = self.now;
+                self.snapshot = Some(*snapshot);
+                if let Some(silence) = self.silence.take() {
+                    let seconds = self.now.saturating_sub(silence.since).as_secs();
+                    self.note(at, false, format!("the agent answers again, after {seconds} s"));
+                }
+            }
+            Told::Silence { text, at } => match &mut self.silence {
+                Some(silence) => silence.text = text,
+                None => {
+                    self.note(at.clone(), true, format!("the agent does not answer: {text}"));
+                    self.silence = Some(Silence { text, at, since: self.now });
+                }
+            },
+            Told::Events(events) => {
+                if self.run.is_some_and(|run| run != events.run) {
+                    let at = events.events.first().map(|event| event.at.clone()).unwrap_or_default();
+                    self.note(at, false, "from here on it is another run of the agent".to_owned());
+                }
+                self.run = Some(events.run);
+                if events.missed > 0 {
+                    let at = events.events.first().map(|event| event.at.clone()).unwrap_or_default();
+                    self.note(
+                        at,
+                        false,
+                        format!("{} more before these are not kept any more", events.missed),
+                    );
+                }
+                for event in events.events {
+                    let warning = event.severity == Severity::Warning;
+                    self.enter(event.at, warning, event.kind.name(), event.peer, event.text);
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, at: String, warning: bool, text: String) {
+        self.enter(at, warning, "watch", None, text);
+    }
+
+    fn enter(&mut self, at: String, warning: bool, kind: &'static str, peer: Option<String>, text: String) {
+        self.counted += 1;
+        if self.entries.len() == KEPT {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(Entry { number: self.counted, at, warning, kind, peer, text });
+    }
+
+    /// Does what the operator wants. Break: he has enough.
+    pub(super) fn act(&mut self, action: Action) -> ControlFlow<()> {
+        let page = self.room.get().rows.saturating_sub(1).max(1) as isize;
+        match action {
+            Action::Quit => return ControlFlow::Break(()),
+            Action::Up => self.step(-1),
+            Action::Down => self.step(1),
+            Action::PageUp => self.step(-page),
+            Action::PageDown => self.step(page),
+            Action::First => self.step(-isize::MAX),
+            Action::Last => self.step(isize::MAX),
+            Action::NextTab => self.go(self.tab.after(1)),
+            Action::PreviousTab => self.go(self.tab.after(Tab::ALL.len() - 1)),
+            Action::Go(tab) => self.go(tab),
+            Action::Open if self.typing => self.typing = false,
+            Action::Open => {
+                self.over = match self.over {
+                    Over::Nothing if !self.names().is_empty() => Over::Detail(0),
+                    _ => Over::Nothing,
+                }
+            }
+            // One thing after the other.
+            Action::Back if self.typing || self.over == Over::Nothing => {
+                self.typing = false;
+                self.filter.clear();
+            }
+            Action::Back => self.over = Over::Nothing,
+            Action::Filter => (self.typing, self.over) = (true, Over::Nothing),
+            Action::Type(letter) => self.filter.push(letter),
+            Action::Erase => drop(self.filter.pop()),
+            Action::EraseAll => self.filter.clear(),
+            Action::Help => {
+                self.over = if self.over == Over::Help { Over::Nothing } else { Over::Help };
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn go(&mut self, tab: Tab) {
+        (self.tab, self.over, self.typing) = (tab, Over::Nothing, false);
+    }
+
+    fn step(&mut self, rows: isize) {
+        match self.over {
+            Over::Detail(line) => {
+                let line = line.saturating_add_signed(rows).min(self.room.get().last_line);
+                self.over = Over::Detail(line);
+            }
+            Over::Help => {}
+            Over::Nothing => {
+                let names = self.names();
+                let row = self.row(&names).saturating_add_signed(rows).min(names.len().saturating_sub(1));
+                // Of events the newest stays looked at, whichever that is.
+                let newest = self.tab == Tab::Events && row == 0;
+                self.chosen[self.tab as usize] = names.into_iter().nth(row).filter(|_| !newest);
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        match self.tab {
+            Tab::Peers => self.peers().iter().map(Peer::name).collect(),
+            Tab::Pods => self.pods().into_iter().map(name_of).collect(),
+            Tab::Events => self.entries().map(|entry| entry.number.to_string()).collect(),
+        }
+    }
+
+    fn row(&self, names: &[String]) -> usize {
+        let chosen = self.chosen[self.tab as usize].as_ref();
+        chosen.and_then(|chosen| names.iter().position(|name| name == chosen)).unwrap_or_default()
+    }
+
+    /// The number of the row that is looked at.
+    pub(super) fn chosen(&self) -> usize {
+        self.row(&self.names())
+    }
+
+    /// Letters go to the filter.
+    pub(super) fn is_typing(&self) -> bool {
+        self.typing
+    }
+
+    /// For how long the agent has not answered.
+    pub(super) fn silent_for(&self) -> Option<Duration> {
+        self.silence.as_ref().map(|silence| self.now.saturating_sub(silence.since))
+    }
+
+    /// Since the agent said how things stand, as long as that is known to go on.
+    fn age(&self) -> u64 {
+        let until = self.silence.as_ref().map_or(self.now, |silence| silence.since);
+        until.saturating_sub(self.heard).as_secs()
+    }
+
+    /// The agent, as it is now.
+    pub(super) fn agent(&self) -> Option<AgentStatus> {
+        let age = self.age();
+        let mut agent = self.snapshot.as_ref()?.agent.clone();
+        agent.uptime_seconds += age;
+        agent.drain.phase_seconds += age;
+        let cluster = agent.cluster.as_mut().and_then(|cluster| cluster.outage_seconds.as_mut());
+        cluster.into_iter().for_each(|seconds| *seconds += age);
+        agent.drain.settle_seconds.iter_mut().for_each(|left| *left = left.saturating_sub(age));
+        Some(agent)
+    }
+
+    /// All peers, as they are now: those that are down first.
+    pub(super) fn all_peers(&self) -> Vec<Peer> {
+        let age = self.age();
+        let peers = self.snapshot.iter().flat_map(|snapshot| &snapshot.peers);
+        let mut peers: Vec<Peer> = peers.map(|peer| aged(peer, age)).collect();
+        // The agent's order but for that.
+        peers.sort_by_key(standing);
+        peers
+    }
+
+    /// Those that pass the filter.
+    pub(super) fn peers(&self) -> Vec<Peer> {
+        let mut peers = self.all_peers();
+        peers.retain(|peer| {
+            let said =
+                [&peer.last_down, &peer.last_error].map(|said| said.as_ref().map_or("", |it| &it.text));
+            self.passes(&[&peer.name(), &peer.remote_as.to_string(), state(peer), said[0], said[1]])
+        });
+        peers
+    }
+
+    /// How many pods there are.
+    pub(super) fn pod_count(&self) -> usize {
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.pods.len())
+    }
+
+    /// The pods that pass the filter, those with which something is the matter first.
+    pub(super) fn pods(&self) -> Vec<&PodStatus> {
+        let pods = self.snapshot.iter().flat_map(|snapshot| &snapshot.pods);
+        let mut pods: Vec<&PodStatus> = pods
+            .filter(|pod| {
+                let addresses: Vec<String> = pod.addresses.iter().map(ToString::to_string).collect();
+                self.passes(&[
+                    &pod.title(),
+                    &pod.container_id,
+                    &pod.network,
+                    &addresses.join(" "),
+                    &pod.state,
+                ])
+            })
+            .collect();
+        pods.sort_by_cached_key(|pod| (pod.state == "attached", pod.title(), pod.ifname.clone()));
+        pods
+    }
+
+    /// How many events there are.
+    pub(super) fn entry_count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The newest events, whatever is filtered.
+    pub(super) fn newest(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().rev()
+    }
+
+    /// The events that pass the filter, the newest first.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.newest().filter(|entry| {
+            self.passes(&[&entry.at, entry.kind, entry.peer.as_deref().unwrap_or_default(), &entry.text])
+        })
+    }
+
+    fn passes(&self, texts: &[&str]) -> bool {
+        let wanted = self.filter.to_lowercase();
+        wanted.is_empty() || texts.iter().any(|text| text.to_lowercase().contains(&wanted))
+    }
+}
+
+/// A pod has an entry for each of its interfaces.
+fn name_of(pod: &PodStatus) -> String {
+    format!("{} {}", pod.container_id, pod.ifname)
+}
+
+/// How a peer stands, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// Somebody should look.
+    Down,
+    /// Down, and that is meant so, or pods do without.
+    Spared,
+    /// Up, and something beside the session is not.
+    Impaired,
+    Up,
+}
+
+pub(super) fn standing(peer: &Peer) -> Standing {
+    let bfd = peer.bfd.as_ref().is_some_and(|bfd| bfd.state != "Up");
+    let stale = peer.families.iter().any(|family| family.stale > 0);
+    match (peer.state == "Established", peer.shutdown || peer.optional) {
+        (true, _) if bfd || stale => Standing::Impaired,
+        (true, _) => Standing::Up,
+        (false, true) => Standing::Spared,
+        (false, false) => Standing::Down,
+    }
+}
+
+pub(super) fn state(peer: &Peer) -> &str {
+    if peer.shutdown { "Shutdown" } else { &peer.state }
+}
+
+/// Since when it is up, or is not, in seconds; none if it never was up. Between two attempts the state changes every few seconds: what counts is
+/// when the session was lost.
+pub(super) fn since(peer: &Peer) -> Option<u64> {
+    match peer.state.as_str() {
+        "Established" => Some(peer.state_seconds),
+        _ => peer.last_down.as_ref().map(|down| down.seconds_ago),
+    }
+}
+
+/// The peer, so many seconds later.
+fn aged(peer: &Peer, age: u64) -> Peer {
+    let mut peer = peer.clone();
+    peer.state_seconds += age;
+    let said = [&mut peer.last_down, &mut peer.last_error];
+    said.into_iter().flatten().for_each(|said: &mut Dated| said.seconds_ago += age);
+    let notifications = [&mut peer.notification_sent, &mut peer.notification_received];
+    notifications.into_iter().flatten().for_each(|said| said.seconds_ago += age);
+    peer.bfd.iter_mut().for_each(|bfd| bfd.state_seconds += age);
+    peer.next_attempt_seconds.iter_mut().for_each(|left| *left = left.saturating_sub(age));
+    for family in &mut peer.families {
+        family.stale_expires_seconds.iter_mut().for_each(|left| *left = left.saturating_sub(age));
+    }
+    peer
+}
