@@ -5,17 +5,21 @@
 //! source, where they may change while the agent runs. An unknown field is an error: a misspelt one would otherwise
 //! be a setting that silently does nothing.
 
+pub mod schema;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
 
+use self::schema::{AddressAndPort, FilePath, Prefix};
 use crate::page::Access;
 use crate::plan::Tunnels;
 use crate::source::kube::{KubeConfig, SourceKind};
@@ -23,7 +27,7 @@ use crate::telemetry::config::TelemetryConfig;
 use crate::wire::Times;
 
 /// Everything `--config` can say. Every field has a default; an empty file is a valid configuration.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Config {
     /// The name of this node; unless said `NODE_NAME` from the environment, else the host's name.
@@ -36,16 +40,21 @@ pub struct Config {
     /// How the API server is reached, with `source: kube`.
     pub kube: KubeConfig,
     /// Folder of Network and Subnet manifests, watched; with `source: manifests`.
+    #[schemars(with = "FilePath")]
     pub manifests: PathBuf,
     /// Unix socket of the plugin and of the operator's commands.
+    #[schemars(with = "FilePath")]
     pub socket: PathBuf,
     /// File of the local address allocations.
+    #[schemars(with = "FilePath")]
     pub store: PathBuf,
     /// Where `/metrics`, `/healthz`, `/readyz` and the page are served. Loopback unless said: they need no password.
+    #[schemars(with = "AddressAndPort")]
     pub http_address: SocketAddr,
     /// Who is shown the page, which is served there too.
     pub page: Access,
     /// Addresses and port that BGP sessions are accepted on. Empty: none, every session is opened from here.
+    #[schemars(with = "Vec<AddressAndPort>")]
     pub listen: Vec<SocketAddr>,
     /// The BGP identifier; unless said, the lowest IPv4 address of the links to the peers, else of the host.
     #[serde(rename = "routerID")]
@@ -57,19 +66,24 @@ pub struct Config {
     /// Names of links that may carry the VLANs of VLAN networks: the first that is there does. Empty: the link of the default route.
     pub vlan_interfaces: Vec<String>,
     /// How long after a restart of the agent the first route selection waits for the peers' End-of-RIB, in seconds
-    /// (RFC 4724 §4.1), 1 to 3600.
+    /// (RFC 4724 §4.1).
+    #[schemars(range(min = 1, max = 3600))]
     pub selection_deferral_seconds: u16,
-    /// Most next hops that one route is spread over, 1 to 64.
+    /// Most next hops that one route is spread over.
+    #[schemars(range(min = 1, max = 64))]
     pub max_paths: u8,
     /// Prefixes of Services: what a pod with an IPVLAN slave reaches by the host, where Services are, and not in its VLAN.
     #[serde(rename = "serviceCIDRs")]
+    #[schemars(with = "BTreeSet<Prefix>")]
     pub service_cidrs: BTreeSet<IpNet>,
     /// Links that tunnels of mode VXLAN go over, the first that is there; the default route's unless said.
     pub vxlan_interfaces: Vec<String>,
     /// This node's end of the tunnels is the first address of that link within one of these, unless its NodeInfo says.
     #[serde(rename = "vtepAddressCIDRs")]
+    #[schemars(with = "Vec<Prefix>")]
     pub vtep_address_cidrs: Vec<IpNet>,
     /// UDP port of the tunnels, the same on every node.
+    #[schemars(range(min = 1))]
     pub vxlan_port: u16,
     /// Monitoring stations (RFC 7854) that are told what BGP hears.
     pub bmp: Bmp,
@@ -86,29 +100,33 @@ pub struct Config {
 }
 
 /// Monitoring stations.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Bmp {
     /// Their addresses and ports; this side connects, and connects again.
+    #[schemars(with = "Vec<AddressAndPort>")]
     pub stations: Vec<SocketAddr>,
-    /// Between Stats Reports, in seconds, 1 to 3600; 0: none.
+    /// Between Stats Reports, in seconds; 0: none.
+    #[schemars(range(max = 3600))]
     pub stats_seconds: u16,
 }
 
 /// When a pod counts as ready.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Readiness {
-    /// How long an ADD waits until the pod's addresses were told to an established peer, in seconds, 1 to 300.
+    /// How long an ADD waits until the pod's addresses were told to an established peer, in seconds.
+    #[schemars(range(min = 1, max = 300))]
     pub timeout_seconds: u16,
 }
 
 /// How this node leaves the fabric.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DrainConfig {
     /// How long `trunkline drain` gives the fabric to move away, from when every peer knows that this node leaves (RFC 8326)
-    /// until it tells nothing any more, in seconds, at most 3600.
+    /// until it tells nothing any more, in seconds.
+    #[schemars(range(max = 3600))]
     pub settle_seconds: u16,
     /// Whether a node that is cordoned in Kubernetes leaves the fabric once its pods have gone (`kubectl drain`), and comes back with the
     /// end of the cordon (`kubectl uncordon`). Needs `source: kube`.
@@ -116,12 +134,14 @@ pub struct DrainConfig {
 }
 
 /// What is looked at on a VLAN before a pod is in it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct VlanCheck {
-    /// How long the subnet's gateway has to answer ARP or Neighbour Discovery, in seconds, 1 to 60.
+    /// How long the subnet's gateway has to answer ARP or Neighbour Discovery, in seconds.
+    #[schemars(range(min = 1, max = 60))]
     pub timeout_seconds: u16,
-    /// How long somebody who has the pod's address has to say so, in milliseconds, at most 10000; 0: nobody is asked.
+    /// How long somebody who has the pod's address has to say so, in milliseconds; 0: nobody is asked.
+    #[schemars(range(max = 10_000))]
     pub duplicate_address_wait_milliseconds: u16,
 }
 
@@ -437,51 +457,17 @@ mod tests {
         let config = parse(text).unwrap();
         assert_eq!(config.node_name(), "rack1-node1");
         assert_eq!(config.http_address.port(), 9473);
-        for field in [
-            "nodeName",
-            "nodeLabels",
-            "source",
-            "kube",
-            "kubeconfig",
-            "namespace",
-            "cache",
-            "manifests",
-            "socket",
-            "store",
-            "httpAddress",
-            "page",
-            "listen",
-            "routerID",
-            "clusterID",
-            "vlanInterfaces",
-            "selectionDeferralSeconds",
-            "maxPaths",
-            "serviceCIDRs",
-            "vxlanInterfaces",
-            "vtepAddressCIDRs",
-            "vxlanPort",
-            "bmp",
-            "stations",
-            "statsSeconds",
-            "readiness",
-            "timeoutSeconds",
-            "drain",
-            "settleSeconds",
-            "followCordon",
-            "vlanCheck",
-            "duplicateAddressWaitMilliseconds",
-            "telemetry",
-            "otlp",
-            "endpoint",
-            "headers",
-            "file",
-            "env",
-            "caFile",
-            "serviceName",
-            "log",
-            "level",
-            "format",
-        ] {
+        // Wherever in the schema there are properties: in sections, lists, maps and choices.
+        let (mut values, mut fields) = (vec![schema::schema()], Vec::new());
+        while let Some(value) = values.pop() {
+            if let Some(properties) = value["properties"].as_object() {
+                fields.extend(properties.keys().cloned());
+            }
+            values.extend(value.as_object().into_iter().flat_map(|object| object.values().cloned()));
+            values.extend(value.as_array().into_iter().flatten().cloned());
+        }
+        assert!(fields.len() > 30, "{fields:?}");
+        for field in fields {
             assert!(text.contains(&format!("{field}:")), "{field} is not in the example");
         }
     }

@@ -2,21 +2,22 @@
 
 use std::io::IsTerminal;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 /// The log: one line per event, on standard error.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Log {
     /// error, warn, info, debug, trace, or a filter such as `info,trunkline_bgp=debug`.
     pub level: String,
-    /// text or json.
+    /// How a line is written.
     pub format: LogFormat,
 }
 
 /// How a log line is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub enum LogFormat {
     /// For people.

@@ -1,6 +1,7 @@
-//! `cargo lab docs`: what is written from the code: pages of `docs/`, and `dashboards/`.
+//! `cargo lab docs`: what is written from the code: pages of `docs/`, a schema, and `dashboards/`.
 
 mod cli;
+mod config;
 mod crds;
 pub(crate) mod man;
 mod schema;
@@ -21,7 +22,9 @@ struct Page {
 }
 
 const PAGES: &[Page] = &[
+    Page { name: "docs/agent.schema.json", make: config::file },
     Page { name: "docs/cli.md", make: cli::page },
+    Page { name: "docs/config.md", make: config::page },
     Page { name: "docs/crds.md", make: crds::page },
     Page { name: "docs/metrics.md", make: trunkline_api::metrics::page },
 ];

@@ -149,7 +149,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Write what is made from the code: docs/{cli,crds,metrics}.md, dashboards/.
+    /// Write what is made from the code: docs/{cli,config,crds,metrics}.md, docs/agent.schema.json, dashboards/.
     Docs {
         /// Write nothing; the exit status is 1 if a file is not current.
         #[arg(long)]

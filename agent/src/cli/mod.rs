@@ -49,7 +49,7 @@ pub struct Cli {
 pub enum Command {
     /// Run the node's agent in the foreground.
     Agent {
-        /// The configuration; see docs/agent.example.yaml for every field.
+        /// The configuration; docs/config.md has every field.
         #[arg(long, value_name = "FILE", default_value = "/etc/trunkline/agent.yaml")]
         config: PathBuf,
         /// Read and check the configuration and the manifests, say what is wrong, and end.

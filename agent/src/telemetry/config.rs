@@ -11,14 +11,17 @@ use hyper::Uri;
 use hyper::header::{
     CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
+use schemars::JsonSchema;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize, Serializer};
+
+use crate::config::schema::FilePath;
 
 /// A header is not longer than this.
 const LONGEST: u64 = 16 << 10;
 
 /// What is told to others than the fabric.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TelemetryConfig {
     /// A collector of OpenTelemetry, which is told events and attach traces; none unless said.
@@ -26,19 +29,23 @@ pub struct TelemetryConfig {
 }
 
 /// A collector, spoken to by OTLP/HTTP with protobuf.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Otlp {
     /// Its base URL; `/v1/logs` and `/v1/traces` are appended.
+    #[schemars(example = &"http://127.0.0.1:4318")]
     pub endpoint: String,
     /// Headers of every request, by name, such as `authorization`.
     #[serde(default)]
+    #[schemars(with = "BTreeMap<String, Reference>", extend("default" = {}))]
     pub headers: BTreeMap<String, Header>,
     /// PEM file of the certificates that an `https` collector's is signed by, read again when it changes; the system's unless said.
     #[serde(default)]
+    #[schemars(with = "Option<FilePath>")]
     pub ca_file: Option<PathBuf>,
-    /// How long a request may take, in seconds, 1 to 60.
+    /// How long a request may take, in seconds.
     #[serde(default = "ten")]
+    #[schemars(range(min = 1, max = 60))]
     pub timeout_seconds: u16,
     /// Resource attribute `service.name`.
     #[serde(default = "trunkline")]
@@ -74,7 +81,7 @@ impl Serialize for Unread {
 }
 
 /// Where a header's value is.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Reference {
     /// The content of this file, without white space at its ends; read for each request, so that it may be exchanged.

@@ -15,7 +15,7 @@ const HEAD: &str = "\
 
 Networks, Subnets, IPInstances and NodeInfos are hybridnet's, field for field, with fields of Trunkline's own beside them. In a cluster they are custom
 resources ([deploy/crds](../deploy/crds)); on a host of its own, Networks, Subnets and NodeInfos are files in the folder of manifests
-([examples](manifests/)). What the API server refuses below, `trunkline agent` refuses in files as well (but for what is said of changes).
+([examples](manifests/), [configuration](config.md)). What the API server refuses below, `trunkline agent` refuses in files as well (but for what is said of changes).
 
 In the tables `[]` is any element of a list and `.*` any key of a map; **required** means: where the object around it is there. A field without a default may
 be left out: its text says what that means, and a boolean is then `false` unless the text says otherwise. `kubectl explain network.spec.config` has the same words. What

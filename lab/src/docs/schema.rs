@@ -22,28 +22,35 @@ pub(super) struct Field {
 /// The fields below a schema, each before those in it.
 pub(super) fn fields(path: &str, schema: &Value) -> Vec<Field> {
     let mut fields = Vec::new();
-    walk(path, schema, &mut fields);
+    walk(path, schema, true, &mut fields);
     fields
 }
 
-fn walk(path: &str, schema: &Value, into: &mut Vec<Field>) {
-    let required = |name: &str| list(schema, "required").any(|it| it == name);
+/// With `alone` unset the schema is one of several forms, of whose fields none must be there.
+fn walk(path: &str, schema: &Value, alone: bool, into: &mut Vec<Field>) {
+    let required = |name: &str| alone && list(schema, "required").any(|it| it == name);
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         into.push(Field {
             kind: kind(field),
             default: default(field),
             required: required(name),
-            about: about(field),
+            // Of one of several forms the words are at the form.
+            about: if alone { about(field) } else { about(form_or(field, schema)) },
             path: path.clone(),
         });
         held(&path, field, into);
     }
 }
 
+fn form_or<'a>(field: &'a Value, form: &'a Value) -> &'a Value {
+    if field["description"].is_string() { field } else { form }
+}
+
 /// What is in a field, in a list that it is, in a map of lists.
 fn held(path: &str, schema: &Value, into: &mut Vec<Field>) {
-    walk(path, schema, into);
+    walk(path, schema, true, into);
+    list(schema, "oneOf").for_each(|form| walk(path, form, false, into));
     for (step, keyword) in [("[]", "items"), (".*", "additionalProperties")] {
         if schema[keyword].is_object() {
             held(&format!("{path}{step}"), &schema[keyword], into);
@@ -97,6 +104,7 @@ fn kind(schema: &Value) -> String {
 fn type_of(schema: &Value) -> Option<&str> {
     match &schema["type"] {
         Value::Array(types) => types.iter().filter_map(Value::as_str).find(|it| *it != "null"),
+        Value::Null => schema["oneOf"][0]["type"].as_str(),
         it => it.as_str(),
     }
 }
@@ -231,13 +239,29 @@ mod tests {
         let schema = json!({"required": ["a"], "properties": {
             "a": {"type": "array", "items": {"properties": {"b": {"type": "string", "description": "Of a [`B`], \nor |."}}}},
             "m": {"type": "object", "additionalProperties": {"type": "array", "items": {"properties": {"c": {"type": "boolean"}}}}},
+            "f": {"type": "object", "additionalProperties": {"oneOf": [
+                {"type": "object", "properties": {"file": {"type": "string"}}, "required": ["file"]},
+                {"type": "object", "properties": {"env": {"type": "string"}}, "required": ["env"]}]}},
             "o": {"oneOf": [{"const": "x", "description": "Ex."}, {"const": "y", "description": "Why."}], "description": "Which."},
         }});
         let fields = fields("spec", &schema);
         let paths: Vec<_> = fields.iter().map(|field| field.path.as_str()).collect();
-        assert_eq!(paths, ["spec.a", "spec.a[].b", "spec.m", "spec.m.*[].c", "spec.o"]);
-        assert!(fields[0].required && !fields[1].required);
+        assert_eq!(
+            paths,
+            [
+                "spec.a",
+                "spec.a[].b",
+                "spec.f",
+                "spec.f.*.file",
+                "spec.f.*.env",
+                "spec.m",
+                "spec.m.*[].c",
+                "spec.o"
+            ]
+        );
+        assert_eq!(fields.iter().filter(|field| field.required).count(), 1);
+        assert!(fields[0].required && fields[2].kind == "map of objects", "{fields:?}");
         assert_eq!(fields[1].about, "Of a `B`, or \\|.");
-        assert_eq!(fields[4].about, "Which. `x`: Ex; `y`: Why.");
+        assert_eq!(fields[7].about, "Which. `x`: Ex; `y`: Why.");
     }
 }

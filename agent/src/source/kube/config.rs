@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use trunkline_daemon::apiserver;
 
+use crate::config::schema::FilePath;
+
 /// Where Networks, Subnets and pods' addresses come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceKind {
     /// A folder of manifests; addresses from this node's own pools.
@@ -19,14 +22,16 @@ pub enum SourceKind {
 }
 
 /// How the API server is reached, with `source: kube`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct KubeConfig {
     /// A kubeconfig file, whose current context counts. Unless said, the service account of the pod that the agent runs in.
+    #[schemars(with = "Option<FilePath>")]
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of Secrets for which `passwordSecretRef` names none; `POD_NAMESPACE` from the environment unless said, else the client's.
     pub namespace: Option<String>,
     /// What is known of the cluster, for a restart while the API server does not answer. It holds the peers' keys, readable by root alone.
+    #[schemars(with = "FilePath")]
     pub cache: PathBuf,
 }
 

@@ -1,0 +1,123 @@
+//! The file's JSON schema: what editors check it with, and what `docs/config.md` is written from. It comes from the fields themselves: their doc
+//! comments, their types, their bounds (which a test holds against what [`Config::parse`] takes), and what [`Config::default`] gives them.
+//!
+//! A path, a prefix and an address with a port are all texts to serde; the types here say which.
+
+use std::borrow::Cow;
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
+
+use super::Config;
+
+/// The schema, everything written out in place.
+pub fn schema() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    settings.into_generator().into_root_schema_for::<Config>().to_value()
+}
+
+/// Declares types that are texts of one kind.
+macro_rules! texts {
+    ($($(#[doc = $about:literal])* $name:ident = $format:literal;)+) => { $(
+        $(#[doc = $about])*
+        pub(crate) struct $name;
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({"type": "string", "format": $format})
+            }
+        }
+    )+ };
+}
+
+texts! {
+    /// A file, a folder or a socket, from `/`.
+    FilePath = "path";
+    /// `10.0.0.0/8`, `2001:db8::/32`.
+    Prefix = "prefix";
+    /// `127.0.0.1:9473`, `[::1]:9473`.
+    AddressAndPort = "address-and-port";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::Map;
+
+    use super::*;
+
+    /// Every field below a schema, with its path.
+    fn fields(path: &str, schema: &Value, look: &mut impl FnMut(&str, &Map<String, Value>)) {
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            look(&path, field.as_object().unwrap());
+            fields(&path, field, look);
+        }
+    }
+
+    /// What a file says that has this field, and beside it and around it only what must be there (by its example).
+    fn reads(path: &str, value: Option<&Value>) -> Result<Config, String> {
+        let (schema, mut file) = (schema(), Value::Object(Map::new()));
+        let (mut schema, mut at) = (&schema, &mut file);
+        for name in path.split('.') {
+            for required in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                at[required] = schema["properties"][required]["examples"][0].clone();
+            }
+            schema = &schema["properties"][name];
+            if schema["properties"].is_object() {
+                at[name] = Value::Object(Map::new());
+                at = &mut at[name];
+            } else if let Some(value) = value {
+                at[name] = value.clone();
+            }
+        }
+        Config::parse(&file.to_string(), Path::new("/agent.yaml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_field_is_described_and_has_its_default() {
+        let mut count = 0;
+        fields("", &schema(), &mut |path, field| {
+            count += 1;
+            let about = field.get("description").and_then(Value::as_str).unwrap_or_default();
+            assert!(about.len() > 5, "{path} has no description");
+            // What must be there has an example, and a section's fields have their own defaults.
+            if field.contains_key("examples") || field.contains_key("properties") {
+                return;
+            }
+            let default = field.get("default").unwrap_or_else(|| panic!("{path} has no default"));
+            // What the schema calls the default is what an absent field means.
+            if !default.is_null() {
+                let (said, left_out) = (reads(path, Some(default)), reads(path, None));
+                assert!(left_out.is_ok() && said == left_out, "{path}: {said:?}, {left_out:?}");
+            }
+        });
+        assert!(count > 30, "{count} fields");
+    }
+
+    #[test]
+    fn the_bounds_are_those_that_are_checked() {
+        let mut bounded = 0;
+        fields("", &schema(), &mut |path, field| {
+            if field.get("type") != Some(&Value::from("integer")) {
+                return;
+            }
+            let bound = |name: &str| field.get(name).and_then(Value::as_i64);
+            let (Some(low), Some(high)) = (bound("minimum"), bound("maximum")) else {
+                panic!("{path} has no bounds: {field:?}")
+            };
+            for (value, good) in [(low - 1, false), (low, true), (high, true), (high + 1, false)] {
+                let read = reads(path, Some(&Value::from(value)));
+                assert_eq!(read.is_ok(), good, "{path}: {value}: {:?}", read.err());
+            }
+            bounded += 1;
+        });
+        assert!(bounded >= 8, "{bounded}");
+    }
+}
