@@ -16,7 +16,7 @@
 //! **Restarts**: that the node is drained is in the store before the first peer hears of it. A restart on the way begins again at
 //! the announcement, which does nobody harm; one after the end brings the agent up without sessions.
 //!
-//! **Who drains**: an operator by command, or the Node's cordon in Kubernetes where that is followed ([`cordon`]). The cause is in the store with it.
+//! **Who drains**: an operator by command, or the Node's cordon in Kubernetes where that is followed (`drain::cordon`). The cause is in the store with it.
 //!
 //! A peer that takes nothing is waited for `PATIENCE` long, and then left behind with a word about it.
 

@@ -12,7 +12,7 @@
 //! costs that part, and the bundle says so; the exit code is 0 as soon as there is a bundle.
 //!
 //! **Secrets** are why it is more than a shell script: the configuration is read before anything is written, so that a key which
-//! stands in a manifest is taken out of a log line too ([`redact`] has the rules).
+//! stands in a manifest is taken out of a log line too (`redact` has the rules).
 
 mod agent;
 mod archive;

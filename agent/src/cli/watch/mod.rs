@@ -14,7 +14,7 @@
 //! an ssh connection some ten octets a second.
 //!
 //! Awkward is the terminal, which stays as it is left: whatever ends this, an error, a panic of any thread or a signal, goes through
-//! [`screen`]. And what a peer's operator writes is shown here in a program that steers a terminal: [`view`] lets nothing through that is
+//! [`screen`]. And what a peer's operator writes is shown here in a program that steers a terminal: `view` lets nothing through that is
 //! not to be seen.
 
 mod feed;

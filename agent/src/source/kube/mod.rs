@@ -10,8 +10,9 @@
 //! ```
 //!
 //! - [`watch`]: one watch, through outages and gaps. - [`task`]: which watches, and snapshots of what they tell. - [`assemble`]: what is right
-//!   in it and what is not. - [`node`]: what matters of this Node. - [`cordon`]: whether it is cordoned, and empty. - [`instances`]: addresses by pod. - [`cluster`]: what the rest of the agent sees. - [`writer`]: what the agent
-//!   writes, with [`coalesce`]. - [`cache`]: the last good state. - [`health`]: how the API server is doing. - [`config`]: `kube` in agent.yaml.
+//!   in it and what is not. - `node`: what matters of this Node. - `cordon`: whether it is cordoned, and empty. - [`instances`]: addresses by
+//!   pod. - [`cluster`]: what the rest of the agent sees. - [`writer`]: what the agent writes, with [`coalesce`]. - [`cache`]: the last good
+//!   state. - [`health`]: how the API server is doing. - [`config`]: `kube` in agent.yaml.
 //!
 //! **Outage**: watches fail and wait, nothing else happens: what is in force stays in force, pods whose IPInstances are known are attached, DEL
 //! asks nobody. A restart finds the last state in the cache.
