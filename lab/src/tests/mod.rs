@@ -34,6 +34,7 @@ mod page;
 mod podman;
 mod support;
 mod unnumbered;
+mod watch;
 
 use std::time::{Duration, Instant};
 
@@ -132,6 +133,7 @@ fn all() -> Vec<&'static Test> {
         flaps::TESTS,
         operator::TESTS,
         support::TESTS,
+        watch::TESTS,
         doctor::TESTS,
         hybrid::TESTS,
         hairpin::TESTS,

@@ -1,0 +1,151 @@
+//! A program at a terminal: a pseudo-terminal with somebody who reads what is on the screen and types.
+//!
+//! A program that draws writes what differs from before, so its octets say little; what a terminal would show of them (`vt100`) is what is
+//! looked at.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::shell::{Seen, wait_for};
+
+/// The size that a terminal has if nobody chose one, and the parser's.
+const SIZE: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+
+/// A terminal with a program that runs at it.
+pub(crate) struct Terminal {
+    /// The side of whoever sits before it.
+    seat: File,
+    /// The program's side.
+    line: File,
+    parser: Arc<Mutex<vt100::Parser>>,
+    before: Termios,
+    child: Child,
+}
+
+impl Terminal {
+    /// Starts the program.
+    pub(crate) fn start(mut command: Command) -> Result<Terminal> {
+        let seat = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        grantpt(&seat)?;
+        unlockpt(&seat)?;
+        let name = ptsname(&seat, Vec::new())?;
+        let line = open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
+        tcsetwinsize(&line, SIZE)?;
+        let before = tcgetattr(&line)?;
+        let [seat, line] = [seat, line].map(File::from);
+        let child = command
+            .stdin(line.try_clone()?)
+            .stdout(line.try_clone()?)
+            .stderr(line.try_clone()?)
+            .env("TERM", "xterm-256color")
+            .env_remove("NO_COLOR")
+            .spawn()?;
+        let parser = Arc::new(Mutex::new(vt100::Parser::default()));
+        let (mut reader, screen) = (seat.try_clone()?, Arc::clone(&parser));
+        // Ends with the terminal: as long as this value has the program's side there is one.
+        std::thread::spawn(move || {
+            let mut octets = [0; 4096];
+            while let Ok(length @ 1..) = reader.read(&mut octets) {
+                screen.lock().unwrap_or_else(PoisonError::into_inner).process(&octets[..length]);
+            }
+        });
+        Ok(Terminal { seat, line, parser, before, child })
+    }
+
+    fn parser(&self) -> MutexGuard<'_, vt100::Parser> {
+        self.parser.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is on the screen.
+    pub(crate) fn text(&self) -> String {
+        self.parser().screen().contents()
+    }
+
+    /// Waits until all these words are on the screen; returns what is.
+    pub(crate) fn wait_for(&self, words: &[&str], patience: Duration) -> Result<String> {
+        wait_for(&format!("{words:?} on the screen"), patience, || {
+            let text = self.text();
+            let there = words.iter().all(|word| text.contains(word));
+            Ok(if there { Seen::Yes(text) } else { Seen::NotYet(format!("\n{text}\n")) })
+        })
+    }
+
+    /// Waits until this is on the screen no more.
+    pub(crate) fn wait_without(&self, word: &str, patience: Duration) -> Result<()> {
+        wait_for(&format!("{word:?} to go from the screen"), patience, || {
+            let text = self.text();
+            Ok(Seen::when(!text.contains(word), || format!("\n{text}\n")))
+        })
+    }
+
+    /// The colour of the first cell of a line that begins so.
+    pub(crate) fn colour_of(&self, beginning: &str) -> Result<vt100::Color> {
+        let parser = self.parser();
+        let screen = parser.screen();
+        let row = screen.rows(0, SIZE.ws_col).position(|row| row.starts_with(beginning));
+        let row =
+            row.with_context(|| format!("no line begins with {beginning:?}:\n{}", screen.contents()))?;
+        Ok(screen.cell(u16::try_from(row)?, 0).context("no such cell")?.fgcolor())
+    }
+
+    /// Types.
+    pub(crate) fn press(&mut self, keys: &str) -> Result<()> {
+        self.seat.write_all(keys.as_bytes()).context("typing")
+    }
+
+    /// Sends the program a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?).context("no process")?;
+        kill_process(pid, signal).context("the signal")
+    }
+
+    /// Waits until the program has ended, and fails unless the terminal is as it was before.
+    pub(crate) fn wait_ended(&mut self, patience: Duration) -> Result<ExitStatus> {
+        ensure!(self.is_taken()?, "the terminal was not taken: this would see nothing given back");
+        let status = wait_for("the program to end", patience, || {
+            Ok(match self.child.try_wait()? {
+                Some(status) => Seen::Yes(status),
+                None => Seen::NotYet(format!("\n{}\n", self.parser().screen().contents())),
+            })
+        })?;
+        wait_for("the terminal to be given back", patience, || {
+            Ok(Seen::when(!self.is_taken()? && !self.parser().screen().hide_cursor(), || self.text()))
+        })?;
+        ensure!(
+            modes(&tcgetattr(&self.line)?) == modes(&self.before),
+            "the terminal has other modes than before"
+        );
+        Ok(status)
+    }
+
+    /// Another screen than the usual one is shown, or keys come as they are typed.
+    fn is_taken(&self) -> Result<bool> {
+        let modes_changed = modes(&tcgetattr(&self.line)?) != modes(&self.before);
+        Ok(self.parser().screen().alternate_screen() || modes_changed)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What raw mode changes.
+fn modes(termios: &Termios) -> String {
+    format!(
+        "{:?} {:?} {:?} {:?}",
+        termios.input_modes, termios.output_modes, termios.control_modes, termios.local_modes
+    )
+}
