@@ -87,9 +87,9 @@ fn all_pairs(context: &Context) -> Result<Verdict> {
         ensure!(mtus == BTreeSet::from([1450, 1500]), "the pods' MTUs are {mtus:?}");
         full_size(&pods)?;
 
-        node.sh(&format!("ping -6 -n -c 3 -i 0.2 ff02::1%{DEVICE} || :"))?;
+        node.sh(&format!("ping -6 -n -c 3 -i 0.2 ff02::1%{DEVICE} || [ $? -lt 3 ]"))?;
         node.sh(&format!(
-            "ip neigh flush dev {DEVICE} nud failed; ping -n -c 1 -W 1 -I {DEVICE} 10.70.9.9 || :"
+            "ip neigh flush dev {DEVICE} nud failed; ping -n -c 1 -W 1 -I {DEVICE} 10.70.9.9 || [ $? -lt 3 ]"
         ))?;
         wait_for("something in the tunnels", PATIENCE, || {
             Ok(Seen::when(!tunnelled.seen().is_empty(), || "nothing was captured".to_owned()))
@@ -146,12 +146,16 @@ fn nat(context: &Context) -> Result<Verdict> {
 
         // Not where it was not asked for. (Nobody outside has a way back to it.)
         let capture = Senders::of_requests(&outside.ns)?;
-        run(cmd("ip", ["netns", "exec", plain.ns.name()]).args([
-            "sh",
-            "-c",
-            "ping -n -c 3 -i 0.2 10.90.0.2 || :",
-        ]))?;
-        capture.only(to("10.90.0.2")?, to("10.71.1.7")?, PATIENCE)?;
+        let target = to("10.90.0.2")?;
+        wait_for("a request without an answer to come", PATIENCE, || {
+            let said = run(cmd("ip", ["netns", "exec", plain.ns.name()]).args([
+                "sh",
+                "-c",
+                "ping -n -c 1 -W 1 10.90.0.2 2>&1 || [ $? -lt 3 ]",
+            ]))?;
+            Ok(Seen::when(!capture.to(target).is_empty(), || said))
+        })?;
+        capture.only(target, to("10.71.1.7")?, PATIENCE)?;
         drop(capture);
 
         // Nodes: a pod reaches another one through the tunnel, and a node the pods of others, with its own address.

@@ -197,6 +197,7 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
         "bird2",
         "gobgpd",
         "containernetworking-plugins",
+        "iputils-ping",
     ]))?;
     if chosen.iter().any(|t| t.name.ends_with("/podman")) {
         packages::need(crate::podman::PACKAGES)?;
