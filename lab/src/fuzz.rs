@@ -133,7 +133,10 @@ fn start(place: &Place, binary: &Path, name: &str, seconds: u64) -> Result<(&'st
     std::fs::create_dir_all(folder.join("corpus"))?;
     std::fs::create_dir_all(folder.join("found"))?;
     let log = std::fs::File::create(folder.join("log"))?;
-    let child = Command::new(binary)
+    // It goes with us, also when we are killed.
+    let child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(binary)
         .env("TRUNKLINE_FUZZ_TARGET", target)
         .arg(folder.join("corpus"))
         .arg(committed(place, target))

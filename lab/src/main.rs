@@ -44,6 +44,7 @@ mod routers;
 mod routes;
 mod shell;
 mod stats;
+mod stillness;
 mod terminal;
 mod tests;
 mod topology;

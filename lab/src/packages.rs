@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 
@@ -25,6 +26,9 @@ pub(crate) fn need_root(what: &str) -> Result<()> {
 
 /// Installs those of these packages that are not there.
 pub(crate) fn need(packages: impl IntoIterator<Item = &'static str>) -> Result<()> {
+    // dpkg takes one at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted: BTreeSet<&str> = packages.into_iter().collect();
     let missing: Vec<&str> = wanted.into_iter().filter(|p| !installed(p)).collect();
     if missing.is_empty() {

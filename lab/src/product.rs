@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
-use crate::progress::{say, seconds};
+use crate::progress::{is_quiet, say, seconds};
 use crate::shell::{cmd, run};
 
 /// Where both binaries are put together, as on a host: the agent for PATH, the plugin for CNI_PATH.
@@ -74,14 +74,17 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Returns the target folder.
+/// Returns the target folder. Cargo's own progress is shown, unless this thread is to be quiet.
 fn cargo_build<'a>(place: &'a Place, what: &[&str]) -> Result<&'a Path> {
     let target = place.state.parent().context("the target folder")?;
+    let target_text = target.to_str().context("the target folder's name is not text")?;
+    let args = [&["build"], what, &["--target-dir", target_text]].concat();
+    if is_quiet() {
+        crate::tests::checks::cargo(place, "build", &args, &[])?;
+        return Ok(target);
+    }
     let status = cargo()
-        .arg("build")
-        .args(what)
-        .arg("--target-dir")
-        .arg(target)
+        .args(&args)
         .current_dir(&place.repository)
         .stdin(Stdio::null())
         // Standard output is for results.

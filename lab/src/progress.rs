@@ -1,10 +1,29 @@
 //! What the person at the terminal sees: steps with their time on standard error, so that standard output stays free
-//! for results.
+//! for results. A step's title stands open until its time comes behind it; a line that another thread says meanwhile
+//! gets a line of its own, and the title is said again.
 
+use std::cell::Cell;
 use std::io::Write as _;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
+
+/// The thread whose title stands open, if any.
+static OPEN: Mutex<Option<std::thread::ThreadId>> = Mutex::new(None);
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on this thread says nothing: others speak, and its errors say what there is to say.
+pub(crate) fn be_quiet() {
+    QUIET.set(true);
+}
+
+pub(crate) fn is_quiet() -> bool {
+    QUIET.get()
+}
 
 /// Runs one step: its title is shown at once, its outcome and time when it has ended.
 pub(crate) fn step<T>(title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -17,22 +36,52 @@ pub(crate) fn step_with<T>(
     work: impl FnOnce() -> Result<T>,
     words: impl FnOnce(&T) -> String,
 ) -> Result<T> {
-    let mut err = std::io::stderr();
-    // Progress that cannot be written is no reason to stop.
-    let _unseen = write!(err, "  {title:<58} ").and_then(|()| err.flush());
+    if is_quiet() {
+        return work();
+    }
+    let title = format!("  {title:<58} ");
+    write(&title, true);
     let start = Instant::now();
     let result = work();
     let time = seconds(start.elapsed().as_secs_f64());
-    let _unseen = match &result {
-        Ok(value) => writeln!(err, "{time:>8}  {}", words(value)),
-        Err(_) => writeln!(err, "{time:>8}  FAILED"),
+    let outcome = match &result {
+        Ok(value) => format!("{time:>8}  {}", words(value)),
+        Err(_) => format!("{time:>8}  FAILED"),
     };
+    if !continues() {
+        write(&title, true);
+    }
+    write(&format!("{outcome}\n"), false);
     result
 }
 
 /// A line of its own.
 pub(crate) fn say(text: &str) {
-    eprintln!("{text}");
+    if !is_quiet() {
+        tell(text);
+    }
+}
+
+/// As [`say`], also from a thread that is quiet otherwise.
+pub(crate) fn tell(text: &str) {
+    // A step of this thread's own may be told of in its middle.
+    write(&format!("{text}\n"), false);
+}
+
+/// Whether what this thread writes stands behind its open title.
+fn continues() -> bool {
+    *OPEN.lock().unwrap_or_else(PoisonError::into_inner) == Some(std::thread::current().id())
+}
+
+/// Writes; whoever left a line open, if it was not this thread, keeps what it wrote as a line of its own.
+fn write(text: &str, open: bool) {
+    let me = std::thread::current().id();
+    let mut standing = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut err = std::io::stderr().lock();
+    let cut = if standing.is_some_and(|other| other != me) { "\n" } else { "" };
+    // Progress that cannot be written is no reason to stop.
+    let _unseen = write!(err, "{cut}{text}").and_then(|()| err.flush());
+    *standing = open.then_some(me);
 }
 
 /// Seconds, in the unit that reads best.

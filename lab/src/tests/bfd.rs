@@ -2,6 +2,7 @@
 //! and under load. No time is asserted: how fast a failure is noticed is the demo's figure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +15,9 @@ use super::bed::{Bed, PATIENCE, lab, lost_nothing};
 use super::{Context, Test, Verdict, passed};
 use crate::cni::{self, Sandbox};
 use crate::daemons::vtysh;
+use crate::progress::say;
 use crate::shell::{Seen, wait_for};
+use crate::stillness::{self, StopOnDrop};
 use crate::{client, routers};
 
 pub(super) const TESTS: &[Test] = &[
@@ -202,6 +205,10 @@ fn restart(context: &Context) -> Result<Verdict> {
 const ROUTES: u32 = 100_000;
 const STORMS: usize = 4;
 const LOAD: Duration = Duration::from_secs(20);
+/// How often it is tried to have a load during which the machine itself does not stand still.
+const LOADS: usize = 4;
+/// A whole interval of the sessions: of three packets one may be late, and its time is what the routers and the agent have.
+const TOLERABLE: Duration = Duration::from_millis(10);
 
 fn load(context: &Context) -> Result<Verdict> {
     lab(context, "bfd", |bed| {
@@ -214,64 +221,110 @@ fn load(context: &Context) -> Result<Verdict> {
             bed.host(router)?.sh("chrt --all-tasks --rr --pid 10 $(cat /var/run/frr/bfdd.pid)")?;
         }
         faster(bed)?;
-        let before = all(bed)?;
-        ensure!(flaps(&before) == settled, "new timers have cost a session");
-        let stop = AtomicBool::new(false);
-        let adds = AtomicUsize::new(0);
-        let processors = std::thread::available_parallelism()?.get();
+        ensure!(flaps(&all(bed)?) == settled, "new timers have cost a session");
         let pods: Vec<Sandbox> =
             (0..STORMS).map(|number| bed.pod(&format!("storm{number}"))).collect::<Result<_>>()?;
-        let mut rounds = 0;
-        std::thread::scope(|scope| {
-            let _stop = StopOnDrop(&stop);
-            for _ in 0..4 * processors {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
+        for _ in 0..LOADS {
+            let (seen, stood_still) = stillness::longest_while(|| under_load(bed, &pods))?;
+            if seen.lost.is_empty() {
+                return passed(format!("{seen}; the machine stood still for {stood_still:.1?} at most"));
             }
-            let (stop, adds) = (&stop, &adds);
-            let storms: Vec<_> = pods
-                .iter()
-                .map(|pod| {
-                    scope.spawn(move || -> Result<()> {
-                        let conf = cni::trunkline(Some("rack1"));
-                        while !stop.load(Ordering::Relaxed) {
-                            cni::add(bed.fabric, &conf, pod)?;
-                            cni::del(bed.fabric, &conf, pod)?;
-                            adds.fetch_add(1, Ordering::Relaxed);
-                        }
-                        Ok(())
-                    })
-                })
-                .collect();
-            let start = Instant::now();
-            while start.elapsed() < LOAD {
-                come_and_go(bed)?;
-                rounds += 1;
-            }
-            stop.store(true, Ordering::Relaxed);
-            storms.into_iter().try_for_each(|s| s.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
-        })?;
-        let (mut of_bird, mut packets) = (0, 0);
-        for (address, (_, bfd)) in all(bed)? {
-            let router =
-                SESSIONS.iter().find(|(_, a, _)| a.parse() == Ok(address)).map(|(router, ..)| *router);
-            let lost = bfd.downs - before[&address].1.downs;
-            packets += bfd.packets_received - before[&address].1.packets_received;
-            if router.is_some_and(|router| router.contains("bird")) {
-                // BIRD's thread has no priority over what keeps the processors busy here, and says nothing about the agent's.
-                of_bird += lost;
-            } else {
-                ensure!(lost == 0, "{address} lost its BFD session {lost} times: {bfd:?}");
-            }
+            // Of 30 ms a session needs what is left after this: it could not have been kept.
+            ensure!(
+                stood_still > TOLERABLE,
+                "lost: {}; {seen}, and the machine stood still for {stood_still:.1?} at most",
+                seen.lost.join("; ")
+            );
+            say(&format!(
+                "  the machine stood still for {stood_still:.1?}, and {} were lost: once more",
+                seen.lost.len()
+            ));
+            ready(bed)?;
         }
-        passed(format!(
-            "{packets} packets, {} ADDs and DELs, {rounds} times {ROUTES} routes; sessions lost: none with FRR, {of_bird} with BIRD",
-            adds.load(Ordering::Relaxed)
-        ))
+        Ok(Verdict::Skipped(format!(
+            "in each of {LOADS} loads this machine stood still for more than {TOLERABLE:?}: nobody keeps sessions of 10 ms x 3 on it"
+        )))
     })
+}
+
+/// What a load did.
+struct Loaded {
+    /// Sessions with FRR that were lost, with what is known of it.
+    lost: Vec<String>,
+    /// BIRD's thread has no priority over what keeps the processors busy here, and says nothing about the agent's.
+    lost_of_bird: u64,
+    packets: u64,
+    adds: usize,
+    rounds: usize,
+}
+
+impl fmt::Display for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lost, lost_of_bird, packets, adds, rounds } = self;
+        write!(
+            f,
+            "{packets} packets, {adds} ADDs and DELs, {rounds} times {ROUTES} routes; sessions lost: {} with FRR, {lost_of_bird} with BIRD",
+            lost.len()
+        )
+    }
+}
+
+/// Busy processors, routes that come and go, and a storm of ADDs.
+fn under_load(bed: &Bed<'_>, pods: &[Sandbox]) -> Result<Loaded> {
+    let before = all(bed)?;
+    let stop = AtomicBool::new(false);
+    let adds = AtomicUsize::new(0);
+    let processors = std::thread::available_parallelism()?.get();
+    let mut rounds = 0;
+    std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        for _ in 0..4 * processors {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let (stop, adds) = (&stop, &adds);
+        let storms: Vec<_> = pods
+            .iter()
+            .map(|pod| {
+                scope.spawn(move || -> Result<()> {
+                    let conf = cni::trunkline(Some("rack1"));
+                    while !stop.load(Ordering::Relaxed) {
+                        cni::add(bed.fabric, &conf, pod)?;
+                        cni::del(bed.fabric, &conf, pod)?;
+                        adds.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        let start = Instant::now();
+        while start.elapsed() < LOAD {
+            come_and_go(bed)?;
+            rounds += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        storms.into_iter().try_for_each(|s| s.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+    })?;
+    let adds = adds.into_inner();
+    let mut loaded = Loaded { lost: Vec::new(), lost_of_bird: 0, packets: 0, adds, rounds };
+    for (address, (_, bfd)) in all(bed)? {
+        let router = SESSIONS.iter().find(|(_, a, _)| a.parse() == Ok(address)).map(|(router, ..)| *router);
+        let before = &before[&address].1;
+        let lost = bfd.downs - before.downs;
+        loaded.packets += bfd.packets_received - before.packets_received;
+        if router.is_some_and(|router| router.contains("bird")) {
+            loaded.lost_of_bird += lost;
+        } else if lost > 0 {
+            let silent = bfd.detections - before.detections;
+            loaded.lost.push(format!(
+                "{address} {lost} times, {silent} of them because the router fell silent: {bfd:?}"
+            ));
+        }
+    }
+    Ok(loaded)
 }
 
 /// FRR and the agent go from 50 ms to the fastest there is, 10 ms: three packets are 30 ms.
@@ -293,15 +346,6 @@ fn faster(bed: &Bed<'_>) -> Result<()> {
         }
         Ok(Seen::when(slow.is_empty(), || format!("{slow:?}")))
     })
-}
-
-/// Ends the threads of a scope, however it is left.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// BIRD tells its routes, the agent installs them, and BIRD takes them back.

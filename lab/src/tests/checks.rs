@@ -117,6 +117,11 @@ fn no_tokio(context: &Context) -> Result<Verdict> {
     passed(format!("{} crates in its tree", tree.lines().filter(|l| !l.contains("(*)")).count()))
 }
 
+pub(super) fn build_unit(place: &Place) -> Result<()> {
+    cargo(place, "unit-build", &["test", "--workspace", "--no-run"], &[])?;
+    Ok(())
+}
+
 fn unit(context: &Context) -> Result<Verdict> {
     let log = cargo(&context.place, "unit", &["test", "--workspace"], &[])?;
     let count = |word: &str| -> usize {

@@ -16,7 +16,7 @@ use trunkline_api::control::Route;
 use super::bed::lab;
 use super::checks::cargo;
 use super::{Context, Test, Verdict, passed};
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Place};
 use crate::host::Host;
 use crate::shell::{Seen, wait_for};
 use crate::{client, daemons, evidence, packages, routers};
@@ -38,11 +38,16 @@ pub(super) const TESTS: &[Test] = &[
 const SOURCE: &str = "bgp/examples/speaker.rs";
 const PATIENCE: Duration = Duration::from_secs(30);
 
+pub(super) fn build_example(place: &Place) -> Result<()> {
+    cargo(place, "example", &["build", "--package", "trunkline-bgp", "--example", "speaker"], &[])?;
+    Ok(())
+}
+
 fn example(context: &Context) -> Result<Verdict> {
     let place = &context.place;
     let lines = std::fs::read_to_string(place.repository.join(SOURCE))?.lines().count();
     ensure!(lines < 80, "{SOURCE} has {lines} lines");
-    cargo(place, "example", &["build", "--package", "trunkline-bgp", "--example", "speaker"], &[])?;
+    build_example(place)?;
     let target = place.state.parent().context("the target folder")?;
     let program = target.join("debug/examples/speaker");
     let fabric = Fabric::up(place, "library", target)?;

@@ -2,7 +2,7 @@
 //! of named functions. A test passes, fails, or is skipped with its reason; nothing is skipped silently.
 //!
 //! Those of [`IN_USER_MODE_KERNEL`] run in one, each in a kernel booted for it: this process boots it, the same program
-//! inside runs the one test and prints its verdict.
+//! inside runs the one test and prints its verdict. What runs beside what is in [`lanes`].
 
 mod attach;
 mod bed;
@@ -24,6 +24,7 @@ mod interop;
 mod kinds;
 pub(crate) mod kube;
 mod l2;
+mod lanes;
 mod library;
 mod manifests;
 mod matrix;
@@ -36,13 +37,15 @@ mod support;
 mod unnumbered;
 mod watch;
 
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
 use crate::progress::{say, seconds, table};
-use crate::{interrupt, packages, product, uml};
+use crate::{packages, product, uml};
 
 /// What a test that did not fail says.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -56,38 +59,46 @@ pub(crate) fn passed(words: impl Into<String>) -> Result<Verdict> {
     Ok(Verdict::Passed(words.into()))
 }
 
-/// What tests share.
+/// What tests share, also those that run at the same time.
 pub(crate) struct Context {
     pub place: Place,
-    product: std::cell::OnceCell<std::path::PathBuf>,
-    controller: std::cell::OnceCell<std::path::PathBuf>,
+    product: Once,
+    controller: Once,
 }
 
 impl Context {
     fn new(place: &Place) -> Self {
-        Self {
-            place: place.clone(),
-            product: std::cell::OnceCell::new(),
-            controller: std::cell::OnceCell::new(),
-        }
+        Self { place: place.clone(), product: Once::default(), controller: Once::default() }
     }
 
-    /// The product's binaries, built when the first test asks for them.
-    pub(crate) fn product(&self) -> Result<std::path::PathBuf> {
-        if let Some(folder) = self.product.get() {
-            return Ok(folder.clone());
-        }
-        let folder = product::build(&self.place)?;
-        Ok(self.product.get_or_init(|| folder).clone())
+    /// The folder with the product's binaries, built when it is asked for the first time.
+    pub(crate) fn product(&self) -> Result<PathBuf> {
+        self.product.get("the product", || product::build(&self.place))
     }
 
-    /// The controller's program, built when the first test asks for it.
-    pub(crate) fn controller(&self) -> Result<std::path::PathBuf> {
-        if let Some(program) = self.controller.get() {
-            return Ok(program.clone());
+    /// The controller's program, built when it is asked for the first time.
+    pub(crate) fn controller(&self) -> Result<PathBuf> {
+        self.controller.get("the controller", || product::build_controller(&self.place))
+    }
+}
+
+/// What is built once, by who comes first. A build that fails is tried again by the next.
+#[derive(Default)]
+struct Once(Mutex<Option<PathBuf>>);
+
+impl Once {
+    fn get(&self, what: &str, build: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
+        let mut built = match self.0.try_lock() {
+            Ok(built) => built,
+            Err(_) => {
+                say(&format!("    waits until {what} is built"));
+                self.0.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        if built.is_none() {
+            *built = Some(build()?);
         }
-        let program = product::build_controller(&self.place)?;
-        Ok(self.controller.get_or_init(|| program).clone())
+        built.clone().context("what was built")
     }
 }
 
@@ -170,7 +181,7 @@ pub(crate) fn run_inside(place: &Place, name: &str) -> Result<()> {
     let test = in_user_mode_kernel().find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
     let context = Context::new(place);
     // There is nothing to build with in there.
-    context.product.get_or_init(|| product::folder(place));
+    context.product.get("the product", || Ok(product::folder(place)))?;
     let verdict = (test.run)(&context).map_err(|e| format!("{e:#}"));
     println!("{}", serde_json::to_string(&verdict)?);
     Ok(())
@@ -205,40 +216,44 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     if chosen.iter().any(|t| t.name.starts_with("observability/")) {
         packages::need(observability::PACKAGES)?;
     }
-    let context = Context::new(place);
-    let mut rows = Vec::new();
-    let mut failures = Vec::new();
-    let (mut passed, mut skipped) = (0, 0);
-    for (number, test) in chosen.iter().enumerate() {
-        interrupt::check()?;
-        say(&format!("[{}/{}] {}: {}", number + 1, chosen.len(), test.name, test.about));
-        let start = Instant::now();
-        let inside = in_user_mode_kernel().any(|t| t.name == test.name);
-        let verdict = if inside { run_in_user_mode_kernel(&context, test) } else { (test.run)(&context) };
-        let took = start.elapsed();
-        let (word, rest) = match &verdict {
-            Ok(Verdict::Passed(words)) => {
-                passed += 1;
-                ("passed", words.clone())
-            }
-            Ok(Verdict::Skipped(reason)) => {
-                skipped += 1;
-                ("SKIPPED", reason.clone())
-            }
-            Err(e) => {
-                failures.push(format!("{}: {e:#}", test.name));
-                ("FAILED", first_line(&format!("{e:#}")))
-            }
-        };
-        say(&format!("    {word} in {}  {rest}", time(took)));
-        rows.push(vec![word.to_owned(), test.name.to_owned(), time(took), rest]);
-    }
+    let outcomes = lanes::run(&Context::new(place), &chosen, filters.is_empty())?;
+    let rows: Vec<_> = outcomes
+        .iter()
+        .map(|o| vec![o.word().to_owned(), o.test.name.to_owned(), time(o.took), o.words()])
+        .collect();
     println!("\n{}", table(&rows));
-    for failure in &failures {
-        println!("FAILED {failure}\n");
+    let failed = outcomes.iter().filter_map(|o| Some((o.test.name, o.verdict.as_ref().err()?)));
+    for (name, error) in failed.clone() {
+        println!("FAILED {name}: {error:#}\n");
     }
-    println!("{passed} passed, {} failed, {skipped} skipped", failures.len());
-    Ok(failures.is_empty())
+    let (passed, failed) = (outcomes.iter().filter(|o| o.word() == "passed").count(), failed.count());
+    println!("{passed} passed, {failed} failed, {} skipped", outcomes.len() - passed - failed);
+    Ok(failed == 0)
+}
+
+/// What came of a test.
+struct Outcome {
+    test: &'static Test,
+    took: Duration,
+    verdict: Result<Verdict>,
+}
+
+impl Outcome {
+    fn word(&self) -> &'static str {
+        match &self.verdict {
+            Ok(Verdict::Passed(_)) => "passed",
+            Ok(Verdict::Skipped(_)) => "SKIPPED",
+            Err(_) => "FAILED",
+        }
+    }
+
+    /// What it says, in one line.
+    fn words(&self) -> String {
+        match &self.verdict {
+            Ok(Verdict::Passed(words) | Verdict::Skipped(words)) => words.clone(),
+            Err(e) => first_line(&format!("{e:#}")),
+        }
+    }
 }
 
 fn time(d: Duration) -> String {

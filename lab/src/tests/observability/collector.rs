@@ -20,7 +20,7 @@ pub(super) const ENDPOINT: &str = "127.0.0.1:4318";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Finds or builds the program. The inner error is what is missing on this machine, for a test that is skipped then.
-pub(super) fn program(place: &Place) -> Result<Result<PathBuf, String>> {
+pub(in crate::tests) fn program(place: &Place) -> Result<Result<PathBuf, String>> {
     let folder = place.state.parent().context("the target folder")?.join("otel");
     let module = place.repository.join("lab/otel-collector");
     std::fs::create_dir_all(&folder)?;

@@ -11,7 +11,7 @@
 //! ```
 
 mod cluster;
-mod collector;
+pub(super) mod collector;
 mod dashboards;
 mod labs;
 mod links;

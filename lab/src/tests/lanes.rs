@@ -1,0 +1,173 @@
+//! What runs beside what. A lab mostly waits, for routers and their timers, while compilers would keep every processor busy;
+//! so the tests run in three lanes at once:
+//!
+//! - **labs**, in namespaces of this machine's kernel, one after the other in the list's order;
+//! - **kernels**: tests in a user-mode kernel, likewise; each is a world of its own, but there is one such kernel at a time;
+//! - **behind** them: what only computes, that is compilers and fuzzers. This lane has the scheduler's idle policy, which its
+//!   children inherit: it takes what the labs leave, and no lab waits for a processor because of it. When everything runs, it first
+//!   builds what the labs will need, in the order in which they will need it; a lab that comes too early waits.
+//!
+//! A test of [`ALONE`] keeps the processors busy itself, and has the other lane of labs wait.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::{Context, Outcome, Test, checks, in_user_mode_kernel, library, observability, time};
+use crate::kube::assets::Assets;
+use crate::progress::{be_quiet, say, tell};
+use crate::shell::{cmd, run as run_command};
+use crate::{interrupt, product, uml};
+
+/// Tests that only compute.
+const BEHIND: [&str; 4] = ["check/clippy", "check/docs", "check/no-tokio", "check/fuzz"];
+
+/// Tests beside which no other lab should run.
+const ALONE: [&str; 2] = ["bfd/load", "flaps/two-hundred"];
+
+/// What is built before labs ask for it. It fails silently: who needs it tries again, and says what went wrong.
+struct Preparation {
+    what: &'static str,
+    run: fn(&Context) -> Result<()>,
+}
+
+/// In the order in which the labs need them.
+const PREPARATIONS: [Preparation; 8] = [
+    Preparation { what: "the product", run: |context| context.product().map(drop) },
+    Preparation {
+        what: "what user-mode kernels start with",
+        run: |context| {
+            if uml::missing().is_none() {
+                product::build_xstate(&context.place)?;
+            }
+            Ok(())
+        },
+    },
+    Preparation { what: "the library's example", run: |context| library::build_example(&context.place) },
+    Preparation { what: "the unit tests", run: |context| checks::build_unit(&context.place) },
+    Preparation {
+        what: "the OpenTelemetry Collector",
+        run: |context| observability::collector::program(&context.place).map(drop),
+    },
+    Preparation { what: "the controller", run: |context| context.controller().map(drop) },
+    Preparation { what: "the Kubernetes API server", run: |context| Assets::find(&context.place).map(drop) },
+    Preparation { what: "Helm", run: |context| Assets::helm(&context.place).map(drop) },
+];
+
+/// Runs the tests and returns what came of them, in their order. With everything, what labs need is built ahead.
+pub(super) fn run(context: &Context, tests: &[&'static Test], everything: bool) -> Result<Vec<Outcome>> {
+    let runner = Runner { context, started: AtomicUsize::new(0), all: tests.len(), alone: RwLock::new(()) };
+    let (behind, before): (Vec<_>, Vec<_>) = tests.iter().partition(|test| BEHIND.contains(&test.name));
+    let is_kernel =
+        |test: &&Test| test.name.starts_with("l2/") || in_user_mode_kernel().any(|t| t.name == test.name);
+    let (mut kernels, mut labs): (Vec<_>, Vec<_>) = before.into_iter().partition(|test| is_kernel(test));
+    // Long, and of more processes than a lab: it ends the shorter lane.
+    if let Some(unit) = labs.iter().position(|test| test.name == "check/unit").filter(|_| everything) {
+        kernels.push(labs.remove(unit));
+    }
+    let runner = &runner;
+    let mut outcomes = std::thread::scope(|scope| {
+        let lanes = [
+            scope.spawn(move || labs.into_iter().map(|test| runner.lab(test)).collect()),
+            scope.spawn(move || kernels.into_iter().map(|test| runner.lab(test)).collect()),
+            scope.spawn(move || runner.behind(&behind, if everything { &PREPARATIONS } else { &[] })),
+        ];
+        let mut outcomes = Vec::new();
+        for lane in lanes {
+            let of_lane: Result<Vec<Outcome>> = lane.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
+            outcomes.extend(of_lane?);
+        }
+        anyhow::Ok(outcomes)
+    })?;
+    outcomes.sort_by_key(|outcome| tests.iter().position(|test| test.name == outcome.test.name));
+    Ok(outcomes)
+}
+
+/// What the lanes share.
+struct Runner<'a> {
+    context: &'a Context,
+    started: AtomicUsize,
+    all: usize,
+    /// Written by who must be alone.
+    alone: RwLock<()>,
+}
+
+impl Runner<'_> {
+    /// A test with what it says.
+    fn lab(&self, test: &'static Test) -> Result<Outcome> {
+        let is_alone = ALONE.contains(&test.name);
+        let _alone = is_alone.then(|| self.alone.write().unwrap_or_else(PoisonError::into_inner));
+        let _together = (!is_alone).then(|| self.alone.read().unwrap_or_else(PoisonError::into_inner));
+        interrupt::check()?;
+        say(&format!("[{}/{}] {}: {}", self.next(), self.all, test.name, test.about));
+        let outcome = self.run(test);
+        say(&format!("    {}: {} in {}  {}", test.name, outcome.word(), time(outcome.took), outcome.words()));
+        Ok(outcome)
+    }
+
+    /// What only computes: nothing is said but how it ended.
+    fn behind(&self, tests: &[&'static Test], preparations: &[Preparation]) -> Result<Vec<Outcome>> {
+        be_quiet();
+        if !tests.is_empty() || !preparations.is_empty() {
+            give_way()?;
+        }
+        for Preparation { what, run } in preparations {
+            interrupt::check()?;
+            let start = Instant::now();
+            let words = if run(self.context).is_ok() { "built" } else { "could not build" };
+            tell(&format!("  [behind] {words} {what} in {}", time(start.elapsed())));
+        }
+        let run = |test: &&'static Test| {
+            interrupt::check()?;
+            let number = self.next();
+            let outcome = self.run(test);
+            let (word, took) = (outcome.word(), time(outcome.took));
+            tell(&format!(
+                "  [behind, {number}/{}] {}: {word} in {took}  {}",
+                self.all,
+                test.name,
+                outcome.words()
+            ));
+            Ok(outcome)
+        };
+        tests.iter().map(run).collect()
+    }
+
+    fn next(&self) -> usize {
+        self.started.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn run(&self, test: &'static Test) -> Outcome {
+        let start = Instant::now();
+        let inside = in_user_mode_kernel().any(|t| t.name == test.name);
+        let verdict = if inside {
+            super::run_in_user_mode_kernel(self.context, test)
+        } else {
+            (test.run)(self.context)
+        };
+        Outcome { test, took: start.elapsed(), verdict }
+    }
+}
+
+/// This thread and what it starts take the time that nobody else wants.
+fn give_way() -> Result<()> {
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    run_command(&mut cmd("chrt", ["--idle", "--pid", "0", &thread]))?;
+    run_command(&mut cmd("ionice", ["--class", "3", "--pid", &thread]))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::all;
+    use super::{ALONE, BEHIND};
+
+    #[test]
+    fn lanes_are_made_for_tests_that_there_are() {
+        for name in ALONE.iter().chain(&BEHIND) {
+            assert!(all().iter().any(|test| test.name == *name), "{name}");
+        }
+    }
+}
