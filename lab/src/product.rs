@@ -18,27 +18,40 @@ pub(crate) fn folder(place: &Place) -> PathBuf {
 
 /// Builds both and returns [`folder`]. Cargo's own progress is shown.
 pub(crate) fn build(place: &Place) -> Result<PathBuf> {
-    let into = folder(place);
-    std::fs::create_dir_all(&into)?;
-    for (package, profile) in [("trunkline", "release"), ("trunkline-cni", "plugin")] {
-        let start = Instant::now();
-        say(&format!("  building {package} ({profile} profile)"));
-        let target = cargo_build(place, &["--package", package, "--profile", profile])?;
-        install(&target.join(profile).join(package), &into.join(package))?;
-        say(&format!("  built {package} in {}", seconds(start.elapsed().as_secs_f64())));
-    }
-    Ok(into)
+    programs(place, &["trunkline"], "release")?;
+    programs(place, &["trunkline-cni"], "plugin")
 }
 
 /// Builds the controller and returns its program.
 pub(crate) fn build_controller(place: &Place) -> Result<PathBuf> {
+    Ok(programs(place, &[CONTROLLER], "release")?.join(CONTROLLER))
+}
+
+/// Builds all three, agent and controller in one go as the image has them: what both stand on is built once. Returns the folder and the
+/// controller.
+pub(crate) fn build_all(place: &Place) -> Result<(PathBuf, PathBuf)> {
+    programs(place, &["trunkline-cni"], "plugin")?;
+    let folder = programs(place, &["trunkline", CONTROLLER], "release")?;
+    let controller = folder.join(CONTROLLER);
+    Ok((folder, controller))
+}
+
+const CONTROLLER: &str = "trunkline-controller";
+
+/// Builds programs with a profile, puts them into [`folder`] and returns that.
+fn programs(place: &Place, packages: &[&str], profile: &str) -> Result<PathBuf> {
     let into = folder(place);
     std::fs::create_dir_all(&into)?;
-    let name = "trunkline-controller";
-    say(&format!("  building {name} (release profile)"));
-    let target = cargo_build(place, &["--release", "--package", name])?;
-    install(&target.join("release").join(name), &into.join(name))?;
-    Ok(into.join(name))
+    let start = Instant::now();
+    let names = packages.join(" and ");
+    say(&format!("  building {names} ({profile} profile)"));
+    let args: Vec<&str> = packages.iter().flat_map(|package| ["--package", package]).collect();
+    let target = cargo_build(place, &[&args[..], &["--profile", profile]].concat())?;
+    for package in packages {
+        install(&target.join(profile).join(package), &into.join(package))?;
+    }
+    say(&format!("  built {names} in {}", seconds(start.elapsed().as_secs_f64())));
+    Ok(into)
 }
 
 /// Makes the root of the image that deploy/Containerfile builds, with these binaries and this machine's libraries and nft.

@@ -33,8 +33,8 @@ struct Preparation {
     run: fn(&Context) -> Result<()>,
 }
 
-/// In the order in which the labs need them.
-const PREPARATIONS: [Preparation; 8] = [
+/// In the order in which the labs need them; the product's has the controller with it.
+const PREPARATIONS: [Preparation; 7] = [
     Preparation { what: "the product", run: |context| context.product().map(drop) },
     Preparation {
         what: "what user-mode kernels start with",
@@ -51,20 +51,20 @@ const PREPARATIONS: [Preparation; 8] = [
         what: "the OpenTelemetry Collector",
         run: |context| observability::collector::program(&context.place).map(drop),
     },
-    Preparation { what: "the controller", run: |context| context.controller().map(drop) },
     Preparation { what: "the Kubernetes API server", run: |context| Assets::find(&context.place).map(drop) },
     Preparation { what: "Helm", run: |context| Assets::helm(&context.place).map(drop) },
 ];
 
 /// Runs the tests and returns what came of them, in their order. With everything, what labs need is built ahead.
-pub(super) fn run(context: &Context, tests: &[&'static Test], everything: bool) -> Result<Vec<Outcome>> {
+pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Outcome>> {
     let runner = Runner { context, started: AtomicUsize::new(0), all: tests.len(), alone: RwLock::new(()) };
     let (behind, before): (Vec<_>, Vec<_>) = tests.iter().partition(|test| BEHIND.contains(&test.name));
     let is_kernel =
         |test: &&Test| test.name.starts_with("l2/") || in_user_mode_kernel().any(|t| t.name == test.name);
     let (mut kernels, mut labs): (Vec<_>, Vec<_>) = before.into_iter().partition(|test| is_kernel(test));
     // Long, and of more processes than a lab: it ends the shorter lane.
-    if let Some(unit) = labs.iter().position(|test| test.name == "check/unit").filter(|_| everything) {
+    if let Some(unit) = labs.iter().position(|test| test.name == "check/unit").filter(|_| context.everything)
+    {
         kernels.push(labs.remove(unit));
     }
     let runner = &runner;
@@ -72,7 +72,7 @@ pub(super) fn run(context: &Context, tests: &[&'static Test], everything: bool) 
         let lanes = [
             scope.spawn(move || labs.into_iter().map(|test| runner.lab(test)).collect()),
             scope.spawn(move || kernels.into_iter().map(|test| runner.lab(test)).collect()),
-            scope.spawn(move || runner.behind(&behind, if everything { &PREPARATIONS } else { &[] })),
+            scope.spawn(move || runner.behind(&behind, if context.everything { &PREPARATIONS } else { &[] })),
         ];
         let mut outcomes = Vec::new();
         for lane in lanes {

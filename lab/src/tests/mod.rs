@@ -38,7 +38,7 @@ mod unnumbered;
 mod watch;
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -62,22 +62,35 @@ pub(crate) fn passed(words: impl Into<String>) -> Result<Verdict> {
 /// What tests share, also those that run at the same time.
 pub(crate) struct Context {
     pub place: Place,
+    /// All tests run, so the controller will be asked for too.
+    everything: bool,
     product: Once,
     controller: Once,
 }
 
 impl Context {
-    fn new(place: &Place) -> Self {
-        Self { place: place.clone(), product: Once::default(), controller: Once::default() }
+    fn new(place: &Place, everything: bool) -> Self {
+        Self { place: place.clone(), everything, product: Once::default(), controller: Once::default() }
     }
 
     /// The folder with the product's binaries, built when it is asked for the first time.
     pub(crate) fn product(&self) -> Result<PathBuf> {
-        self.product.get("the product", || product::build(&self.place))
+        self.product.get("the product", || {
+            if !self.everything {
+                return product::build(&self.place);
+            }
+            let mut controller = self.controller.lock();
+            let (folder, program) = product::build_all(&self.place)?;
+            *controller = Some(program);
+            Ok(folder)
+        })
     }
 
     /// The controller's program, built when it is asked for the first time.
     pub(crate) fn controller(&self) -> Result<PathBuf> {
+        if self.everything {
+            self.product()?;
+        }
         self.controller.get("the controller", || product::build_controller(&self.place))
     }
 }
@@ -92,13 +105,17 @@ impl Once {
             Ok(built) => built,
             Err(_) => {
                 say(&format!("    waits until {what} is built"));
-                self.0.lock().unwrap_or_else(PoisonError::into_inner)
+                self.lock()
             }
         };
         if built.is_none() {
             *built = Some(build()?);
         }
         built.clone().context("what was built")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -179,7 +196,7 @@ fn run_in_user_mode_kernel(context: &Context, test: &Test) -> Result<Verdict> {
 /// The other end of [`run_in_user_mode_kernel`].
 pub(crate) fn run_inside(place: &Place, name: &str) -> Result<()> {
     let test = in_user_mode_kernel().find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
-    let context = Context::new(place);
+    let context = Context::new(place, false);
     // There is nothing to build with in there.
     context.product.get("the product", || Ok(product::folder(place)))?;
     let verdict = (test.run)(&context).map_err(|e| format!("{e:#}"));
@@ -216,7 +233,7 @@ pub(crate) fn run(place: &Place, filters: &[String]) -> Result<bool> {
     if chosen.iter().any(|t| t.name.starts_with("observability/")) {
         packages::need(observability::PACKAGES)?;
     }
-    let outcomes = lanes::run(&Context::new(place), &chosen, filters.is_empty())?;
+    let outcomes = lanes::run(&Context::new(place, filters.is_empty()), &chosen)?;
     let rows: Vec<_> = outcomes
         .iter()
         .map(|o| vec![o.word().to_owned(), o.test.name.to_owned(), time(o.took), o.words()])
