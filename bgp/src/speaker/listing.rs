@@ -65,19 +65,15 @@ impl Speaker {
         false
     }
 
-    /// The row to go on from, if `left` came to an end before the family did.
+    /// These three show rows until `left` comes to an end, and return the row to go on from if the family did not end before.
     fn list_used(&self, family: Family, first: u32, left: &mut usize, out: &mut Vec<Route>) -> Option<u32> {
-        for (row, _, paths) in self.hub.rib.rows_from(family, first) {
-            if *left == 0 {
-                return Some(row);
-            }
-            *left -= 1;
+        let rows = self.hub.rib.rows_from(family, first).map(|(row, _, paths)| (row, paths));
+        piece(rows, left, |paths| {
             out.extend(paths.iter().filter(|path| path.selected).map(|path| {
                 let peer = path.peer.and_then(|peer| self.key_of(peer));
                 Route::of_path(path, peer)
             }));
-        }
-        None
+        })
     }
 
     fn list_received(
@@ -89,15 +85,10 @@ impl Speaker {
         out: &mut Vec<Route>,
     ) -> Option<u32> {
         let id = self.peer_id(key)?;
-        for (row, paths) in self.hub.rib.received_from(id, family, first) {
-            if *left == 0 {
-                return Some(row);
-            }
-            *left -= 1;
+        piece(self.hub.rib.received_from(id, family, first), left, |paths| {
             let told = paths.iter().filter(|path| path.peer == Some(id));
             out.extend(told.map(|path| Route::of_path(path, Some(key))));
-        }
-        None
+        })
     }
 
     fn list_advertised(
@@ -109,15 +100,21 @@ impl Speaker {
         out: &mut Vec<Route>,
     ) -> Option<u32> {
         let id = self.peer_id(key)?;
-        let bound = self.hub.rib.row_bound(family);
-        for row in first..bound {
-            if *left == 0 {
-                return Some(row);
-            }
-            *left -= 1;
+        let rows = (first..self.hub.rib.row_bound(family)).map(|row| (row, row));
+        piece(rows, left, |row| {
             let told = self.hub.rib.advertised_of(id, family, row);
             out.extend(told.iter().map(|route| Route::of_advertised(route, key)));
-        }
-        None
+        })
     }
+}
+
+fn piece<T>(rows: impl Iterator<Item = (u32, T)>, left: &mut usize, mut show: impl FnMut(T)) -> Option<u32> {
+    for (row, shown) in rows {
+        if *left == 0 {
+            return Some(row);
+        }
+        *left -= 1;
+        show(shown);
+    }
+    None
 }

@@ -138,7 +138,6 @@ fn hold_timer(context: &Context) -> Result<Verdict> {
         let start = std::time::Instant::now();
         let error = bed.wait_peer_error("10.6.0.1", &["hold timer"])?;
         let took = start.elapsed();
-        ensure!(took < Duration::from_secs(6), "noticed after {:.1} s", took.as_secs_f64());
         good_is_well(bed)?;
         silent.sh("nft delete table inet cut")?;
         routers::wait_neighbour(silent, "10.6.0.11", true, PATIENCE)?;

@@ -2,7 +2,7 @@
 //! so the tests run in three lanes at once:
 //!
 //! - **labs**, in namespaces of this machine's kernel, one after the other in the list's order;
-//! - **kernels**: tests in a user-mode kernel, likewise; each is a world of its own, but there is one such kernel at a time;
+//! - **worlds of their own**, likewise: first tests in a user-mode kernel, of which there is one at a time, then those with a cluster;
 //! - **behind** them: what only computes, that is compilers and fuzzers. This lane has the scheduler's idle policy, which its
 //!   children inherit: it takes what the labs leave, and no lab waits for a processor because of it. When everything runs, it first
 //!   builds what the labs will need, in the order in which they will need it; a lab that comes too early waits.
@@ -10,7 +10,7 @@
 //! A test of [`ALONE`] keeps the processors busy itself, and has the other lane of labs wait.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -23,6 +23,9 @@ use crate::{interrupt, product, uml};
 
 /// Tests that only compute.
 const BEHIND: [&str; 4] = ["check/clippy", "check/docs", "check/no-tokio", "check/fuzz"];
+
+/// Tests that begin with cargo, which takes one order at a time: they come after most of what is built behind.
+const LATE: [&str; 2] = ["l2/kernel-tests", "check/unit"];
 
 /// Tests beside which no other lab should run.
 const ALONE: [&str; 2] = ["bfd/load", "flaps/two-hundred"];
@@ -55,24 +58,53 @@ const PREPARATIONS: [Preparation; 7] = [
     Preparation { what: "Helm", run: |context| Assets::helm(&context.place).map(drop) },
 ];
 
+/// Where a test runs; a lane runs its tests in this order, those that are equal in the list's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
+    Labs,
+    /// A user-mode kernel, cargo, or a cluster.
+    Worlds(u8),
+    Behind,
+}
+
+fn lane(test: &Test) -> Lane {
+    match test.name {
+        name if BEHIND.contains(&name) => Lane::Behind,
+        name if LATE.contains(&name) => Lane::Worlds(1),
+        name if name.starts_with("kube/") => Lane::Worlds(2),
+        name if in_user_mode_kernel().any(|test| test.name == name) => Lane::Worlds(0),
+        _ => Lane::Labs,
+    }
+}
+
 /// Runs the tests and returns what came of them, in their order. With everything, what labs need is built ahead.
 pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Outcome>> {
-    let runner = Runner { context, started: AtomicUsize::new(0), all: tests.len(), alone: RwLock::new(()) };
-    let (behind, before): (Vec<_>, Vec<_>) = tests.iter().partition(|test| BEHIND.contains(&test.name));
-    let is_kernel =
-        |test: &&Test| test.name.starts_with("l2/") || in_user_mode_kernel().any(|t| t.name == test.name);
-    let (mut kernels, mut labs): (Vec<_>, Vec<_>) = before.into_iter().partition(|test| is_kernel(test));
-    // Long, and of more processes than a lab: it ends the shorter lane.
-    if let Some(unit) = labs.iter().position(|test| test.name == "check/unit").filter(|_| context.everything)
-    {
-        kernels.push(labs.remove(unit));
+    let mut lanes: [Vec<&'static Test>; 3] = Default::default();
+    let mut sorted = tests.to_vec();
+    sorted.sort_by_key(|test| lane(test));
+    for test in sorted {
+        let number = match lane(test) {
+            Lane::Labs => 0,
+            Lane::Worlds(_) => 1,
+            Lane::Behind => 2,
+        };
+        lanes[number].push(test);
     }
-    let runner = &runner;
+    let [labs, worlds, behind] = lanes;
+    // Clusters have labs of the same names.
+    let beside = if labs.is_empty() { context.tagged(None) } else { context.tagged(Some("w")) };
+    let preparations = if context.built.everything { &PREPARATIONS[..] } else { &[] };
+    let runner = Runner {
+        started: AtomicUsize::new(0),
+        all: tests.len(),
+        alone: RwLock::new(()),
+        door: Mutex::new(()),
+    };
     let mut outcomes = std::thread::scope(|scope| {
         let lanes = [
-            scope.spawn(move || labs.into_iter().map(|test| runner.lab(test)).collect()),
-            scope.spawn(move || kernels.into_iter().map(|test| runner.lab(test)).collect()),
-            scope.spawn(move || runner.behind(&behind, if context.everything { &PREPARATIONS } else { &[] })),
+            scope.spawn(|| labs.iter().map(|test| runner.lab(context, test)).collect()),
+            scope.spawn(|| worlds.iter().map(|test| runner.lab(&beside, test)).collect()),
+            scope.spawn(|| runner.behind(context, &behind, preparations)),
         ];
         let mut outcomes = Vec::new();
         for lane in lanes {
@@ -86,43 +118,54 @@ pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Outc
 }
 
 /// What the lanes share.
-struct Runner<'a> {
-    context: &'a Context,
+struct Runner {
     started: AtomicUsize,
     all: usize,
     /// Written by who must be alone.
     alone: RwLock<()>,
+    door: Mutex<()>,
 }
 
-impl Runner<'_> {
+impl Runner {
     /// A test with what it says.
-    fn lab(&self, test: &'static Test) -> Result<Outcome> {
+    fn lab(&self, context: &Context, test: &'static Test) -> Result<Outcome> {
         let is_alone = ALONE.contains(&test.name);
+        // Who waits to be alone stands in the door.
+        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         let _alone = is_alone.then(|| self.alone.write().unwrap_or_else(PoisonError::into_inner));
         let _together = (!is_alone).then(|| self.alone.read().unwrap_or_else(PoisonError::into_inner));
+        drop(door);
         interrupt::check()?;
         say(&format!("[{}/{}] {}: {}", self.next(), self.all, test.name, test.about));
-        let outcome = self.run(test);
+        let outcome = outcome(context, test);
         say(&format!("    {}: {} in {}  {}", test.name, outcome.word(), time(outcome.took), outcome.words()));
         Ok(outcome)
     }
 
     /// What only computes: nothing is said but how it ended.
-    fn behind(&self, tests: &[&'static Test], preparations: &[Preparation]) -> Result<Vec<Outcome>> {
+    fn behind(
+        &self,
+        context: &Context,
+        tests: &[&'static Test],
+        preparations: &[Preparation],
+    ) -> Result<Vec<Outcome>> {
         be_quiet();
         if !tests.is_empty() || !preparations.is_empty() {
-            give_way()?;
+            // It only costs time.
+            give_way().unwrap_or_else(|e| {
+                tell(&format!("  [behind] runs beside the labs with equal rights: {e:#}"))
+            });
         }
         for Preparation { what, run } in preparations {
             interrupt::check()?;
             let start = Instant::now();
-            let words = if run(self.context).is_ok() { "built" } else { "could not build" };
+            let words = if run(context).is_ok() { "built" } else { "could not build" };
             tell(&format!("  [behind] {words} {what} in {}", time(start.elapsed())));
         }
         let run = |test: &&'static Test| {
             interrupt::check()?;
             let number = self.next();
-            let outcome = self.run(test);
+            let outcome = outcome(context, test);
             let (word, took) = (outcome.word(), time(outcome.took));
             tell(&format!(
                 "  [behind, {number}/{}] {}: {word} in {took}  {}",
@@ -138,17 +181,13 @@ impl Runner<'_> {
     fn next(&self) -> usize {
         self.started.fetch_add(1, Ordering::Relaxed) + 1
     }
+}
 
-    fn run(&self, test: &'static Test) -> Outcome {
-        let start = Instant::now();
-        let inside = in_user_mode_kernel().any(|t| t.name == test.name);
-        let verdict = if inside {
-            super::run_in_user_mode_kernel(self.context, test)
-        } else {
-            (test.run)(self.context)
-        };
-        Outcome { test, took: start.elapsed(), verdict }
-    }
+fn outcome(context: &Context, test: &'static Test) -> Outcome {
+    let start = Instant::now();
+    let inside = in_user_mode_kernel().any(|t| t.name == test.name);
+    let verdict = if inside { super::run_in_user_mode_kernel(context, test) } else { (test.run)(context) };
+    Outcome { test, took: start.elapsed(), verdict }
 }
 
 /// This thread and what it starts take the time that nobody else wants.
@@ -162,11 +201,11 @@ fn give_way() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::super::all;
-    use super::{ALONE, BEHIND};
+    use super::{ALONE, BEHIND, LATE};
 
     #[test]
     fn lanes_are_made_for_tests_that_there_are() {
-        for name in ALONE.iter().chain(&BEHIND) {
+        for name in ALONE.iter().chain(&BEHIND).chain(&LATE) {
             assert!(all().iter().any(|test| test.name == *name), "{name}");
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Child;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -38,8 +39,14 @@ pub(super) const TESTS: &[Test] = &[
 const SOURCE: &str = "bgp/examples/speaker.rs";
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Builds the example, once.
 pub(super) fn build_example(place: &Place) -> Result<()> {
-    cargo(place, "example", &["build", "--package", "trunkline-bgp", "--example", "speaker"], &[])?;
+    static BUILT: Mutex<bool> = Mutex::new(false);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*built {
+        cargo(place, "example", &["build", "--package", "trunkline-bgp", "--example", "speaker"], &[])?;
+        *built = true;
+    }
     Ok(())
 }
 

@@ -38,7 +38,7 @@ mod unnumbered;
 mod watch;
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -59,9 +59,14 @@ pub(crate) fn passed(words: impl Into<String>) -> Result<Verdict> {
     Ok(Verdict::Passed(words.into()))
 }
 
-/// What tests share, also those that run at the same time.
+/// What a test is given. Tests that run at the same time have one each, of the same programs.
 pub(crate) struct Context {
     pub place: Place,
+    built: Arc<Built>,
+}
+
+/// What tests share.
+struct Built {
     /// All tests run, so the controller will be asked for too.
     everything: bool,
     product: Once,
@@ -70,16 +75,26 @@ pub(crate) struct Context {
 
 impl Context {
     fn new(place: &Place, everything: bool) -> Self {
-        Self { place: place.clone(), everything, product: Once::default(), controller: Once::default() }
+        let built = Built { everything, product: Once::default(), controller: Once::default() };
+        Self { place: place.clone(), built: Arc::new(built) }
+    }
+
+    /// The same for another lane, whose labs have other names with a tag more.
+    fn tagged(&self, more: Option<&str>) -> Self {
+        let mut place = self.place.clone();
+        if let Some(more) = more {
+            place.tag = Some(place.tag.unwrap_or_default() + more);
+        }
+        Self { place, built: self.built.clone() }
     }
 
     /// The folder with the product's binaries, built when it is asked for the first time.
     pub(crate) fn product(&self) -> Result<PathBuf> {
-        self.product.get("the product", || {
-            if !self.everything {
+        self.built.product.get("the product", || {
+            if !self.built.everything {
                 return product::build(&self.place);
             }
-            let mut controller = self.controller.lock();
+            let mut controller = self.built.controller.lock();
             let (folder, program) = product::build_all(&self.place)?;
             *controller = Some(program);
             Ok(folder)
@@ -88,10 +103,10 @@ impl Context {
 
     /// The controller's program, built when it is asked for the first time.
     pub(crate) fn controller(&self) -> Result<PathBuf> {
-        if self.everything {
+        if self.built.everything {
             self.product()?;
         }
-        self.controller.get("the controller", || product::build_controller(&self.place))
+        self.built.controller.get("the controller", || product::build_controller(&self.place))
     }
 }
 
@@ -198,7 +213,7 @@ pub(crate) fn run_inside(place: &Place, name: &str) -> Result<()> {
     let test = in_user_mode_kernel().find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
     let context = Context::new(place, false);
     // There is nothing to build with in there.
-    context.product.get("the product", || Ok(product::folder(place)))?;
+    context.built.product.get("the product", || Ok(product::folder(place)))?;
     let verdict = (test.run)(&context).map_err(|e| format!("{e:#}"));
     println!("{}", serde_json::to_string(&verdict)?);
     Ok(())

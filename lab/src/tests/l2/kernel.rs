@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::fabric::Place;
 use crate::tests::checks::cargo;
 use crate::tests::{Context, Test, Verdict, passed};
 use crate::uml;
@@ -19,18 +18,13 @@ pub(in crate::tests) const TESTS: &[Test] = &[Test {
 
 const BOUND: Duration = Duration::from_secs(600);
 
-/// Builds them and returns what cargo says of that, in JSON.
-pub(in crate::tests) fn build(place: &Place) -> Result<String> {
-    let build =
-        ["test", "--package", "trunkline", "--test", "kernel_ipvlan", "--no-run", "--message-format", "json"];
-    cargo(place, "kernel-tests", &build, &[])
-}
-
 fn kernel_tests(context: &Context) -> Result<Verdict> {
     if let Some(why) = uml::missing() {
         return Ok(Verdict::Skipped(why.to_owned()));
     }
-    let said = build(&context.place)?;
+    // As one of the workspace's, so that it is the one that the unit tests have built too.
+    let build = ["test", "--workspace", "--test", "kernel_ipvlan", "--no-run", "--message-format", "json"];
+    let said = cargo(&context.place, "kernel-tests", &build, &[])?;
     let artifacts = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     // The agent itself is built too, as the tests may run it.
     let tests: Vec<String> = artifacts
