@@ -67,7 +67,11 @@ pub(super) fn meet(bed: &Bed<'_>, places: [Place<'_>; 2]) -> Result<usize> {
     let (_, networks) = places[0];
     for network in networks {
         let answerer = there.first().and_then(|to| to.addresses.first()).context("an address")?.to_string();
-        let said = near.once(network, &["ping", "-c", "1", "-W", "5", &answerer])?;
+        // A pod is ready when its routers know it; that the other rack's know it too may take them a moment more.
+        let until_answered = format!(
+            "for try in 1 2 3 4 5 6 7 8 9 10; do /bin/busybox ping -c 1 -W 3 {answerer} && exit; done; exit 1"
+        );
+        let said = near.once(network, &["sh", "-c", &until_answered])?;
         ensure!(said.contains(" 0% packet loss"), "{said}");
     }
     for container in here.into_iter().chain(there) {
