@@ -21,7 +21,7 @@ use crate::host::Host;
 use crate::shell::{Seen, wait_for};
 
 /// Nothing in the matrix takes longer, however busy the machine is.
-pub(super) const PATIENCE: Duration = Duration::from_secs(40);
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A speaker that runs.
 pub(super) struct Us {

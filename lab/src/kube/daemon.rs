@@ -17,7 +17,7 @@ use crate::netns::has_ended;
 use crate::shell::{Seen, describe, wait_for};
 
 /// How long a process may take to end once it was asked or killed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A process that is running, or has been.
 pub(crate) struct Daemon {

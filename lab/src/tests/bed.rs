@@ -18,7 +18,8 @@ use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
 use crate::{client, evidence, routers};
 
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// Only who waits in vain waits so long; a busy machine may need it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 pub(super) const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Brings a topology up for one test, waits until its agents answer, and takes it down afterwards. If the test fails,

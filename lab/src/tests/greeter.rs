@@ -11,7 +11,7 @@ use rustix::net::{Shutdown, shutdown};
 use crate::netns::Namespace;
 
 /// How long a connection may take that comes about.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends when it is dropped.
 pub(super) struct Greeter {

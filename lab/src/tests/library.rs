@@ -37,7 +37,7 @@ pub(super) const TESTS: &[Test] = &[
 ];
 
 const SOURCE: &str = "bgp/examples/speaker.rs";
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Builds the example, once.
 pub(super) fn build_example(place: &Place) -> Result<()> {

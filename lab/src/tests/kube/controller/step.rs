@@ -22,7 +22,7 @@ use crate::kube::Cluster;
 use crate::shell::{Seen, run_with_input, wait_for};
 
 /// How long one thing may take to be seen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// How long it may take until watches go by a schema that was changed. The API server lets those that are under way go on for a
 /// while, and leaves out of what they show what the schema of before did not know; what goes on from there does not show it again
