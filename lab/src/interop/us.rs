@@ -39,7 +39,11 @@ impl Us {
             let listen = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
             let listen = listen.map(|address| SocketAddr::new(address, 179)).to_vec();
             let shell = ShellConfig { listen, connect_timeout: Duration::from_secs(2) };
-            let (handle, mut events, mut changes) = runtime.block_on(async { spawn(config, &shell) })?;
+            // A child of this process that another thread has just made holds every socket until it is the program that it is to be:
+            // also the one that was listened on until now.
+            let (handle, mut events, mut changes) = wait_for("the BGP port to be free", PATIENCE, || {
+                Ok(Seen::Yes(runtime.block_on(async { spawn(config.clone(), &shell) })?))
+            })?;
             let fib = Arc::new(Mutex::new(BTreeMap::new()));
             let kept = Arc::clone(&fib);
             runtime.spawn(async move {
