@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::fabric::Place;
 use crate::interrupt;
 use crate::progress::{say, step};
+use crate::shell::giving_way;
 
 /// The targets, as `fuzz/src/lib.rs` has them.
 pub(crate) const TARGETS: [&str; 5] = ["update", "messages", "session", "bfd", "differential"];
@@ -134,7 +135,7 @@ fn start(place: &Place, binary: &Path, name: &str, seconds: u64) -> Result<(&'st
     std::fs::create_dir_all(folder.join("found"))?;
     let log = std::fs::File::create(folder.join("log"))?;
     // It goes with us, also when we are killed.
-    let child = Command::new("setpriv")
+    let child = giving_way("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
         .arg(binary)
         .env("TRUNKLINE_FUZZ_TARGET", target)

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
 use crate::progress::{is_quiet, say, seconds};
-use crate::shell::{cmd, run};
+use crate::shell::{cmd, giving_way, run};
 
 /// Where both binaries are put together, as on a host: the agent for PATH, the plugin for CNI_PATH.
 pub(crate) fn folder(place: &Place) -> PathBuf {
@@ -84,7 +84,7 @@ pub(crate) fn build_xstate(place: &Place) -> Result<PathBuf> {
 /// Cargo, without what the cargo that runs the lab says of the lab's own package: a build script that looks at that (ring's)
 /// would be run again, and everything behind it built again, whenever `cargo lab` and cargo by hand take turns.
 pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = giving_way(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

@@ -1,6 +1,8 @@
 //! Running other programs: one way to run a command and get its output, with an error that has the whole command line
 //! and what the program said.
 
+use std::cell::Cell;
+use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -44,9 +46,35 @@ pub(crate) fn output_with_input(command: &mut Command, input: &str) -> Result<Ou
 }
 
 /// A program and its arguments in one go: `sh("ip", ["link", "show"])`.
-pub(crate) fn cmd<I: AsRef<std::ffi::OsStr>>(program: &str, args: impl IntoIterator<Item = I>) -> Command {
+pub(crate) fn cmd<I: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = I>) -> Command {
     let mut command = Command::new(program);
     command.args(args);
+    command
+}
+
+thread_local! {
+    static GIVES_WAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on, commands of [`giving_way`] that this thread starts take the time of processors and disks that nobody else wants.
+pub(crate) fn give_way() -> Result<()> {
+    let [program, args @ ..] = GIVING_WAY;
+    run(cmd(program, args).arg("true"))?;
+    GIVES_WAY.set(true);
+    Ok(())
+}
+
+const GIVING_WAY: [&str; 6] = ["chrt", "--idle", "0", "ionice", "--class", "3"];
+
+/// A command that gives way if this thread does. It is the command itself that gives up its rights, not this thread: a child that nobody
+/// gives time to before it is the program that it is to be would hold all of this process's files and sockets for as long.
+pub(crate) fn giving_way(program: impl AsRef<OsStr>) -> Command {
+    if !GIVES_WAY.get() {
+        return Command::new(program);
+    }
+    let [first, args @ ..] = GIVING_WAY;
+    let mut command = cmd(first, args);
+    command.arg(program);
     command
 }
 

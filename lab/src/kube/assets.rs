@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
 use crate::progress::{say, step};
-use crate::shell::{cmd, run};
+use crate::shell::{giving_way, run};
 
 /// Of the assets' folder.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
@@ -85,8 +85,12 @@ impl Assets {
         let lock = File::create(folder.join("lock"))?;
         lock.lock()?;
         if !own.is_file() {
-            let mut command = cmd(&go.display().to_string(), ["install", HELM]);
-            command.current_dir(&folder).env("CGO_ENABLED", "0").env("GOBIN", folder.join("bin"));
+            let mut command = giving_way(go);
+            command
+                .args(["install", HELM])
+                .current_dir(&folder)
+                .env("CGO_ENABLED", "0")
+                .env("GOBIN", folder.join("bin"));
             step(&format!("go install {HELM}"), || run(&mut command))?;
         }
         Ok(Ok(own))
@@ -106,8 +110,8 @@ pub(crate) fn find_go() -> Option<PathBuf> {
 
 fn build(go: &Path, module: &Path, into: &Path) -> Result<()> {
     let go = |args: &[&str]| -> Command {
-        let mut command = cmd(&go.display().to_string(), args);
-        command.current_dir(module).env("CGO_ENABLED", "0");
+        let mut command = giving_way(go);
+        command.args(args).current_dir(module).env("CGO_ENABLED", "0");
         command
     };
     let version = run(&mut go(&["list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"]))?;

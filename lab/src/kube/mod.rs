@@ -93,7 +93,7 @@ pub(crate) struct Cluster {
     client: Client,
     runtime: tokio::runtime::Runtime,
     /// Whoever holds this owns the folder; it goes with the process.
-    _lock: File,
+    lock: File,
 }
 
 struct Ports {
@@ -140,7 +140,7 @@ impl Cluster {
             api: None,
             client,
             runtime,
-            _lock: lock,
+            lock,
         };
         cluster.start_etcd()?;
         cluster.start_api()?;
@@ -435,6 +435,8 @@ impl Drop for Cluster {
         self.api = None;
         self.etcd = None;
         let _absent = std::fs::remove_dir_all(self.data());
+        // Not by closing it: a child that is being made may have it open too.
+        let _gone = self.lock.unlock();
     }
 }
 

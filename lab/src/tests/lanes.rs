@@ -3,8 +3,8 @@
 //!
 //! - **labs**, in namespaces of this machine's kernel, one after the other in the list's order;
 //! - **worlds of their own**, likewise: first tests in a user-mode kernel, of which there is one at a time, then those with a cluster;
-//! - **behind** them: what only computes, that is compilers and fuzzers. This lane has the scheduler's idle policy, which its
-//!   children inherit: it takes what the labs leave, and no lab waits for a processor because of it. When everything runs, it first
+//! - **behind** them: what only computes, that is compilers and fuzzers. What this lane starts has the scheduler's idle
+//!   policy: it takes what the labs leave, and no lab waits for a processor because of it. When everything runs, it first
 //!   builds what the labs will need, in the order in which they will need it; a lab that comes too early waits.
 //!
 //! A test of [`ALONE`] keeps the processors busy itself, and has the other lane of labs wait.
@@ -18,7 +18,7 @@ use anyhow::Result;
 use super::{Context, Outcome, Test, checks, in_user_mode_kernel, library, observability, time};
 use crate::kube::assets::Assets;
 use crate::progress::{be_quiet, say, tell};
-use crate::shell::{cmd, run as run_command};
+use crate::shell::give_way;
 use crate::{interrupt, product, uml};
 
 /// Tests that only compute.
@@ -188,14 +188,6 @@ fn outcome(context: &Context, test: &'static Test) -> Outcome {
     let inside = in_user_mode_kernel().any(|t| t.name == test.name);
     let verdict = if inside { super::run_in_user_mode_kernel(context, test) } else { (test.run)(context) };
     Outcome { test, took: start.elapsed(), verdict }
-}
-
-/// This thread and what it starts take the time that nobody else wants.
-fn give_way() -> Result<()> {
-    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-    run_command(&mut cmd("chrt", ["--idle", "--pid", "0", &thread]))?;
-    run_command(&mut cmd("ionice", ["--class", "3", "--pid", &thread]))?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -134,13 +134,14 @@ pub(crate) fn run(place: &Place, name: &str, command: &[&str], bound: Duration) 
     }
     std::fs::create_dir(&files.0)?;
     let ended = boot(place, &files, &preload, command, bound);
-    if let Err(e) = ended {
-        let kept = failure_folder(&place.state, &format!("uml-{name}"));
-        std::fs::rename(&files.0, &kept)?;
-        bail!("{e:#}\n  the user-mode kernel's console: {}", kept.display());
+    let kept = failure_folder(&place.state, &format!("uml-{name}"));
+    match &ended {
+        Ok(_) => std::fs::remove_dir_all(&files.0)?,
+        Err(_) => std::fs::rename(&files.0, &kept)?,
     }
-    std::fs::remove_dir_all(&files.0)?;
-    ended
+    // Not by closing it: a child that is being made may have it open too.
+    lock.unlock()?;
+    ended.map_err(|e| anyhow!("{e:#}\n  the user-mode kernel's console: {}", kept.display()))
 }
 
 fn boot(place: &Place, files: &Files, preload: &Path, command: &[&str], bound: Duration) -> Result<Ended> {

@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::kube::assets::find_go;
 use crate::kube::daemon::Daemon;
 use crate::progress::{say, step};
-use crate::shell::{Seen, cmd, run};
+use crate::shell::{Seen, giving_way, run};
 
 /// Where it listens, on its node.
 pub(super) const ENDPOINT: &str = "127.0.0.1:4318";
@@ -41,8 +41,13 @@ pub(in crate::tests) fn program(place: &Place) -> Result<Result<PathBuf, String>
         ));
     };
     say("  the OpenTelemetry Collector is built from source, once: two minutes on two cores");
-    let mut command = cmd(&go.display().to_string(), ["build", "-trimpath", "-ldflags", "-s -w", "-o"]);
-    command.arg(&program).arg(".").current_dir(&module).env("CGO_ENABLED", "0");
+    let mut command = giving_way(go);
+    command
+        .args(["build", "-trimpath", "-ldflags", "-s -w", "-o"])
+        .arg(&program)
+        .arg(".")
+        .current_dir(&module)
+        .env("CGO_ENABLED", "0");
     step("go build otel-collector", || run(&mut command))?;
     std::fs::write(built_from, wanted)?;
     Ok(Ok(program))
