@@ -129,10 +129,11 @@ impl Racks<'_> {
         let accounts = Accounts::create(cluster)?;
         let _doorways = nodes::join(cluster, self.fabric, &accounts.agent)?;
         let flags = ["--patch-calico-pod-ips-annotation"];
-        let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 1, &flags)?;
+        // Two: the one that does not lead watches the Lease, which one alone may have before it has begun to.
+        let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 2, &flags)?;
         replicas.wait_leader(cluster)?;
-        let [port] = replicas.webhooks()[..] else { bail!("one replica") };
-        webhook::register(cluster, &mut replicas, port, port)?;
+        let [one, other] = replicas.webhooks()[..] else { bail!("two replicas") };
+        webhook::register(cluster, &mut replicas, one, other)?;
         for node in self.fabric.topology.with_image(Image::Node) {
             client::wait_established(self.fabric.host(node)?, PATIENCE)?;
         }
