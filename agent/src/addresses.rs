@@ -2,6 +2,9 @@
 //!
 //! The attach flow asks here and is told what to record; everything after the record is the same.
 
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
 
@@ -20,8 +23,19 @@ pub enum Addresses {
     Cluster(Cluster),
 }
 
+/// What a new attachment gets.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// Which addresses.
+    pub wanted: Wanted,
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// Prefixes that it may send from besides its addresses, if its Network allows them.
+    pub extra_prefixes: BTreeSet<IpNet>,
+}
+
 impl Addresses {
-    /// What a new attachment gets, and its MAC. A cluster may have to be waited for, until the deadline at most.
+    /// What a new attachment gets. A cluster may have to be waited for, until the deadline at most.
     pub async fn wanted(
         &self,
         request: &Attach,
@@ -29,7 +43,7 @@ impl Addresses {
         pod: &PodName,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
-    ) -> Result<(Wanted, [u8; 6]), Failure> {
+    ) -> Result<Chosen, Failure> {
         let named_mac = request.wanted.mac.as_deref().map(parse_mac).transpose()?;
         match self {
             Addresses::Local => {
@@ -39,12 +53,14 @@ impl Addresses {
                     addresses: request.wanted.addresses.clone(),
                 };
                 let mac = named_mac.unwrap_or_else(|| default_mac(&key.container_id, &key.ifname));
-                Ok((Wanted::Some(wish), mac))
+                let extra_prefixes = request.wanted.extra_prefixes.clone();
+                Ok(Chosen { wanted: Wanted::Some(wish), mac, extra_prefixes })
             }
             Addresses::Cluster(cluster) => {
                 let given = cluster.addresses_of(pod, deadline, abandoned).await?;
                 agree(request, named_mac, &given)?;
-                Ok((Wanted::Given { network: given.network, addresses: given.addresses }, given.mac))
+                let Given { network, addresses, mac, extra_prefixes } = given;
+                Ok(Chosen { wanted: Wanted::Given { network, addresses }, mac, extra_prefixes })
             }
         }
     }
@@ -88,6 +104,8 @@ fn agree(request: &Attach, mac: Option<[u8; 6]>, given: &Given) -> Result<(), Fa
         "addresses"
     } else if mac.is_some_and(|mac| mac != given.mac) {
         "a MAC"
+    } else if !wanted.extra_prefixes.is_subset(&given.extra_prefixes) {
+        "extraPrefixes"
     } else {
         return Ok(());
     };

@@ -34,6 +34,7 @@ use tokio_util::task::TaskTracker;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::ShellConfig;
 use trunkline_bgp::types::{Asn, FamilySet};
+use trunkline_daemon::connections::{self, ConnectionLimiter};
 use trunkline_daemon::{http, logging, panics};
 
 use crate::addresses::Addresses;
@@ -113,6 +114,7 @@ pub fn run(config_path: &Path) -> anyhow::Result<()> {
     let config = Config::read(config_path)?;
     logging::start(&config.log);
     panics::abort_on_panic();
+    connections::raise_descriptor_limit();
     // Before there are threads: routing tables come and go for as long as the agent runs.
     trunkline_bgp::net::compact_heap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -166,6 +168,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         service_cidrs: config.service_cidrs.clone(),
         vlan_interfaces: config.vlan_interfaces.clone(),
         tunnels: config.tunnels(),
+        guard: config.guard(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {
             local_as: Asn(0),
@@ -241,7 +244,11 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let page = Page::start(config.page, Arc::clone(&observer), &bell);
     let served = Arc::new(Served { observer: Arc::clone(&observer), page });
     let (address, fault) = (config.http_address, observer.http_fault.clone());
-    tokio::spawn(async move { http::serve(http::bind_patiently(address, fault).await, served).await });
+    let limiter = ConnectionLimiter::new(http::LIMITS, metrics.connections().listener("http"));
+    tokio::spawn(async move {
+        let listener = http::bind_patiently(address, fault).await;
+        http::serve(listener, limiter, http::Paths::All, served).await;
+    });
     let source = match cluster {
         None => {
             let source = FolderSource::new(&config.manifests).context("watching the manifests")?;

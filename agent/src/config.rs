@@ -21,7 +21,7 @@ use trunkline_daemon::logging::Log;
 
 use self::schema::{AddressAndPort, FilePath, Prefix};
 use crate::page::Access;
-use crate::plan::Tunnels;
+use crate::plan::{GuardSettings, Tunnels};
 use crate::source::kube::{KubeConfig, SourceKind};
 use crate::telemetry::config::TelemetryConfig;
 use crate::wire::Times;
@@ -85,6 +85,8 @@ pub struct Config {
     /// UDP port of the tunnels, the same on every node.
     #[schemars(range(min = 1))]
     pub vxlan_port: u16,
+    /// The guard against what pods and foreign tunnels may not send.
+    pub guard: GuardConfig,
     /// Monitoring stations (RFC 7854) that are told what BGP hears.
     pub bmp: Bmp,
     /// When a pod counts as ready.
@@ -97,6 +99,21 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// The log.
     pub log: Log,
+}
+
+/// The guard against what pods and foreign tunnels may not send.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct GuardConfig {
+    /// The agent keeps the nftables tables `inet trunkline-guard` and `arp trunkline-guard`. Switch this off only where rules of your own
+    /// hold what `docs/security.md` lists.
+    pub enabled: bool,
+}
+
+impl Default for GuardConfig {
+    fn default() -> Self {
+        GuardConfig { enabled: true }
+    }
 }
 
 /// Monitoring stations.
@@ -171,6 +188,7 @@ impl Default for Config {
             vxlan_interfaces: interfaces,
             vtep_address_cidrs: vteps,
             vxlan_port: port,
+            guard: GuardConfig::default(),
             bmp: Bmp::default(),
             readiness: Readiness::default(),
             drain: DrainConfig::default(),
@@ -391,6 +409,12 @@ impl Config {
         let mut labels = self.node_labels.clone();
         labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| self.node_name());
         labels
+    }
+
+    /// What the planner needs to know of the guard.
+    pub fn guard(&self) -> GuardSettings {
+        let bgp_ports = self.listen.iter().map(SocketAddr::port).collect();
+        GuardSettings { enabled: self.guard.enabled, bgp_ports }
     }
 
     /// What the planner needs to know of tunnels.

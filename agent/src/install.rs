@@ -10,7 +10,8 @@
 //! order of the alphabet, so where one stands before ours, that is said, as otherwise nothing would show why the plugin is never run.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,9 @@ use clap::Args;
 
 /// The plugin's file name, which is its `type` in configurations.
 pub(crate) const PLUGIN: &str = "trunkline-cni";
+
+/// The reference plugin that maps hostPorts.
+pub(crate) const PORTMAP: &str = "portmap";
 
 /// The configuration unless another is given.
 const CONFLIST: &str = r#"{
@@ -85,7 +89,7 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
     ensure!(program.starts_with(b"\x7fELF"), "{} is not a program for Linux", plugin.display());
     let text = match &install.conflist {
         Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
-        None => CONFLIST.to_owned(),
+        None => usual(place),
     };
     check(&text).with_context(|| {
         install
@@ -107,6 +111,22 @@ pub fn install(install: &Install) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// The usual configuration: with `portmap` where the node has that plugin.
+fn usual(place: &Place) -> String {
+    const END: &str = "\n    }\n  ]";
+    const WITH_PORTMAP: &str = "\n    },\n    { \"type\": \"portmap\", \"capabilities\": { \"portMappings\": true }, \"snat\": true }\n  ]";
+    let portmap = place.bin_dir.join(PORTMAP);
+    let runnable = fs::metadata(&portmap).is_ok_and(|found| found.permissions().mode() & 0o111 != 0);
+    if runnable {
+        return CONFLIST.replace(END, WITH_PORTMAP);
+    }
+    println!(
+        "{} is not there: hostPort has no effect on this node; install the reference plugins (containernetworking-plugins) and run this again",
+        portmap.display()
+    );
+    CONFLIST.to_owned()
 }
 
 /// Takes both away, as far as they are there.
@@ -137,29 +157,61 @@ fn check(text: &str) -> anyhow::Result<()> {
 
 /// Writes a file that is whole whenever it is there. Returns false if it is right already.
 fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
-    let is_right = |there: File| -> io::Result<bool> {
-        Ok(there.metadata()?.permissions().mode() & 0o777 == mode && fs::read(path)? == content)
+    let is_right = |mut there: File| -> io::Result<bool> {
+        let mut octets = Vec::new();
+        there.read_to_end(&mut octets)?;
+        Ok(there.metadata()?.permissions().mode() & 0o777 == mode && octets == content)
     };
-    if File::open(path).is_ok_and(|there| is_right(there).unwrap_or(false)) {
+    // A link in its place is replaced, whatever it leads to.
+    let there = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
+    if there.is_ok_and(|there| is_right(there).unwrap_or(false)) {
         return Ok(false);
     }
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(folder)?;
-    // A hidden file whose name ends in nothing that a runtime looks for.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = folder.join(format!(".{name}.{}.new", std::process::id()));
-    let written = write_whole(&temporary, content, mode)
+    let (temporary, file) = create_temporary(folder, &name, mode, random)?;
+    let written = write_whole(file, content, mode)
         .and_then(|()| fs::rename(&temporary, path))
         .and_then(|()| File::open(folder)?.sync_all());
     if written.is_err() {
-        // Nothing is lost with it, and the first error is the one to tell.
+        // Nothing is lost with it, and the first error is the one to report.
         let _ = fs::remove_file(&temporary);
     }
     written.map(|()| true)
 }
 
-fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+/// Names to try for the temporary file. A name is taken by chance once in 2^64, or by somebody who guesses.
+const NAMES: usize = 16;
+
+/// Creates a hidden file whose name ends in nothing that a runtime looks for. A file or link that is there already is never opened
+/// (`O_EXCL`), so that nobody who may write to the folder redirects the write.
+fn create_temporary(
+    folder: &Path,
+    name: &str,
+    mode: u32,
+    mut random: impl FnMut() -> u64,
+) -> io::Result<(PathBuf, File)> {
+    let mut create = OpenOptions::new();
+    create.write(true).create_new(true).mode(mode);
+    let mut taken = io::Error::from(io::ErrorKind::AlreadyExists);
+    for _ in 0..NAMES {
+        let path = folder.join(format!(".{name}.{:016x}.new", random()));
+        match create.open(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => taken = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(taken)
+}
+
+/// A number that nobody outside of this process can guess: the standard library seeds its hashes from the kernel.
+fn random() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+fn write_whole(mut file: File, content: &[u8], mode: u32) -> io::Result<()> {
     file.write_all(content)?;
     // Whatever the umask says.
     file.set_permissions(Permissions::from_mode(mode))?;
@@ -234,6 +286,54 @@ mod tests {
         uninstall(&it.place).unwrap();
         uninstall(&it.place).unwrap();
         assert_eq!((names(&bin), names(&conf)), (vec![], vec!["87-podman.conflist".to_owned()]));
+    }
+
+    #[test]
+    fn port_mappings_are_in_the_list_where_the_node_has_the_plugin() {
+        let (_folder, it) = node();
+        fs::create_dir_all(&it.place.bin_dir).unwrap();
+        let portmap = it.place.bin_dir.join(PORTMAP);
+        let types = || -> Vec<String> {
+            install(&it).unwrap();
+            let text = fs::read_to_string(it.place.conf_dir.join(&it.place.conf_name)).unwrap();
+            let list: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let plugins = list["plugins"].as_array().unwrap().iter();
+            plugins.map(|plugin| plugin["type"].as_str().unwrap().to_owned()).collect()
+        };
+        fs::write(&portmap, "").unwrap();
+        assert_eq!(types(), [PLUGIN], "it has no execute bit");
+        fs::set_permissions(&portmap, Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(types(), [PLUGIN, PORTMAP]);
+        fs::remove_file(&portmap).unwrap();
+        assert_eq!(types(), [PLUGIN]);
+    }
+
+    #[test]
+    fn planted_links_are_never_followed() {
+        use std::os::unix::fs::symlink;
+        let (folder, it) = node();
+        let bin = &it.place.bin_dir;
+        fs::create_dir_all(bin).unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "untouched").unwrap();
+        // Names of temporary files that can be guessed, and the plugin's own.
+        symlink(&victim, bin.join(format!(".{PLUGIN}.{}.new", std::process::id()))).unwrap();
+        symlink(it.plugin.as_ref().unwrap(), bin.join(PLUGIN)).unwrap();
+        fs::set_permissions(it.plugin.as_ref().unwrap(), Permissions::from_mode(0o755)).unwrap();
+        install(&it).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+        assert!(bin.join(PLUGIN).symlink_metadata().unwrap().is_file(), "the link is replaced");
+
+        // A name that was guessed: another one is taken, and in the end none.
+        let planted = |number: u64| symlink(&victim, bin.join(format!(".x.{number:016x}.new"))).unwrap();
+        planted(1);
+        let mut numbers = [1, 2].into_iter();
+        let (path, file) = create_temporary(bin, "x", 0o644, || numbers.next().unwrap()).unwrap();
+        write_whole(file, b"content", 0o644).unwrap();
+        assert_eq!(path, bin.join(".x.0000000000000002.new"));
+        let error = create_temporary(bin, "x", 0o644, || 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::control::{AgentStatus, BfdSession, ClusterStatus, Messages, NetworkStatus, Peer};
 use trunkline_api::metrics::of_agent as m;
+use trunkline_daemon::connections::ConnectionMetrics;
 use trunkline_daemon::metrics::{Standing as Page, counter, histogram, text};
 
 /// What is counted as it happens.
@@ -28,6 +29,7 @@ pub struct Metrics {
     otlp_requests: IntCounterVec,
     otlp_exported: IntCounterVec,
     otlp_dropped: IntCounterVec,
+    connections: ConnectionMetrics,
 }
 
 /// How things stand, asked from their owners for one scrape.
@@ -39,6 +41,8 @@ pub struct Standing {
     pub peers: Vec<Peer>,
     /// Connections from addresses that are no peer's, since the speaker started.
     pub refused_connections: u64,
+    /// BFD packets that were not accepted, by reason, since the speaker started.
+    pub bfd_refused: Vec<(&'static str, u64)>,
 }
 
 impl Metrics {
@@ -57,8 +61,14 @@ impl Metrics {
             otlp_requests: counter(&registry, &m::OTLP_REQUESTS)?,
             otlp_exported: counter(&registry, &m::OTLP_EXPORTED)?,
             otlp_dropped: counter(&registry, &m::OTLP_DROPPED)?,
+            connections: ConnectionMetrics::register(&registry, &m::CONNECTIONS, &m::CONNECTIONS_DROPPED)?,
             registry,
         })
+    }
+
+    /// The metrics of the listener's connections.
+    pub fn connections(&self) -> &ConnectionMetrics {
+        &self.connections
     }
 
     /// A request was answered. The network is empty where none is known.
@@ -133,6 +143,9 @@ impl Metrics {
         standing.agent.networks.iter().for_each(|network| stand_network(&mut page, network));
         page.put_count(m::REFUSED_CONNECTIONS, &[], standing.refused_connections);
         standing.peers.iter().for_each(|peer| stand_peer(&mut page, peer));
+        for (reason, packets) in &standing.bfd_refused {
+            page.put_count(m::BFD_REFUSED, &[reason], *packets);
+        }
         text(&self.registry, page)
     }
 }
@@ -162,6 +175,12 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
     page.put_count(m::FORWARDING_ENTRIES, &["wanted"], kernel.forwarding_wanted);
     page.put_count(m::FORWARDING_ENTRIES, &["installed"], kernel.forwarding_installed);
     page.put_count(m::FORWARDING_REPAIRS, &[], kernel.forwarding_repairs);
+    let guard = &agent.guard;
+    page.put_bool(m::GUARD_IN_FORCE, &[], guard.in_force || !guard.enabled);
+    page.put_count(m::GUARD_REPAIRS, &[], guard.repairs);
+    for (reason, packets) in &guard.dropped {
+        page.put_count(m::GUARD_DROPPED, &[reason], *packets);
+    }
     page.put_count(m::DRAIN_PHASE, &[], agent.drain.phase as u64);
 
     let Some(bgp) = &agent.bgp else { return };
@@ -366,6 +385,7 @@ mod tests {
                         peers: 3,
                         limit: 100,
                         refused: 8,
+                        fault: None,
                     }],
                     stations: vec![BmpStation {
                         address: "10.0.0.5:11019".parse().unwrap(),
@@ -398,6 +418,13 @@ mod tests {
                 }],
                 attachments: 3,
                 unrecorded: 1,
+                guard: GuardStatus {
+                    enabled: true,
+                    in_force: true,
+                    repairs: 3,
+                    dropped: [("source".to_owned(), 7)].into(),
+                    fault: None,
+                },
                 kernel: KernelStatus {
                     repairs: 2,
                     errors_by_reason: [("ENOSPC".to_owned(), 3)].into(),
@@ -474,6 +501,7 @@ mod tests {
                 notification_received: None,
             }],
             refused_connections: 4,
+            bfd_refused: vec![("link", 6), ("socket", 5)],
         }
     }
 
@@ -490,6 +518,7 @@ mod tests {
         metrics.otlp_request("logs", "ok");
         metrics.otlp_exported("logs", 12);
         metrics.otlp_dropped("logs", "queue", 3);
+        metrics.connections().listener("http");
         metrics.render(&standing()).unwrap()
     }
 
@@ -516,11 +545,15 @@ mod tests {
             "trunkline_bfd_session_transitions_total{peer=\"10.0.0.1\",to=\"down\"} 3",
             "trunkline_bfd_session_detections_total{peer=\"10.0.0.1\"} 1",
             "trunkline_bfd_session_packets_total{peer=\"10.0.0.1\",direction=\"sent\"} 1001",
+            "trunkline_bfd_refused_packets_total{reason=\"link\"} 6",
             "trunkline_drain_phase 3",
             "trunkline_bgp_refused_connections_total 4",
             "trunkline_bgp_range_peers{prefix=\"10.1.0.0/24\",kind=\"there\"} 3",
             "trunkline_bgp_range_refused_total{prefix=\"10.1.0.0/24\"} 8",
             "trunkline_kernel_repairs_total 2",
+            "trunkline_guard_in_force 1",
+            "trunkline_guard_dropped_total{reason=\"source\"} 7",
+            "trunkline_guard_repairs_total 3",
             "trunkline_kernel_errors_total{reason=\"ENOSPC\"} 3",
             "trunkline_network_attachments{network=\"rack1\"} 3",
             "trunkline_bgp_peer_hold_time_seconds{peer=\"10.0.0.1\"} 90",

@@ -45,7 +45,7 @@ mod words;
 
 pub use missing::Started;
 use missing::missing;
-use words::{peer, range, route, ruling, station, waiting_peer};
+use words::{guard, peer, range, refused_range, route, ruling, station, waiting_peer};
 
 /// An owner that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -112,7 +112,8 @@ impl Observer {
     pub async fn missing(&self) -> Vec<String> {
         match (self.view().await, self.summary().await) {
             (Ok(view), Ok(summary)) => {
-                let missing = missing(&view, &statuses(&view).await, &summary, self.cluster.as_ref());
+                let (peers, guard) = (statuses(&view).await, self.kernel.status().guard);
+                let missing = missing(&view, &peers, &summary, &guard, self.cluster.as_ref());
                 missing.into_iter().map(|missing| missing.text).collect()
             }
             _ => vec!["the agent is stopping".to_owned()],
@@ -137,7 +138,12 @@ impl Observer {
             found.chain(bgp.waiting.iter().map(|peer| waiting_peer(peer, bgp))).collect()
         });
         let refused_connections = view.bgp.as_ref().map_or(0, |bgp| bgp.speaker.refused());
-        Ok(Standing { agent, peers: peers.unwrap_or_default(), refused_connections })
+        let bfd_refused = match &view.bgp {
+            // A speaker that has just ended counts nothing.
+            Some(bgp) => bgp.speaker.bfd_refused().await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        Ok(Standing { agent, peers: peers.unwrap_or_default(), refused_connections, bfd_refused })
     }
 
     async fn agent_with(
@@ -147,10 +153,10 @@ impl Observer {
         ranges: &[RangeStatus],
     ) -> Result<AgentStatus, Failure> {
         let summary = self.summary().await?;
-        let missing = missing(view, peers, &summary, self.cluster.as_ref());
+        let kernel = self.kernel.status();
+        let missing = missing(view, peers, &summary, &kernel.guard, self.cluster.as_ref());
         let not_serving = self.started.not_serving(&missing);
         let not_ready: Vec<String> = missing.into_iter().map(|missing| missing.text).collect();
-        let kernel = self.kernel.status();
         Ok(AgentStatus {
             node: self.node.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -176,7 +182,10 @@ impl Observer {
                 peers: peers.len() + bgp.waiting.len(),
                 established: peers.iter().filter(|peer| peer.state == State::Established).count(),
                 converged: bgp.converged.clone(),
-                ranges: ranges.iter().map(range).collect(),
+                ranges: {
+                    let refused = bgp.refused_ranges.iter().map(refused_range);
+                    ranges.iter().map(range).chain(refused).collect()
+                },
                 stations: bgp.monitors.iter().map(station).collect(),
             }),
             networks: networks(view, &summary, |subnet| match &self.cluster {
@@ -204,6 +213,7 @@ impl Observer {
                 },
                 last_error: kernel.last_error.or_else(|| view.kernel_faults.first().cloned()),
             },
+            guard: guard(kernel.guard),
             http_fault: self.http_fault.words(),
         })
     }
@@ -423,6 +433,10 @@ impl Observer {
                     addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
                     mac: show_mac(&record.mac),
                     bandwidth: record.bandwidth,
+                    extra_prefixes: view.networks.get(&record.network).map_or_else(Vec::new, |network| {
+                        let prefixes = record.extra_prefixes.iter();
+                        prefixes.filter(|prefix| network.allows(prefix)).copied().collect()
+                    }),
                     host_ifname,
                     netns: record.netns.clone(),
                     state: state.to_owned(),
@@ -438,6 +452,7 @@ impl Observer {
             addresses: pod.addresses.clone(),
             mac: show_mac(&default_mac(&pod.container_id, &pod.ifname)),
             bandwidth: Bandwidth::default(),
+            extra_prefixes: Vec::new(),
             host_ifname: pod.host_ifname.clone(),
             netns: String::new(),
             state: "unrecorded".to_owned(),

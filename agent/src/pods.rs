@@ -37,7 +37,7 @@ use trunkline_api::attach::{
 use trunkline_api::resources::{self, AttachmentKind};
 use trunkline_bgp::net::SpeakerHandle;
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, Chosen};
 use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
 use crate::attach::workers::DeviceWorkers;
 use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
@@ -137,7 +137,8 @@ impl Pods {
         network.clone_from(&record.network);
         steps.of_record(&record);
         let deadline = (Instant::now() + self.readiness_timeout.max(MARGIN)).min(client);
-        let outcome = match unsuited(&record, named_mac) {
+        let unsuited = unsuited(&record, named_mac).or_else(|| self.unallowed(&record).filter(|_| new));
+        let outcome = match unsuited {
             Some(failure) => Err(failure),
             None => self.complete(&record, netns, began, deadline, abandoned, steps).await,
         };
@@ -155,6 +156,19 @@ impl Pods {
                 Err(failure)
             }
         }
+    }
+
+    /// Whether a request names prefixes that its Network does not allow. Of those that a cluster's controller gives, the plan leaves out
+    /// what is not allowed: the pod's owner has been told when the pod was created.
+    fn unallowed(&self, record: &Record) -> Option<Failure> {
+        if matches!(self.addresses, Addresses::Cluster(_)) {
+            return None;
+        }
+        let plan = self.reconcile.plan();
+        let plan = plan.borrow();
+        let network = plan.as_ref()?.networks.get(&record.network)?;
+        let words = network.refused_prefixes(&record.network, &record.extra_prefixes).next()?;
+        Some(Failure::new(Code::InvalidConfiguration, format!("args.cni.extraPrefixes: {words}")))
     }
 
     /// Makes the record: whose addresses they are is on disk from here on.
@@ -179,13 +193,14 @@ impl Pods {
             self.metrics.address_wait(wanted.is_ok(), took);
         }
         steps.step("addresses", asked, took, wanted.as_ref().err());
-        let (wanted, mac) = wanted?;
+        let Chosen { wanted, mac, extra_prefixes } = wanted?;
         let reservation = Reservation {
             key: key.clone(),
             conf_name: request.conf_name,
             wanted,
             mac,
             bandwidth: request.wanted.bandwidth,
+            extra_prefixes,
             netns: request.netns,
             pod,
         };
@@ -584,6 +599,7 @@ fn pod(record: &Record, device: &Device) -> Pod {
         host_ifindex: device.host_ifindex,
         mac: device.pair_mac,
         attachment: record.attachment,
+        extra_prefixes: record.extra_prefixes.clone(),
     }
 }
 

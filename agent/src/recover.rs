@@ -93,6 +93,7 @@ fn pod(record: &Record, device: &OwnDevice) -> Pod {
         host_ifindex: device.ifindex,
         mac: record.mac,
         attachment: record.attachment,
+        extra_prefixes: record.extra_prefixes.clone(),
     }
 }
 
@@ -139,6 +140,7 @@ mod tests {
             mac: [2, 0, 0, 0, 0, 1],
             mtu: None,
             bandwidth: Bandwidth::default(),
+            extra_prefixes: ["10.9.0.0/16".parse().unwrap()].into(),
             netns: String::new(),
             pod: PodName::default(),
         }
@@ -230,6 +232,7 @@ mod tests {
         let recovery = recover(&records, &devices);
         let pod = &recovery.pods[0];
         assert_eq!((pod.host_ifindex, pod.mac, pod.network.as_str()), (7, [2, 0, 0, 0, 0, 1], "n"));
+        assert_eq!(pod.extra_prefixes, records[0].extra_prefixes);
         let lost = &recovery.unrecorded[0];
         assert_eq!((lost.container_id.as_str(), lost.ifname.as_str()), ("c2", "eth0"));
         let addresses: Vec<IpAddr> = vec!["10.0.0.2".parse().unwrap(), "2001:db8::2".parse().unwrap()];

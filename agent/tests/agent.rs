@@ -34,6 +34,7 @@ fn attaching(container_id: &str, address: &str) -> Record {
         mac: default_mac(container_id, "eth0"),
         mtu: None,
         bandwidth: Default::default(),
+        extra_prefixes: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
     }

@@ -64,6 +64,7 @@ fn attach(
             host_ifindex: device.host_ifindex,
             mac: device.pair_mac,
             attachment: AttachmentKind::Veth,
+            extra_prefixes: Default::default(),
         };
         kernel.add_pod(plan_pod(plan, &pod).unwrap()).await.unwrap();
     });

@@ -41,6 +41,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         mode: Mode::Bgp,
         attachment: AttachmentKind::Veth,
         hairpin: false,
+        extra_prefixes: Default::default(),
         by_host: Default::default(),
         subnets: Default::default(),
         refused_subnets: Default::default(),
@@ -55,6 +56,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         host_ifindex: device.host_ifindex,
         mac: device.pair_mac,
         attachment: AttachmentKind::Veth,
+        extra_prefixes: Default::default(),
     };
     plan_pod(&plan, &pod).unwrap()
 }

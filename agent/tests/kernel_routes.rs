@@ -15,7 +15,9 @@ use ipnet::IpNet;
 use namespace::{eventually, inside, ip, ip_json, isolated, namespace};
 use tokio::runtime::Runtime;
 use trunkline_agent::kernel::{Applied, KernelConfig, KernelEvent, KernelEvents, KernelHandle};
-use trunkline_agent::plan::{Hop, KernelPlan, Learned, Link, NatRules, RouteKey, RouteTarget, Rule};
+use trunkline_agent::plan::{
+    Hop, KernelPlan, Learned, Link, NatRules, RouteKey, RouteTarget, Rule, TranslatedRules,
+};
 use trunkline_bgp::rib::{FibPath, RouteChange};
 use trunkline_bgp::types::{Family, FamilySet, NextHop};
 
@@ -404,7 +406,11 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
                     "2001:db8:1::/64",
                 ]),
                 slaves: prefixes(sources),
-                mark_translated: !sources.is_empty(),
+            },
+            translated: TranslatedRules {
+                pods: prefixes(sources),
+                links: [("eth0".to_owned(), 1), ("eth1.20".to_owned(), 2)].into(),
+                hairpin: !sources.is_empty(),
             },
             ..KernelPlan::default()
         };

@@ -27,6 +27,7 @@
 
 mod pieces;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -144,6 +145,9 @@ pub struct Wanted {
     /// How fast it may be.
     #[serde(default, skip_serializing_if = "Bandwidth::is_empty")]
     pub bandwidth: Bandwidth,
+    /// Prefixes that it may send from besides its addresses.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub extra_prefixes: BTreeSet<IpNet>,
 }
 
 /// How fast a container's interface may be (CNI's capability `bandwidth`), seen from the container.
@@ -473,6 +477,7 @@ mod tests {
                         ingress: Some(RateLimit { rate: 10_000_000, burst: None }),
                         egress: Some(RateLimit { rate: 1_000_000, burst: Some(800_000) }),
                     },
+                    extra_prefixes: ["10.9.0.0/16".parse().unwrap()].into(),
                 },
                 deadline_ms: 60_000,
             })),

@@ -213,9 +213,29 @@ pub struct AgentStatus {
     pub unrecorded: usize,
     /// The kernel's tables.
     pub kernel: KernelStatus,
+    /// The guard against what pods and foreign tunnels may not send.
+    #[serde(default)]
+    pub guard: GuardStatus,
     /// Why `/metrics`, `/healthz` and `/readyz` are not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_fault: Option<String>,
+}
+
+/// The guard against what pods and foreign tunnels may not send.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GuardStatus {
+    /// The configuration has it switched on.
+    pub enabled: bool,
+    /// Its rules are in the kernel.
+    pub in_force: bool,
+    /// Why they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// How often others changed its tables, and the agent restored them.
+    pub repairs: u64,
+    /// Dropped packets by reason, since the tables were loaded.
+    pub dropped: BTreeMap<String, u64>,
 }
 
 /// The folder of manifests, or the API server.
@@ -315,6 +335,9 @@ pub struct PeerRange {
     pub limit: u32,
     /// Connections refused because so many were there.
     pub refused: u64,
+    /// Why nobody is accepted from the prefix, in words. None: neighbours are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// A BMP station.
@@ -732,6 +755,9 @@ pub struct PodStatus {
     /// Its bandwidth limits, in bits.
     #[serde(default)]
     pub bandwidth: Bandwidth,
+    /// Prefixes that it may send from besides its addresses, as far as its Network allows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extra_prefixes: Vec<IpNet>,
     /// The host's end.
     pub host_ifname: String,
     /// Its network namespace's path when it was attached, where the runtime sees it; empty where that was not recorded.

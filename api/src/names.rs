@@ -27,8 +27,13 @@ pub mod annotation {
     pub const INGRESS_BANDWIDTH: &str = "kubernetes.io/ingress-bandwidth";
     /// Most that may come from the pod, likewise.
     pub const EGRESS_BANDWIDTH: &str = "kubernetes.io/egress-bandwidth";
+    /// Prefixes that the pod may send from besides its addresses: `10.9.0.0/16,fd00:9::/64`. A pod's own only, and within its Network's
+    /// `extraPrefixes`. On an IPInstance: those of its pod.
+    pub const EXTRA_PREFIXES: &str = "trunkline.io/extra-prefixes";
     /// Written by the webhook once it has dealt with a pod.
     pub const HANDLED_BY_WEBHOOK: &str = "networking.alibaba.com/handled-by-webhook";
+    /// On a Node: addresses besides those in its status that the node may claim in its NodeInfo, separated by commas.
+    pub const EXTRA_LOCAL_IPS: &str = "networking.alibaba.com/extra-local-ips";
     /// Written on pods for a policy-only Calico beside this network.
     pub const CALICO_POD_IPS: &str = "cni.projectcalico.org/podIPs";
 }

@@ -8,12 +8,14 @@
 //! The pools (`ip-pool`, `mac-pool`) belong to the pods of a workload together: a stateful pod takes the entry of its ordinal, any
 //! other the first. hybridnet splits `ip-pool` on the wrong string and refuses more than one entry; here they work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::names::{annotation, label};
-use crate::resources::{NetworkType, parse_address, parse_mac};
+use crate::resources::{Network, NetworkType, parse_address, parse_mac};
 use crate::validate::Fault;
 
 /// Which addresses a pod gets.
@@ -188,6 +190,85 @@ impl Pools {
     }
 }
 
+/// The most prefixes that one pod may send from besides its addresses.
+pub const MAX_EXTRA_PREFIXES: usize = 32;
+
+/// Prefixes that are never the source of a packet that a router forwards.
+const NO_SOURCES: [&str; 8] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/3",
+    "::/128",
+    "::1/128",
+    "fe80::/10",
+    "ff00::/8",
+];
+
+/// Reads one prefix that pods may send from besides their addresses. The error names the value and the fix.
+pub fn extra_prefix(text: &str) -> Result<IpNet, String> {
+    let Ok(prefix) = text.parse::<IpNet>() else {
+        return Err(match text.parse::<IpAddr>() {
+            Ok(address) => format!("`{text}` has no length: write {}", IpNet::from(address)),
+            Err(_) => format!("`{text}` is not a prefix: write one such as 10.9.0.0/16 or fd00:9::/64"),
+        });
+    };
+    let canonical = prefix.trunc();
+    if prefix != canonical {
+        return Err(format!("{prefix} has host bits: write {canonical}"));
+    }
+    let reserved = |other: &&&str| other.parse::<IpNet>().is_ok_and(|other| other.contains(&prefix));
+    match NO_SOURCES.iter().find(reserved) {
+        Some(reserved) => Err(format!(
+            "{prefix} is in {reserved}, which routers do not forward from: write a unicast prefix that they do"
+        )),
+        None => Ok(prefix),
+    }
+}
+
+/// Prefixes that a pod names in its annotation `extra-prefixes`: it may send from them besides its addresses. Faults name the entry.
+pub fn extra_prefixes(
+    pod: &str,
+    annotations: &BTreeMap<String, String>,
+) -> Result<BTreeSet<IpNet>, Vec<Fault>> {
+    let field = annotation_field(annotation::EXTRA_PREFIXES);
+    let (mut prefixes, mut found) = (BTreeSet::new(), Vec::new());
+    for (index, entry) in entries(annotations, annotation::EXTRA_PREFIXES) {
+        let message = match extra_prefix(entry) {
+            Ok(_) if index == MAX_EXTRA_PREFIXES => {
+                format!("there are more than {MAX_EXTRA_PREFIXES} prefixes: write fewer and shorter ones")
+            }
+            Ok(prefix) => {
+                prefixes.insert(prefix);
+                continue;
+            }
+            Err(message) => message,
+        };
+        found.push(Fault { kind: "Pod", name: pod.to_owned(), field: format!("{field}[{index}]"), message });
+    }
+    if found.is_empty() { Ok(prefixes) } else { Err(found) }
+}
+
+/// Of these prefixes, the first that lies in none of a Network's `extraPrefixes`, and what is wrong with it.
+pub fn refused_prefix(prefixes: &BTreeSet<IpNet>, network: &Network) -> Option<(IpNet, String)> {
+    let allowed: Vec<IpNet> = network.extra_prefixes().collect();
+    let refused = prefixes.iter().find(|prefix| !allowed.iter().any(|allowed| allowed.contains(*prefix)))?;
+    Some((*refused, not_allowed(refused, network.name(), &allowed)))
+}
+
+/// That a prefix lies in none of those that a Network allows, in words.
+pub fn not_allowed<'a>(
+    prefix: &IpNet,
+    network: &str,
+    allowed: impl IntoIterator<Item = &'a IpNet>,
+) -> String {
+    let allowed: Vec<String> = allowed.into_iter().map(IpNet::to_string).collect();
+    let allows = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
+    format!(
+        "{prefix}: spec.config.extraPrefixes of Network {network} allows {allows}: add {prefix} there, or leave it out here"
+    )
+}
+
 /// Whether a stateful pod keeps its address (`ip-retain`); `default` where it does not say so, or says what is no truth value.
 pub fn retains(annotations: &BTreeMap<String, String>, default: bool) -> bool {
     match said(annotations, annotation::IP_RETAIN) {
@@ -326,6 +407,55 @@ mod tests {
             let error = Pools::read("web-0", &map(&[(annotation, value)])).unwrap_err()[0].to_string();
             assert!(error.contains(message), "{error}");
         }
+    }
+
+    #[test]
+    fn extra_prefixes_are_canonical_and_unicast() {
+        let read = |text: &str| extra_prefixes("router-0", &map(&[(annotation::EXTRA_PREFIXES, text)]));
+        let shown =
+            |text: &str| -> Vec<String> { read(text).unwrap().iter().map(IpNet::to_string).collect() };
+        assert_eq!(shown("10.9.0.0/16, fd00:9::/64,10.9.0.0/16"), ["10.9.0.0/16", "fd00:9::/64"]);
+        assert_eq!(shown("10.9.0.5/32,0.0.0.0/0"), ["0.0.0.0/0", "10.9.0.5/32"]);
+        assert!(shown("").is_empty());
+        let many = |number: usize| {
+            let entries: Vec<String> = (0..number).map(|third| format!("10.9.{third}.0/24")).collect();
+            entries.join(",")
+        };
+        assert_eq!(shown(&many(MAX_EXTRA_PREFIXES)).len(), MAX_EXTRA_PREFIXES);
+        for (text, message) in [
+            ("10.9.0.0/16,", "trunkline.io/extra-prefixes][1]: `` is not a prefix: write one such as"),
+            ("10.9.0.0/33", "`10.9.0.0/33` is not a prefix"),
+            ("10.9.0.5", "`10.9.0.5` has no length: write 10.9.0.5/32"),
+            ("10.9.0.1/16", "10.9.0.1/16 has host bits: write 10.9.0.0/16"),
+            ("fd00:9::1/64", "fd00:9::1/64 has host bits: write fd00:9::/64"),
+            ("127.0.0.1/32", "127.0.0.1/32 is in 127.0.0.0/8, which routers do not forward from"),
+            ("fe80::/64", "fe80::/64 is in fe80::/10"),
+            ("224.0.0.0/4", "224.0.0.0/4 is in 224.0.0.0/3"),
+            (&many(MAX_EXTRA_PREFIXES + 1), "[32]: there are more than 32 prefixes"),
+        ] {
+            let error = read(text).unwrap_err()[0].to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_network_allows_prefixes_within_its_own() {
+        let network: Network = serde_json::from_value(serde_json::json!({
+            "apiVersion": "v", "kind": "Network", "metadata": {"name": "rack1"},
+            "spec": {"config": {"extraPrefixes": ["10.9.0.0/16", "fd00:9::/48"]}},
+        }))
+        .unwrap();
+        let refused = |texts: &[&str]| {
+            let prefixes = texts.iter().map(|text| text.parse().unwrap()).collect();
+            refused_prefix(&prefixes, &network).map(|(_, words)| words)
+        };
+        assert_eq!(refused(&["10.9.0.0/16", "10.9.7.0/24", "fd00:9:0:1::/64"]), None);
+        assert_eq!(
+            refused(&["10.9.0.0/16", "10.8.0.0/15"]).unwrap(),
+            "10.8.0.0/15: spec.config.extraPrefixes of Network rack1 allows 10.9.0.0/16, fd00:9::/48: \
+             add 10.8.0.0/15 there, or leave it out here"
+        );
+        assert!(refused(&["::/0"]).is_some() && refused(&["0.0.0.0/0"]).is_some());
     }
 
     #[test]

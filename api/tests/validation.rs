@@ -21,6 +21,7 @@ spec:
   nodeSelector: {rack: "1"}
   netID: 64701
   config:
+    extraPrefixes: [10.9.0.0/16, "fd00:9::/64", 0.0.0.0/0]
     prefixSets:
       fabric: [{prefix: 10.30.0.0/16, le: 20}, {prefix: "2001:db8:30::/48"}]
     bgpPeers:
@@ -309,6 +310,33 @@ fn networks() {
             "Network rack1",
             "spec.config.bgpPeers[0].import",
             &["hairpin: true", "leave one of both out"],
+        ),
+        (
+            &[("extraPrefixes: [10.9.0.0/16, ", "extraPrefixes: [10.9.0.1/16, ")],
+            "Network rack1",
+            "spec.config.extraPrefixes[0]",
+            &["10.9.0.1/16 has host bits", "write 10.9.0.0/16"],
+        ),
+        (
+            &[("\"fd00:9::/64\"", "\"fd00:9::1\"")],
+            "Network rack1",
+            "spec.config.extraPrefixes[1]",
+            &["has no length", "write fd00:9::1/128"],
+        ),
+        (
+            &[("\"fd00:9::/64\"", "\"ff02::/16\"")],
+            "Network rack1",
+            "spec.config.extraPrefixes[1]",
+            &["ff02::/16 is in ff00::/8"],
+        ),
+        (
+            &[(
+                VLAN,
+                "{type: Underlay, nodeSelector: {rack: \"2\"}, netID: 7, config: {attachment: ipvlan, extraPrefixes: [10.9.0.0/16]}}",
+            )],
+            "Network vlan",
+            "spec.config.extraPrefixes",
+            &["ipvlan", "leave one of both out"],
         ),
         (
             &[("{name: vlan}", "{name: rack1}"), ("network: vlan", "network: rack1"), ("  netID: 7\n", "")],

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use trunkline_bgp::bfd::{
-    BfdConfig, Cause, ConfigError, Down, Endpoint, Event, Packet, PacketError, Rejection, SessionId, Source,
-    State, Target,
+    BfdConfig, Cause, ConfigError, Down, Endpoint, Event, Links, Packet, PacketError, Reason, Rejection,
+    SessionId, Source, State, Target,
 };
 
 const ID: SessionId = SessionId(7);
@@ -345,9 +345,10 @@ fn link_local_peers_are_told_apart_by_interface_and_multihop_takes_any_ttl() {
     let now = Instant::now();
     let mut end = Endpoint::new(3);
     let remote: IpAddr = "fe80::1".parse().unwrap();
-    for (id, interface) in [(1, "eth0"), (2, "eth1")] {
+    for (id, interface, index) in [(1, "eth0", 11), (2, "eth1", 12)] {
         let target = Target { remote, local: None, interface: interface.parse().ok(), config: fast() };
         end.set(SessionId(id), target, now).unwrap();
+        end.set_links(SessionId(id), only(&[index]));
     }
     let far = Target { remote, local: None, interface: None, config: BfdConfig { multihop: true, ..fast() } };
     end.set(SessionId(3), far, now).unwrap();
@@ -355,14 +356,52 @@ fn link_local_peers_are_told_apart_by_interface_and_multihop_takes_any_ttl() {
     let mut down = Packet::decode(&end.poll_transmit().unwrap().payload).unwrap();
     down.my_discriminator = 99;
     for (expected, interface, ttl, multihop) in
-        [(1, Some("eth0"), 255, false), (2, Some("eth1"), 255, false), (3, None, 61, true)]
+        [(1, Some(11), 255, false), (2, Some(12), 255, false), (3, None, 61, true)]
     {
-        let interface = interface.map(|name| name.parse().unwrap());
         let source = Source { remote, local: None, interface, ttl: Some(ttl), multihop };
         assert_eq!(end.handle_packet(&source, &down.encode(), now), Ok(SessionId(expected)));
     }
-    let elsewhere = Source { interface: "eth2".parse().ok(), ..Source { local: None, remote, ..source(0) } };
-    assert_eq!(end.handle_packet(&elsewhere, &down.encode(), now), Err(Rejection::UnknownPeer(remote)));
+    let elsewhere = Source { interface: Some(13), ..Source { local: None, remote, ..source(0) } };
+    let refused = Rejection::WrongLink { remote, interface: Some(13) };
+    assert_eq!(end.handle_packet(&elsewhere, &down.encode(), now), Err(refused));
+}
+
+fn only(indices: &[u32]) -> Links {
+    Links::Only(indices.iter().copied().collect())
+}
+
+/// A pod is one hop away: its packets arrive with TTL 255, and it writes any source address and any
+/// discriminator.
+#[test]
+fn a_packet_from_another_link_changes_nothing() {
+    let mut pair = Pair::new([fast(), fast()]);
+    pair.run(Duration::from_secs(4));
+    let end = &mut pair.ends[0];
+    end.set_links(ID, only(&[2]));
+    assert_eq!(end.status(ID).unwrap().state, State::Up);
+    let before = end.status(ID).unwrap();
+    let good = pair.sent[1].last().unwrap().1;
+    for state in [State::AdminDown, State::Down, State::Init, State::Up] {
+        for your_discriminator in [0, good.your_discriminator] {
+            let forged = Packet { state, your_discriminator, my_discriminator: 7, ..good };
+            for interface in [Some(3), None] {
+                let source = Source { interface, ..source(0) };
+                let refused = end.handle_packet(&source, &forged.encode(), pair.now).unwrap_err();
+                // Up and Init with discriminator 0 are malformed.
+                let good = matches!(refused.reason(), Reason::Link | Reason::Malformed);
+                assert!(good, "{state} {your_discriminator:#x} {interface:?}: {refused}");
+                assert_eq!(end.status(ID).unwrap(), before, "{state}");
+            }
+        }
+    }
+    let own = Source { interface: Some(2), ..source(0) };
+    assert_eq!(end.handle_packet(&own, &good.encode(), pair.now), Ok(ID));
+    // The link was replaced: its index is another one, the session is the same.
+    end.set_links(ID, only(&[9]));
+    end.handle_packet(&own, &good.encode(), pair.now).unwrap_err();
+    let moved = Source { interface: Some(9), ..source(0) };
+    assert_eq!(end.handle_packet(&moved, &good.encode(), pair.now), Ok(ID));
+    assert_eq!(end.status(ID).unwrap().down_count, 0);
 }
 
 #[test]

@@ -5,12 +5,14 @@
 //! Annotations arrive as `runtimeConfig["io.kubernetes.cri.pod-annotations"]` from a runtime to which the
 //! configuration declares that capability.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 use trunkline_api::attach::{Code, Failure, Wanted};
 use trunkline_api::names::annotation;
+use trunkline_api::pod::{MAX_EXTRA_PREFIXES, extra_prefix};
 
 use crate::bandwidth::bandwidth;
 use crate::configuration::{Configuration, invalid};
@@ -49,6 +51,7 @@ pub(crate) fn wanted(configuration: &Configuration, arguments: &Arguments) -> Re
         addresses: addresses(&places, arguments)?,
         mac: mac(&places, arguments)?,
         bandwidth: bandwidth(places.runtime, |name| places.annotation(name))?,
+        extra_prefixes: extra_prefixes(&places)?,
     })
 }
 
@@ -138,6 +141,28 @@ fn addresses(places: &Places<'_>, arguments: &Arguments) -> Result<Vec<IpAddr>, 
         addresses.push(address);
     }
     Ok(addresses)
+}
+
+/// Prefixes that the container may send from besides its addresses. By the conventions only: in a cluster the controller reads a pod's
+/// annotation, when it gives the addresses.
+fn extra_prefixes(places: &Places<'_>) -> Result<BTreeSet<IpNet>, Failure> {
+    const FIELD: &str = "args.cni.extraPrefixes";
+    let Some(value) = places.convention("extraPrefixes").filter(|value| !value.is_null()) else {
+        return Ok(BTreeSet::new());
+    };
+    let entries = value.as_array().ok_or_else(|| {
+        invalid(FIELD, format!("{value} is not a list: write one such as [\"10.9.0.0/16\"]"))
+    })?;
+    if entries.len() > MAX_EXTRA_PREFIXES {
+        return Err(invalid(
+            FIELD,
+            format!("there are more than {MAX_EXTRA_PREFIXES}: write fewer and shorter ones"),
+        ));
+    }
+    let prefix = |(index, entry): (usize, &Value)| {
+        extra_prefix(&plain(entry)).map_err(|message| invalid(&format!("{FIELD}[{index}]"), message))
+    };
+    entries.iter().enumerate().map(prefix).collect()
 }
 
 fn mac(places: &Places<'_>, arguments: &Arguments) -> Result<Option<String>, Failure> {

@@ -175,6 +175,11 @@ fn what_is_asked_for_by_name_is_passed_on_from_the_first_place_that_has_it() {
     let got = wanted(conventional.clone(), arguments);
     assert_eq!((&got["addresses"], &got["mac"]), (&json!(["10.0.0.6"]), &json!("02:12:34:00:00:06")));
 
+    assert_eq!(got["extra_prefixes"], Value::Null);
+    conventional["args"]["cni"]["extraPrefixes"] = json!(["fd00:9::/64", "10.9.0.0/16"]);
+    let got = wanted(conventional.clone(), arguments);
+    assert_eq!(got["extra_prefixes"], json!(["10.9.0.0/16", "fd00:9::/64"]));
+
     let mut capable = conventional.clone();
     capable["runtimeConfig"]["ips"] = json!(["10.0.0.5/24", "2001:db8::5"]);
     capable["runtimeConfig"]["mac"] = json!("02:12:34:00:00:05");
@@ -233,6 +238,10 @@ fn names_that_cannot_be_are_refused_with_their_place() {
     with(json!({"runtimeConfig": {"ips": ["x"]}}), "").failure(7, &["runtimeConfig.ips", "`x`"]);
     with(json!({"runtimeConfig": {"mac": 7}}), "").failure(7, &["runtimeConfig.mac", "`7`"]);
     with(json!({"args": {"cni": {"ips": ["x"]}}}), "").failure(7, &["args.cni.ips", "`x`"]);
+    let prefixes = |prefixes: Value| with(json!({"args": {"cni": {"extraPrefixes": prefixes}}}), "");
+    prefixes(json!("10.9.0.0/16")).failure(7, &["args.cni.extraPrefixes", "is not a list"]);
+    prefixes(json!(["10.9.0.0/16", "x"])).failure(7, &["args.cni.extraPrefixes[1]", "`x` is not a prefix"]);
+    prefixes(json!(["10.9.0.1/16"])).failure(7, &["args.cni.extraPrefixes[0]", "write 10.9.0.0/16"]);
     with(json!({"network": 7}), "").failure(7, &["network", "7 is not a text"]);
     with(json!({"subnet": "a/b/c"}), "").failure(7, &["subnet", "a/b/c"]);
     with(pool("10.0.0.1,10.0.0.2"), "K8S_POD_NAME=web").failure(7, &["ip-pool", "no ordinal"]);

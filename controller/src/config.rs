@@ -52,9 +52,13 @@ pub struct Config {
     #[arg(long, env = "POD_NAME", default_value_t = default_identity(), hide_default_value = true)]
     pub identity: String,
 
-    /// Where /metrics, /healthz and /readyz are served
+    /// Where /metrics is served
     #[arg(long, default_value = "0.0.0.0:9899")]
     pub http_address: SocketAddr,
+
+    /// Where /healthz and /readyz are served, for the kubelet of this node: on loopback, pods cannot reach it
+    #[arg(long, default_value = "127.0.0.1:9898")]
+    pub probe_address: SocketAddr,
 
     /// Pods worked on at the same time, 1 to 1024
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]

@@ -1,16 +1,19 @@
 //! `trunkline-controller`: what runs, and in which order it starts and stops. The tasks are drawn in [the crate's page](crate).
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use trunkline_api::kube::Lenient;
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
-use trunkline_daemon::http::{self, Probe};
+use trunkline_daemon::connections::{self, ConnectionLimiter};
+use trunkline_daemon::http::{self, Paths, Probe};
 use trunkline_daemon::{apiserver, logging, panics};
 
 use crate::books::Shared;
@@ -27,6 +30,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     config.log().check().map_err(|fault| anyhow::anyhow!("--log-level: {fault}"))?;
     logging::start(&config.log());
     panics::abort_on_panic();
+    connections::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -43,9 +47,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let client = apiserver::client(api_server).context("the client of the API server")?;
     let metrics = Arc::new(Metrics::new().context("making the metrics")?);
     let shared = Shared::new(Arc::clone(&metrics));
-    let listener = http::bind(config.http_address)
-        .await
-        .with_context(|| format!("--http-address {}: cannot listen there", config.http_address))?;
+    let listeners = [
+        (Paths::Metrics, "metrics", bind("--http-address", config.http_address).await?),
+        (Paths::Probes, "probes", bind("--probe-address", config.probe_address).await?),
+    ];
     tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = config.identity, "the controller starts");
 
     let watches = Watches { client: client.clone(), shared: Arc::clone(&shared) };
@@ -56,7 +61,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         watches.start::<Namespace>(),
     ];
     let instances = watches.start::<Lenient<IPInstanceSpec>>();
-    tokio::spawn(http::serve(listener, Arc::new(Probes { shared: Arc::clone(&shared) })));
+    for (paths, name, listener) in listeners {
+        let limiter = ConnectionLimiter::new(http::LIMITS, metrics.connections().listener(name));
+        tokio::spawn(http::serve(listener, limiter, paths, Arc::new(Probes { shared: Arc::clone(&shared) })));
+    }
 
     let events = Events::start(client.clone(), config.identity.clone(), metrics);
     let leading = Lead {
@@ -88,6 +96,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     both.await
 }
 
+async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    http::bind(address)
+        .await
+        .with_context(|| format!("{flag} {address}: cannot listen there: free the address or choose another"))
+}
+
 /// Answers admission requests once everything is known that they are answered from.
 async fn admit(
     config: &Config,
@@ -109,7 +123,7 @@ async fn admit(
         client,
         Arc::clone(&shared),
         config.policy(),
-        metrics.registry(),
+        metrics,
         shutdown,
     )
     .await

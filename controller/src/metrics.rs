@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::metrics::of_controller as m;
+use trunkline_daemon::connections::ConnectionMetrics;
 use trunkline_daemon::metrics::{Standing, counter, histogram};
 
 use crate::books::{Books, Queues, Shared};
@@ -19,6 +20,7 @@ pub struct Metrics {
     failures: IntCounterVec,
     events_dropped: IntCounterVec,
     watch_failures: IntCounterVec,
+    connections: ConnectionMetrics,
 }
 
 impl Metrics {
@@ -31,6 +33,7 @@ impl Metrics {
             failures: counter(&registry, &m::ALLOCATION_FAILURES)?,
             events_dropped: counter(&registry, &m::EVENTS_DROPPED)?,
             watch_failures: counter(&registry, &m::WATCH_FAILURES)?,
+            connections: ConnectionMetrics::register(&registry, &m::CONNECTIONS, &m::CONNECTIONS_DROPPED)?,
             registry,
         })
     }
@@ -38,6 +41,11 @@ impl Metrics {
     /// Where others register what they count.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// The metrics of the listeners' connections.
+    pub fn connections(&self) -> &ConnectionMetrics {
+        &self.connections
     }
 
     /// A pod has its addresses.
@@ -143,6 +151,7 @@ mod tests {
         shared.metrics().failed("api");
         shared.metrics().reserved(1);
         shared.metrics().watch_failed("Pod");
+        shared.metrics().connections().listener("webhook");
         let text = text(&shared);
         let exported: BTreeSet<&str> = text
             .lines()

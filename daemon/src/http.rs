@@ -3,9 +3,8 @@
 //! `/healthz` answers 200 while the tasks that own something answer: a process that fails it is to be restarted.
 //! `/readyz` answers 200 once the daemon can do its work, otherwise 503 with one reason a line.
 //!
-//! **However many connect, memory is bounded and a probe is answered.** [`CONNECTIONS`] at a time may ask for anything. Who comes when all
-//! of these are taken is answered one question, and only what a supervisor or Prometheus asks: anything else is 503 with Retry-After. There are
-//! [`RESERVE`] of those, soon over; who comes beyond them waits in the kernel. A client that does not take its answer is given up by TCP.
+//! [`crate::connections`] limits the clients: idle or slow connections of one source never keep a probe or a scrape of another source waiting. TCP
+//! ends a connection whose client does not take its answer.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -22,21 +21,55 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 
-/// Connections at a time that may ask for anything.
-pub const CONNECTIONS: usize = 192;
-/// Connections beside these: one question each, of a probe or a scrape.
-pub const RESERVE: usize = 64;
-/// Time for a request's head. A client that is slower is no Prometheus.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A client that takes nothing of what is sent for so long is given up.
+use crate::connections::{self, Connection, ConnectionLimiter, Limits, Tracked};
+
+/// The limits of a listener of this module. A browser has some connections, and the agent's page has one long response in each window.
+pub const LIMITS: Limits = Limits {
+    total: 256,
+    per_source: 96,
+    first_request: Duration::from_secs(5),
+    octets: 0,
+    octets_per_source: 0,
+    work_per_source: 1,
+};
+/// From the end of a response to the end of the next request's head: longer than Prometheus' usual interval.
+const IDLE: Duration = Duration::from_secs(90);
+/// A client that takes nothing of a response for this long has no more use for it.
 const STALLED: Duration = Duration::from_secs(30);
 /// Octets that a connection may buffer: more than any request's head.
 const BUFFER: usize = 16 * 1024;
-/// Seconds after which somebody who was turned away may come again.
-const COME_AGAIN: &str = "5";
+
+/// Which paths a listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paths {
+    /// `/metrics`, the probes, and the page of [`Probe::page`].
+    All,
+    /// `/metrics`.
+    Metrics,
+    /// `/healthz` and `/readyz`.
+    Probes,
+}
+
+impl Paths {
+    fn serves(self, path: &str) -> bool {
+        match path {
+            "/metrics" => self != Paths::Probes,
+            "/healthz" | "/readyz" => self != Paths::Metrics,
+            _ => self == Paths::All,
+        }
+    }
+
+    /// As errors and log lines name them.
+    fn text(self) -> &'static str {
+        match self {
+            Paths::All => "/metrics, /healthz and /readyz",
+            Paths::Metrics => "/metrics",
+            Paths::Probes => "/healthz and /readyz",
+        }
+    }
+}
 
 /// An answer's body: whole, or told bit by bit.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -110,75 +143,75 @@ pub async fn bind_patiently(address: SocketAddr, fault: Fault) -> TcpListener {
     }
 }
 
-/// Out of descriptors or memory: no event says when it is over, and asking again at once would be a busy loop.
+/// A pause after accept(2) failed for lack of descriptors: no event reports that one is free again.
 pub async fn pause_accepting() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Serves for ever.
-pub async fn serve(listener: TcpListener, probe: Arc<impl Probe>) {
-    let (slots, reserve) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Semaphore::new(RESERVE)));
+/// Serves until it is dropped.
+pub async fn serve(
+    listener: TcpListener,
+    limiter: Arc<ConnectionLimiter>,
+    paths: Paths,
+    probe: Arc<impl Probe>,
+) {
     loop {
-        let Ok(spare) = Arc::clone(&reserve).acquire_owned().await else { return };
-        let (stream, from) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
-                pause_accepting().await;
-                continue;
-            }
-        };
-        let slot = Arc::clone(&slots).try_acquire_owned();
-        let crowded = slot.is_err();
-        let slot = slot.unwrap_or(spare);
+        let (connection, from) = limiter.accept(&listener).await;
         let probe = Arc::clone(&probe);
         tokio::spawn(async move {
-            converse(stream, from, crowded, probe).await;
-            drop(slot);
+            let client = connection.client();
+            client.supervise(converse(connection, from, paths, probe)).await
         });
     }
 }
 
-async fn converse(stream: TcpStream, from: SocketAddr, crowded: bool, probe: Arc<impl Probe>) {
-    let _ = stream.set_nodelay(true);
-    let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(STALLED));
-    let service = service_fn(|request| answer(Arc::clone(&probe), request, from, crowded));
-    let connection = http1::Builder::new()
+async fn converse(connection: Connection, from: SocketAddr, paths: Paths, probe: Arc<impl Probe>) {
+    let _ = connection.socket().set_nodelay(true);
+    let _ = socket2::SockRef::from(connection.socket()).set_tcp_user_timeout(Some(STALLED));
+    let client = connection.client();
+    let service =
+        service_fn(move |request| answer(Arc::clone(&probe), request, client.request(), from, paths));
+    let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        .header_read_timeout(IDLE)
         .max_buf_size(BUFFER)
-        .keep_alive(!crowded)
-        .serve_connection(TokioIo::new(stream), service);
-    // A client that breaks off is its own business.
-    let _ = connection.await;
+        .serve_connection(TokioIo::new(connection), service);
+    // An error is the client's: it broke off, or sent no HTTP.
+    let _ = serving.await;
 }
 
 async fn answer(
     probe: Arc<impl Probe>,
     request: Request<Incoming>,
+    under_way: connections::Request,
     from: SocketAddr,
-    crowded: bool,
-) -> Result<Response<Body>, Infallible> {
-    // Nobody has anything to say in a body.
+    paths: Paths,
+) -> Result<Response<Tracked<Body>>, Infallible> {
+    // No path has a use for a body.
     let (head, _) = request.into_parts();
     let asks = matches!(head.method, Method::GET | Method::HEAD);
-    let mut response = match head.uri.path() {
+    let path = head.uri.path();
+    let mut response = match path {
+        _ if !paths.serves(path) => not_found(paths),
         "/metrics" if asks => text(StatusCode::OK, probe.metrics().await),
         "/healthz" if asks => verdict(probe.unhealthy().await),
         "/readyz" if asks => verdict(probe.unready().await),
         "/metrics" | "/healthz" | "/readyz" => only_get(),
-        _ if crowded => try_later(COME_AGAIN, "too many connections: try again in some seconds\n"),
         _ => match probe.page(&head, from).await {
             Some(_) if !asks => only_get(),
             Some(response) => response,
-            None => text(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n".to_owned()),
+            None => not_found(paths),
         },
     };
-    if head.uri.path() == "/metrics" {
+    if path == "/metrics" && response.status() == StatusCode::OK {
         let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, format);
     }
-    Ok(response)
+    Ok(response.map(|body| under_way.track(body)))
+}
+
+fn not_found(paths: Paths) -> Response<Body> {
+    text(StatusCode::NOT_FOUND, format!("this listener serves {}\n", paths.text()))
 }
 
 fn verdict(missing: Vec<String>) -> Response<Body> {
@@ -211,116 +244,4 @@ pub fn text(status: StatusCode, body: String) -> Response<Body> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
-
-    use super::*;
-
-    struct Fixed(&'static [&'static str]);
-
-    impl Probe for Fixed {
-        async fn metrics(&self) -> String {
-            "up 1\n".to_owned()
-        }
-        async fn unhealthy(&self) -> Vec<String> {
-            Vec::new()
-        }
-        async fn unready(&self) -> Vec<String> {
-            self.0.iter().map(|reason| (*reason).to_owned()).collect()
-        }
-        async fn page(&self, head: &Parts, _from: SocketAddr) -> Option<Response<Body>> {
-            (head.uri.path() == "/").then(|| text(StatusCode::OK, "the page\n".to_owned()))
-        }
-    }
-
-    async fn ask(address: SocketAddr, path: &str) -> String {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    }
-
-    async fn get(method: &str, path: &str, missing: &'static [&'static str]) -> String {
-        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let server = tokio::spawn(serve(listener, Arc::new(Fixed(missing))));
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        server.abort();
-        answer
-    }
-
-    #[tokio::test]
-    async fn an_address_that_is_taken_is_waited_for_and_said() {
-        let taken = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = taken.local_addr().unwrap();
-        let fault = Fault::default();
-        let waiting = tokio::spawn(bind_patiently(address, fault.clone()));
-        while fault.words().is_none() {
-            tokio::task::yield_now().await;
-        }
-        assert!(fault.words().unwrap().starts_with(&format!("{address}: Address already in use")));
-        drop(taken);
-        let listener = waiting.await.unwrap();
-        assert_eq!((listener.local_addr().unwrap(), fault.words()), (address, None));
-    }
-
-    #[tokio::test]
-    async fn the_three_paths_answer() {
-        for (method, path, missing, status, body) in [
-            ("GET", "/metrics", &[][..], "200", "up 1\n"),
-            ("GET", "/healthz", &[], "200", "ok\n"),
-            ("GET", "/readyz", &[], "200", "ok\n"),
-            (
-                "GET",
-                "/readyz",
-                &["the store is damaged", "no manifest"],
-                "503",
-                "the store is damaged\nno manifest\n",
-            ),
-            ("GET", "/", &[], "200", "the page\n"),
-            ("HEAD", "/", &[], "200", "\r\n\r\n"),
-            ("GET", "/nothing", &[], "404", "there are /metrics, /healthz and /readyz\n"),
-            ("POST", "/metrics", &[], "405", "only GET\n"),
-            ("POST", "/", &[], "405", "only GET\n"),
-        ] {
-            let answer = get(method, path, missing).await;
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {answer}");
-            assert!(answer.ends_with(body), "{method} {path}: {answer}");
-        }
-        assert!(get("GET", "/metrics", &[]).await.contains("text/plain; version=0.0.4"));
-    }
-
-    #[tokio::test]
-    async fn when_all_places_are_taken_a_probe_is_answered_and_others_are_told_when_to_come_again() {
-        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let server = tokio::spawn(serve(listener, Arc::new(Fixed(&[]))));
-        let mut taken = Vec::new();
-        for _ in 0..CONNECTIONS {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-            let mut first = [0; 15];
-            stream.read_exact(&mut first).await.unwrap();
-            assert_eq!(&first, b"HTTP/1.1 200 OK");
-            taken.push(stream);
-        }
-        let answer = ask(address, "/").await;
-        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-        assert!(answer.contains("retry-after: 5\r\n"), "{answer}");
-        assert!(ask(address, "/healthz").await.ends_with("ok\n"));
-        assert!(ask(address, "/metrics").await.ends_with("up 1\n"));
-        drop(taken);
-        // The places are free again as soon as the server has seen that the clients are gone.
-        while !ask(address, "/").await.ends_with("the page\n") {
-            tokio::task::yield_now().await;
-        }
-        server.abort();
-    }
-}
+mod tests;

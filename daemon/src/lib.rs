@@ -1,6 +1,7 @@
 //! What the agent and the controller share as daemons: nothing of networks, only how a process of ours behaves.
 //!
 //! - [`apiserver`]: the client of the API server, which notices a dead connection.
+//! - [`connections`]: limits on the clients of a listener.
 //! - [`logging`]: one line per event on standard error.
 //! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
 //! - [`metrics`]: from the catalogue's declarations to Prometheus' text format.
@@ -8,6 +9,7 @@
 //! - [`panics`]: what a panic does.
 
 pub mod apiserver;
+pub mod connections;
 pub mod http;
 pub mod logging;
 pub mod metrics;

@@ -54,3 +54,42 @@ pub fn start(log: &Log) {
         LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).init(),
     }
 }
+
+/// A text of somebody else's, as a log line may have it: characters that a terminal acts on, or that are not visible, are escaped, and what is
+/// longer than `limit` characters is cut off.
+pub fn shown(text: &str, limit: usize) -> String {
+    let mut shown = String::new();
+    for (place, character) in text.chars().enumerate() {
+        if place == limit {
+            shown.push('…');
+            break;
+        }
+        let is_plain = matches!(character, '"' | '\'' | '\\') || character.escape_debug().len() == 1;
+        if is_plain {
+            shown.push(character);
+        } else {
+            shown.extend(character.escape_debug());
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn foreign_texts_are_escaped_and_cut_off() {
+        for (text, expected) in [
+            ("system:serviceaccount:kube-system:x", "system:serviceaccount:kube-system:x"),
+            ("Jürgen \"J\" O'Neill \\", "Jürgen \"J\" O'Neill \\"),
+            ("\u{1b}[31mred\r\nadmission", "\\u{1b}[31mred\\r\\nad…"),
+            ("\u{202e}nimda", "\\u{202e}nimda"),
+            ("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
+        ] {
+            let limit = if text.starts_with('\u{1b}') { 12 } else { 35 };
+            assert_eq!(shown(text, limit), expected);
+        }
+        assert_eq!(shown("", 0), "");
+    }
+}

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use prometheus::{
-    Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, Result, TextEncoder,
+    Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, Result,
+    TextEncoder,
 };
 use trunkline_api::metrics::{Kind, Metric};
 
@@ -20,6 +21,13 @@ pub fn counter(registry: &Registry, metric: &Metric) -> Result<IntCounterVec> {
         counters.with_label_values::<&str>(&[]);
     }
     Ok(counters)
+}
+
+/// A gauge of the catalogue that is kept in step with what it counts. An error if the registry has it already.
+pub fn gauge(registry: &Registry, metric: &Metric) -> Result<IntGaugeVec> {
+    let gauges = IntGaugeVec::new(Opts::new(metric.name, metric.help), metric.labels)?;
+    registry.register(Box::new(gauges.clone()))?;
+    Ok(gauges)
 }
 
 /// A histogram of the catalogue, with its buckets. One without labels is there from the start. An error if the registry has it already.

@@ -1,6 +1,7 @@
 //! `trunkline … -o json` on a node, read into the types that the product prints it from.
 
-use std::net::IpAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -13,6 +14,9 @@ use crate::daemons;
 use crate::host::Host;
 use crate::netns::has_ended;
 use crate::shell::{Seen, wait_for};
+
+/// The agent's port for metrics, unless its configuration says otherwise.
+const METRICS: u16 = 9473;
 
 /// One question of the operator's, or one command.
 pub(crate) fn ask<T: DeserializeOwned>(host: &Host, args: &[&str]) -> Result<T> {
@@ -51,6 +55,24 @@ pub(crate) fn received(host: &Host, peer: IpAddr) -> Result<Vec<Route>> {
 
 pub(crate) fn advertised(host: &Host, peer: IpAddr) -> Result<Vec<Route>> {
     ask(host, &["routes", "--advertised", &peer.to_string()])
+}
+
+/// What the agent shows at `/metrics`, on the loopback of its node.
+pub(crate) fn metrics(host: &Host) -> Result<String> {
+    let mut stream = host.ns.within(|| {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, METRICS)).with_context(|| format!("127.0.0.1:{METRICS}"))
+    })?;
+    http_body(&mut stream, "/metrics")
+}
+
+/// What is answered to a GET.
+pub(crate) fn http_body(stream: &mut TcpStream, path: &str) -> Result<String> {
+    // 1.0: the answer ends with the connection, and is not in chunks.
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").with_context(|| format!("no answer: {answer}"))?;
+    Ok(body.to_owned())
 }
 
 /// The node's agents that run now. There should be one.

@@ -5,6 +5,7 @@ mod config;
 mod crds;
 pub(crate) mod man;
 mod schema;
+mod services;
 mod table;
 
 use std::path::Path;
@@ -27,6 +28,7 @@ const PAGES: &[Page] = &[
     Page { name: "docs/config.md", make: config::page },
     Page { name: "docs/crds.md", make: crds::page },
     Page { name: "docs/metrics.md", make: trunkline_api::metrics::page },
+    Page { name: "docs/services.md", make: services::page },
 ];
 
 /// The page with a row for each of the agent's commands, which is written by hand.

@@ -28,6 +28,7 @@ mod demo;
 mod docs;
 mod evidence;
 mod fabric;
+mod forge;
 mod fuzz;
 mod host;
 mod interop;
@@ -128,6 +129,10 @@ enum Command {
         /// Of `speakers`: only these; all if none is named.
         #[arg(long, value_enum, value_delimiter = ',')]
         speakers: Vec<bench::speakers::Speaker>,
+        /// Of `guard`: the folder with `trunkline` and `trunkline-cni` of an earlier commit, to compare with; without it the guard is switched off
+        /// there.
+        #[arg(long, value_name = "FOLDER")]
+        before: Option<std::path::PathBuf>,
         /// Print the figures as one JSON object on standard output.
         #[arg(long)]
         json: bool,
@@ -151,7 +156,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Write what is made from the code: docs/{cli,config,crds,metrics}.md, docs/agent.schema.json, dashboards/.
+    /// Write what is made from the code: docs/{cli,config,crds,metrics,services}.md, docs/agent.schema.json, dashboards/.
     Docs {
         /// Write nothing; the exit status is 1 if a file is not current.
         #[arg(long)]
@@ -203,7 +208,12 @@ enum Inside {
         added: Vec<String>,
     },
     /// Runs one test and prints its verdict as JSON.
-    Test { name: String },
+    Test {
+        name: String,
+        /// What the test's part outside hands to the part inside.
+        #[arg(long)]
+        handed: Option<std::path::PathBuf>,
+    },
     /// `cargo lab bench l2`.
     BenchL2 {
         #[arg(long)]
@@ -219,6 +229,8 @@ enum Bench {
     Codec,
     /// 100,000 routes from a peer into the kernel, against `ip -batch`.
     Fib,
+    /// The guard and the marks of translated connections: ADD, throughput and connections per second, with 10 and with 1,000 pods.
+    Guard,
     /// Giving addresses: in memory, to 2,000 pods at once on a real API server, and what others' cost an agent.
     Ipam,
     /// Attaching to a VLAN by veth and by ipvlan, against the bridge and ipvlan plugins, and iperf3; in a user-mode kernel.
@@ -271,11 +283,12 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 ExitCode::FAILURE
             });
         }
-        Command::Bench { what, json, speakers } => {
+        Command::Bench { what, json, speakers, before } => {
             let met = match what {
                 Bench::Attach => bench::attach::bench(&place, json)?,
                 Bench::Codec => bench::codec::bench(&place, json)?,
                 Bench::Fib => bench::fib::bench(&place, json)?,
+                Bench::Guard => bench::guard::bench(&place, json, before.as_deref())?,
                 Bench::Ipam => bench::ipam::bench(&place, json)?,
                 Bench::L2 => bench::l2::bench(&place, json)?,
                 Bench::Memory => bench::memory::bench(&place, json)?,
@@ -310,7 +323,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::UserModeKernel { action: Inside::BenchL2 { json } } => {
             return Ok(if bench::l2::inside(&place, json)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Command::UserModeKernel { action: Inside::Test { name } } => tests::run_inside(&place, &name)?,
+        Command::UserModeKernel { action: Inside::Test { name, handed } } => {
+            tests::run_inside(&place, &name, handed)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -56,6 +56,16 @@ pub(crate) fn need(packages: impl IntoIterator<Item = &'static str>) -> Result<(
     Ok(())
 }
 
+/// Whether apt can install a package. A machine whose lists are empty gets them first.
+pub(crate) fn available(package: &str) -> Result<bool> {
+    let known = || run(&mut cmd("apt-cache", ["show", "--no-all-versions", package])).is_ok();
+    if known() || !Path::new("/usr/bin/apt-get").exists() {
+        return Ok(known());
+    }
+    step("apt-get update", || run(&mut cmd("apt-get", ["-q", "update"])))?;
+    Ok(known())
+}
+
 fn installed(package: &str) -> bool {
     let mut query = cmd("dpkg-query", ["-W", "-f", "${db:Status-Status}", package]);
     run(&mut query).is_ok_and(|status| status == "installed")

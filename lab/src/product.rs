@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -67,18 +66,6 @@ pub(crate) fn build_example(place: &Place, name: &str) -> Result<PathBuf> {
     say(&format!("  building the example {name} (release profile)"));
     let target = cargo_build(place, &["--release", "--package", "trunkline-bgp", "--example", name])?;
     Ok(target.join("release/examples"))
-}
-
-/// Builds what the user-mode kernel is started with (lab/xstate) and returns the library. Once: cargo would wait for whatever
-/// else it is building, to say that there is nothing to do.
-pub(crate) fn build_xstate(place: &Place) -> Result<PathBuf> {
-    static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if built.is_none() {
-        let target = cargo_build(place, &["--quiet", "--package", "lab-xstate"])?;
-        *built = Some(target.join("debug/liblab_xstate.so"));
-    }
-    built.clone().context("the library")
 }
 
 /// Cargo, without what the cargo that runs the lab says of the lab's own package: a build script that looks at that (ring's)

@@ -7,7 +7,7 @@ use std::path::Path;
 use trunkline_api::attach::Bandwidth;
 use trunkline_api::control::{
     AgentStatus, ClusterStatus, CordonStatus, Dated, DrainCause, DrainPhase, DrainStatus, DumpDone,
-    Explanation, Peer, PeerDone, PeerFamily, PodStatus, Route, SubnetStatus,
+    Explanation, GuardStatus, Peer, PeerDone, PeerFamily, PodStatus, Route, SubnetStatus,
 };
 
 use super::table::{Columns, duration};
@@ -69,10 +69,11 @@ pub fn agent(status: &AgentStatus) -> String {
             refused => format!(", {refused} connections REFUSED over the limit"),
         };
         let (there, limit) = (range.peers, range.limit);
-        line(
-            "neighbours",
-            format!("{there} of {limit} from {}, AS {}{refused}", range.prefix, range.remote_as),
-        );
+        let text = match &range.fault {
+            Some(fault) => format!("nobody from {}, AS {}, REFUSED: {fault}", range.prefix, range.remote_as),
+            None => format!("{there} of {limit} from {}, AS {}{refused}", range.prefix, range.remote_as),
+        };
+        line("neighbours", text);
     }
     for station in status.bgp.iter().flat_map(|bgp| &bgp.stations) {
         let state = if station.connected { "connected" } else { "NOT CONNECTED" };
@@ -115,6 +116,7 @@ pub fn agent(status: &AgentStatus) -> String {
             ),
         );
     }
+    line("guard", guard(&status.guard));
     kernel.last_error.iter().for_each(|error| line("", format!("last error: {error}")));
     let mut subnets =
         Columns::new(&["NETWORK", "MODE", "TABLE", "SUBNET", "CIDR", "DEVICE", "USED", "FREE", "TOTAL"]);
@@ -142,6 +144,25 @@ pub fn agent(status: &AgentStatus) -> String {
         }
     }
     format!("{text}\n{}{refused}", subnets.render())
+}
+
+/// `in force, 12 dropped (source 10, bfd 2), 0 repairs`
+fn guard(guard: &GuardStatus) -> String {
+    if !guard.enabled {
+        return "off by configuration".to_owned();
+    }
+    if !guard.in_force {
+        return format!("NOT IN FORCE: {}", guard.fault.as_deref().unwrap_or("being loaded"));
+    }
+    let dropped: Vec<String> = guard
+        .dropped
+        .iter()
+        .filter(|(_, packets)| **packets > 0)
+        .map(|(reason, packets)| format!("{reason} {packets}"))
+        .collect();
+    let reasons = if dropped.is_empty() { String::new() } else { format!(" ({})", dropped.join(", ")) };
+    let all: u64 = guard.dropped.values().sum();
+    format!("in force, {all} packets dropped{reasons}, {} repairs", guard.repairs)
 }
 
 /// `eth0.10@eth0`, `eth0 (untagged)`, or `-` where pods leave by the peers.
@@ -504,22 +525,18 @@ pub fn dump(path: &Path, done: &DumpDone) -> String {
     )
 }
 
-/// One line a pod's interface.
+/// One line a pod's interface. The prefixes that pods may send from besides their addresses are a column where there are any.
 pub fn pods(pods: &[PodStatus]) -> String {
-    let mut columns = Columns::new(&[
-        "POD",
-        "CONTAINER",
-        "IF",
-        "NETWORK",
-        "ADDRESSES",
-        "MAC",
-        "HOST IF",
-        "LIMITS",
-        "STATE",
-    ]);
+    let has_prefixes = pods.iter().any(|pod| !pod.extra_prefixes.is_empty());
+    let mut names =
+        vec!["POD", "CONTAINER", "IF", "NETWORK", "ADDRESSES", "MAC", "HOST IF", "LIMITS", "STATE"];
+    if has_prefixes {
+        names.push("EXTRA PREFIXES");
+    }
+    let mut columns = Columns::new(&names);
     for pod in pods {
         let addresses: Vec<String> = pod.addresses.iter().map(IpAddr::to_string).collect();
-        columns.row([
+        let mut cells = vec![
             if pod.name.is_empty() { String::new() } else { pod.title() },
             pod.container_id.chars().take(12).collect(),
             pod.ifname.clone(),
@@ -529,7 +546,12 @@ pub fn pods(pods: &[PodStatus]) -> String {
             pod.host_ifname.clone(),
             limits(&pod.bandwidth),
             pod.state.clone(),
-        ]);
+        ];
+        if has_prefixes {
+            let prefixes: Vec<String> = pod.extra_prefixes.iter().map(ToString::to_string).collect();
+            cells.push(prefixes.join(","));
+        }
+        columns.row(cells);
     }
     columns.render()
 }

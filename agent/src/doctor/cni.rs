@@ -94,7 +94,33 @@ fn runtime(place: &Place, cluster: bool) -> Vec<Finding> {
         let text = format!("{} {fault}: the runtime fails every pod", plugin.display());
         findings.push(Finding::error("cni-plugin", text, install));
     }
+    findings.extend(port_mappings(place, &ours, cluster));
     findings
+}
+
+/// Without `portmap` behind it the kubelet reports no error, and a hostPort simply leads nowhere.
+fn port_mappings(place: &Place, ours: &Path, cluster: bool) -> Option<Finding> {
+    let list: serde_json::Value = serde_json::from_str(&fs::read_to_string(ours).ok()?).ok()?;
+    let plugins = list["plugins"].as_array()?;
+    let listed = plugins.iter().any(|plugin| plugin["type"] == install::PORTMAP);
+    let program = place.bin_dir.join(install::PORTMAP);
+    match (listed, not_runnable(&program)) {
+        (true, Some(fault)) => Some(Finding::error(
+            "host-ports",
+            format!(
+                "{} {fault}, and {} names it: the runtime fails every pod",
+                program.display(),
+                ours.display()
+            ),
+            "install the reference plugins (containernetworking-plugins), or run `trunkline install-cni` again",
+        )),
+        (false, _) if cluster => Some(Finding::warning(
+            "host-ports",
+            format!("{} does not name `portmap`: hostPort has no effect on this node", ours.display()),
+            "install the reference plugins (containernetworking-plugins) and run `trunkline install-cni` again",
+        )),
+        _ => None,
+    }
 }
 
 fn not_runnable(program: &Path) -> Option<String> {
@@ -133,6 +159,17 @@ mod tests {
         assert_eq!(names(&runtime(&place, true)), [""; 0]);
         fs::write(place.conf_dir.join("10-later.conflist"), "{}").unwrap();
         assert_eq!(names(&runtime(&place, true)), [""; 0]);
+        let list = |types: &[&str]| {
+            let plugins: Vec<_> = types.iter().map(|kind| serde_json::json!({ "type": kind })).collect();
+            let text = serde_json::json!({ "plugins": plugins }).to_string();
+            fs::write(place.conf_dir.join("05-trunkline.conflist"), text).unwrap();
+        };
+        list(&[install::PLUGIN]);
+        assert_eq!(names(&runtime(&place, true)), ["host-ports"], "hostPort has no effect");
+        assert_eq!(names(&runtime(&place, false)), [""; 0]);
+        list(&[install::PLUGIN, install::PORTMAP]);
+        assert_eq!(names(&runtime(&place, false)), ["host-ports"], "the program is not there");
+        fs::write(place.conf_dir.join("05-trunkline.conflist"), "{}").unwrap();
         fs::write(place.conf_dir.join("00-earlier.conf"), "{}").unwrap();
         assert_eq!(names(&runtime(&place, true)), ["cni-configuration"]);
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Finding;
 
-const OWN_TABLE: &str = "trunkline";
+const OWN_TABLES: [&str; 2] = ["trunkline", "trunkline-guard"];
 
 /// Looks at nftables and at the old iptables.
 pub(super) fn check() -> Vec<Finding> {
@@ -19,7 +19,7 @@ pub(super) fn check() -> Vec<Finding> {
         Err(error) => vec![Finding::warning(
             "nftables",
             format!("the rules of nftables cannot be listed: {error}"),
-            "install nftables (autoNatOutgoing, hairpin and serviceCIDRs need it), and run this as root",
+            "install nftables (the guard and NAT need it), and run this as root",
         )],
     };
     findings.extend(legacy());
@@ -43,7 +43,7 @@ fn dropping(ruleset: &Value) -> Vec<Finding> {
     let chains = ruleset["nftables"].as_array().into_iter().flatten().filter_map(|item| item.get("chain"));
     let word = |chain: &Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
     chains
-        .filter(|chain| chain["policy"] == "drop" && chain["table"] != OWN_TABLE)
+        .filter(|chain| chain["policy"] == "drop" && !OWN_TABLES.iter().any(|own| chain["table"] == **own))
         .filter_map(|chain| {
             let name = format!("{} {} {}", word(chain, "family"), word(chain, "table"), word(chain, "name"));
             match chain["hook"].as_str()? {

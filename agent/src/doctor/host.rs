@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use trunkline_api::control::{AgentStatus, Peer};
 
 use super::Finding;
+use crate::attach::device::ALIAS_PREFIX;
 use crate::kernel::clock::is_synchronised;
 use crate::kernel::netlink::lookup::{self, Packet};
 use crate::kernel::netlink::objects::{self, LinkInfo};
@@ -37,6 +38,7 @@ pub(super) fn check(peers: &[Peer], status: Option<&AgentStatus>) -> Vec<Finding
             "run this as root on the host, with a kernel that has rtnetlink",
         )),
     }
+    findings.extend(rewritten(&pod_links()));
     findings.extend(status.and_then(|status| neighbours(status.attachments)));
     findings
 }
@@ -190,6 +192,42 @@ fn reverse_path(links: &[LinkInfo]) -> Vec<Finding> {
                     "sysctl -w net.ipv4.conf.{name}.rp_filter=2 (loose), and look in /etc/sysctl.d for who sets it otherwise"
                 ),
             )
+        })
+        .collect()
+}
+
+/// Settings of pods' links that the agent makes, and that udev or a file in /etc/sysctl.d may rewrite when a link appears.
+const POD_LINK: [(&str, &str); 4] = [
+    ("net/ipv6/conf/{}/accept_ra", "0"),
+    ("net/ipv6/conf/{}/accept_redirects", "0"),
+    ("net/ipv4/conf/{}/accept_redirects", "0"),
+    ("net/ipv4/conf/{}/send_redirects", "0"),
+];
+
+/// The host's ends of pods' links.
+fn pod_links() -> Vec<String> {
+    let links =
+        Connection::open().and_then(|mut connection| connection.list(Batch::dump_links, objects::read_link));
+    let own = |link: &LinkInfo| {
+        let alias = link.alias.as_deref().unwrap_or_default();
+        link.kind.as_deref() == Some("veth") && alias.starts_with(ALIAS_PREFIX)
+    };
+    links.unwrap_or_default().into_iter().filter(own).map(|link| link.name).collect()
+}
+
+/// The guard drops such packets all the same; a setting that somebody else makes is worth knowing before the guard is switched off.
+fn rewritten(links: &[String]) -> Vec<Finding> {
+    POD_LINK
+        .into_iter()
+        .filter_map(|(path, wanted)| {
+            let differs = |link: &&String| {
+                read(&path.replace("{}", link)).is_some_and(|value| value != wanted)
+            };
+            let found: Vec<&String> = links.iter().filter(differs).collect();
+            let first = path.replace("{}", found.first()?).replace('/', ".");
+            let text = format!("{first} is not {wanted}, on {} of {} pods' links", found.len(), links.len());
+            let fix = "look in /etc/sysctl.d and in udev's rules for who writes it for new links; the agent writes it again with the next start";
+            Some(Finding::warning("pod-links", text, fix))
         })
         .collect()
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::mpsc;
 
+use ipnet::IpNet;
 use tokio::sync::oneshot;
 use trunkline_api::attach::Bandwidth;
 
@@ -73,6 +74,8 @@ pub struct Reservation {
     pub mac: [u8; 6],
     /// Its bandwidth limits.
     pub bandwidth: Bandwidth,
+    /// Prefixes that it may send from besides its addresses.
+    pub extra_prefixes: BTreeSet<IpNet>,
     /// Path of the container's network namespace.
     pub netns: String,
     /// The pod.
@@ -357,7 +360,8 @@ impl Owner {
                 cursors.push((assigned.subnet.clone(), before));
             }
         }
-        let Reservation { key, conf_name, wanted: _, mac, bandwidth, netns, pod } = reservation;
+        let Reservation { key, conf_name, wanted: _, mac, bandwidth, extra_prefixes, netns, pod } =
+            reservation;
         let record = Record {
             key: key.clone(),
             phase: Phase::Attaching,
@@ -367,6 +371,7 @@ impl Owner {
             addresses,
             mac,
             bandwidth,
+            extra_prefixes,
             netns,
             mtu: None,
             pod,

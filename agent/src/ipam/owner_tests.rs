@@ -34,6 +34,7 @@ fn reservation(container_id: &str) -> Reservation {
         wanted: Wanted::Some(Wish::default()),
         mac: [2, 0, 0, 0, 0, 1],
         bandwidth: Bandwidth::default(),
+        extra_prefixes: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
     }

@@ -5,9 +5,11 @@
 //! next start takes up the records it finds. An attaching one without a complete device is what a crash left, and
 //! goes.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use trunkline_api::attach::Bandwidth;
 use trunkline_api::resources::AttachmentKind;
@@ -87,6 +89,9 @@ pub struct Record {
     /// Its bandwidth limits.
     #[serde(default, skip_serializing_if = "Bandwidth::is_empty")]
     pub bandwidth: Bandwidth,
+    /// Prefixes that it may send from besides its addresses, as far as the network allows them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub extra_prefixes: BTreeSet<IpNet>,
     /// Path of the network namespace, where the runtime sees it: for people, never opened.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub netns: String,

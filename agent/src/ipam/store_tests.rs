@@ -28,6 +28,7 @@ fn record(container_id: &str, phase: Phase, address: &str) -> Record {
         mac: [2, 0x12, 0x34, 0, 0, 1],
         mtu: None,
         bandwidth: Bandwidth::default(),
+        extra_prefixes: Default::default(),
         netns: String::new(),
         pod: PodName::default(),
     }
@@ -253,4 +254,15 @@ fn an_address_with_two_owners_is_damage() {
     store.commit(&put(&record("b", Phase::Attached, "10.0.0.1"))).unwrap();
     let error = store.reopen().unwrap_err().to_string();
     assert!(error.contains("10.0.0.1 belongs to a/eth0 and to b/eth0"), "{error}");
+}
+
+#[test]
+fn a_record_of_an_earlier_version_has_no_extra_prefixes() {
+    let mut new = record("c", Phase::Attached, "10.0.0.1");
+    let text = serde_json::to_string(&new).unwrap();
+    assert!(!text.contains("prefixes"), "{text}");
+    assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
+    new.extra_prefixes = ["10.9.0.0/16".parse().unwrap(), "fd00:9::/64".parse().unwrap()].into();
+    let text = serde_json::to_string(&new).unwrap();
+    assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
 }

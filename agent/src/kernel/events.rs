@@ -38,7 +38,7 @@ pub(super) enum Heard {
 /// `NFNLGRP_NFTABLES`: every change of the nftables rule set.
 const NFTABLES: u32 = 7;
 
-const GROUPS: [u32; 9] = [
+const GROUPS: [u32; 10] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
     libc::RTNLGRP_IPV4_IFADDR,
@@ -48,6 +48,7 @@ const GROUPS: [u32; 9] = [
     libc::RTNLGRP_IPV4_RULE,
     libc::RTNLGRP_IPV6_RULE,
     libc::RTNLGRP_TC,
+    libc::RTNLGRP_IPV4_NETCONF,
 ];
 
 impl Events {
@@ -58,9 +59,12 @@ impl Events {
         Events::listen(socket, &GROUPS)
     }
 
-    /// Listens for changes of the nftables rule set.
-    pub(super) fn open_nftables() -> io::Result<Events> {
-        Events::listen(Socket::new(NETLINK_NETFILTER)?, &[NFTABLES])
+    /// Listens for changes of the nftables rule set; what `own_port` asked for is left out.
+    pub(super) fn open_nftables(own_port: u32) -> io::Result<Events> {
+        let socket = Socket::new(NETLINK_NETFILTER)?;
+        let filter = [bpf::load_word(12), bpf::equal(own_port.to_be(), 1, 0), bpf::KEEP, bpf::DROP];
+        SockRef::from(&socket).attach_filter(&filter)?;
+        Events::listen(socket, &[NFTABLES])
     }
 
     fn listen(mut socket: Socket, groups: &[u32]) -> io::Result<Events> {

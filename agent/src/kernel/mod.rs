@@ -29,8 +29,8 @@ use crate::plan::{Host, KernelPlan, NatRules, Neighbour, PodPlan};
 
 pub(crate) mod clock;
 mod events;
-mod nat;
 pub mod netlink;
+pub(crate) mod nft;
 mod owner;
 mod scan;
 pub(crate) mod sysctl;
@@ -62,6 +62,11 @@ pub enum KernelError {
         #[source]
         error: Refusal,
     },
+    /// New pods wait for the guard.
+    #[error(
+        "the guard against spoofed packets is not in force: {0}: repair that, or set `guard: {{ enabled: false }}` in agent.yaml and let rules of your own hold it"
+    )]
+    Guard(String),
     /// The owner thread has ended.
     #[error("the kernel thread has ended: restart the agent")]
     Gone,
@@ -128,6 +133,21 @@ pub struct KernelStatus {
     pub pods: usize,
     /// What went wrong last, in words.
     pub last_error: Option<String>,
+    /// The guard.
+    pub guard: GuardStatus,
+}
+
+/// How the guard stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuardStatus {
+    /// The configuration has it switched on.
+    pub enabled: bool,
+    /// Its rules hold.
+    pub in_force: bool,
+    /// Put back because somebody else had changed it.
+    pub repairs: u64,
+    /// Why it is not in force.
+    pub fault: Option<String>,
 }
 
 /// How the forwarding entries of own VXLAN devices stand: as they were seen last, which is after every change of them.

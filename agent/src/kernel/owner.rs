@@ -26,17 +26,20 @@ use self::routes::WantedRoutes;
 use super::events::{Events, Heard};
 use super::netlink::objects;
 use super::netlink::{Batch, Connection, NetlinkError, Refusal};
+use super::nft::guard::Guard;
+use super::nft::{self, nat};
 use super::scan::{self, Neighbours, Routes, Scan};
 use super::topology::{self, Topology};
 use super::{
-    Applied, Command, Forwarding, KernelConfig, KernelError, KernelStatus, OwnDevice, PodFault, Urgent, nat,
-    sysctl,
+    Applied, Command, Forwarding, GuardStatus, KernelConfig, KernelError, KernelStatus, OwnDevice, PodFault,
+    Urgent, sysctl,
 };
 use crate::plan::{
     DROP_TABLE, Hop, Host, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget, Rule,
     SUBNET_RULE,
 };
 
+mod filter;
 mod hear;
 mod links;
 mod reason;
@@ -69,6 +72,10 @@ pub(super) struct Owner {
     events: Option<Events>,
     /// A new listener for nftables, until [`Owner::run`] takes it.
     nftables: Option<Events>,
+    nat: nft::Table,
+    guard: Guard,
+    guard_fault: Option<String>,
+    guard_repairs: u64,
     outlets: Outlets,
     topology: Topology,
     used_tables: BTreeSet<u32>,
@@ -93,6 +100,8 @@ pub(super) struct Owner {
     /// Why links of the plan are not there as it wants them.
     link_faults: BTreeMap<String, String>,
     default_link: Option<u32>,
+    /// Next hops of the default routes in the main table, each with its link.
+    gateways: BTreeSet<(Family, Hop)>,
     /// Wanted routes that others changed, until all that is to be heard was heard.
     broken: BTreeSet<RouteKey>,
     /// Gateways on no connected network, as the kernel's tables lead to them.
@@ -116,11 +125,16 @@ impl Owner {
         let mut connection = Connection::open()?;
         // Listening starts before the scan, so that nothing falls between them.
         let events = Events::open(connection.port()).map_err(NetlinkError::Io)?;
-        let Scan { topology, routes, rules, neighbours, used_tables } = scan::scan(&mut connection, true)?;
+        let Scan { topology, routes, rules, neighbours, used_tables, gateways } =
+            scan::scan(&mut connection, true)?;
         Ok(Owner {
             connection,
             events: Some(events),
             nftables: None,
+            nat: nat::TABLE,
+            guard: Guard::new(),
+            guard_fault: None,
+            guard_repairs: 0,
             outlets,
             topology,
             used_tables,
@@ -139,6 +153,7 @@ impl Owner {
             found_neighbours: neighbours,
             link_faults: BTreeMap::new(),
             default_link: None,
+            gateways,
             broken: BTreeSet::new(),
             farther: HashMap::new(),
             batch: Batch::new(),
@@ -170,9 +185,9 @@ impl Owner {
                 Some(Err(error)) => return tracing::error!(%error, "the kernel's notifications cannot be read"),
                 None => return,
             };
-            let (mut nftables, mut nat_touched) = (None, false);
+            let (mut nftables, mut tables_changed) = (None, false);
             loop {
-                if self.plan.nat.is_empty() {
+                if !self.has_tables() {
                     nftables = None;
                 } else if let Some(fresh) = self.nftables.take() {
                     let fresh = fresh.register();
@@ -205,13 +220,13 @@ impl Owner {
                     Some(ready) = readable(&mut nftables) => match ready {
                         Ok(mut ready) => match ready.get_inner_mut().read() {
                             Ok(Heard::Some) => {
-                                nat_touched |= ready.get_inner().messages().any(|message| nat::concerns(&message));
+                                tables_changed |= ready.get_inner().messages().any(|message| nft::concerns(&message));
                             }
-                            Ok(Heard::Lost) => nat_touched = true,
+                            Ok(Heard::Lost) => tables_changed = true,
                             Ok(Heard::Nothing) => {
                                 ready.clear_ready();
-                                if std::mem::take(&mut nat_touched) {
-                                    self.mend_nat();
+                                if std::mem::take(&mut tables_changed) {
+                                    self.mend_tables();
                                 }
                             }
                             Err(error) => {
@@ -242,7 +257,7 @@ impl Owner {
     fn handle_urgent(&mut self, command: Urgent) {
         match command {
             Urgent::AddPod(pod, reply) => {
-                let result = self.add_pod(pod);
+                let result = self.need_guard().and_then(|()| self.add_pod(pod));
                 self.report();
                 let _ = reply.send(result);
             }
@@ -325,6 +340,8 @@ impl Owner {
             links: self.topology.links(),
             link_faults: self.link_faults.clone(),
             default_link,
+            link_numbers: self.link_numbers(),
+            gateways: self.gateways.clone(),
             tables: subnet_rules
                 .filter(|rule| rule.to.is_none())
                 .filter_map(|rule| Some((rule.from?, rule.table)))
@@ -338,31 +355,16 @@ impl Owner {
     fn set_plan(&mut self, plan: KernelPlan) -> Result<Applied, KernelError> {
         let before = self.changed;
         self.faults.clear();
+        if plan.sysctls.contains_key(sysctl::FORWARDING_V6) {
+            self.keep_router_advertisements();
+        }
         for (path, wanted) in &plan.sysctls {
             match sysctl::apply(path, wanted) {
                 Ok(changed) => self.changed += usize::from(changed),
                 Err(error) => self.fault(Reason::Sysctl, error),
             }
         }
-        // NAT is not looked at again while it stays the same: asking `nft` costs a process.
-        if !self.planned || plan.nat != self.plan.nat {
-            if self.plan.nat.is_empty() && !plan.nat.is_empty() {
-                // Before the table is made, so that nothing falls between.
-                match Events::open_nftables() {
-                    Ok(events) => self.nftables = Some(events),
-                    Err(error) => self.fault(
-                        Reason::Nftables,
-                        format!(
-                            "nftables: {error}: if somebody deletes the table, it stays away until the agent's restart"
-                        ),
-                    ),
-                }
-            }
-            match nat::apply(&plan.nat) {
-                Ok(changed) => self.changed += usize::from(changed),
-                Err(error) => self.fault(Reason::Nftables, error),
-            }
-        }
+        self.settle_tables(&plan);
 
         let relearn = plan.learned != self.plan.learned;
         let old = std::mem::replace(&mut self.plan, plan);
@@ -412,6 +414,8 @@ impl Owner {
             }
         }
         self.populated = true;
+        let applied = self.guard.apply(&self.plan.guard, self.pods.values(), true);
+        self.note_guard(applied, false);
         self.sweep_neighbours();
         self.sweep()?;
         Ok(faults)
@@ -424,6 +428,12 @@ impl Owner {
         if let Some(old) = self.pods.get(&name)
             && *old != pod
         {
+            if old.is_same_but_sources(&pod) {
+                let old = old.clone();
+                self.change_sources(&old, &pod);
+                self.pods.insert(name, pod);
+                return Ok(());
+            }
             self.remove_pod(&name)?;
         }
         let found = std::mem::take(&mut self.found_neighbours);
@@ -435,6 +445,7 @@ impl Owner {
         }
         self.found_neighbours = found;
         self.pod_names.insert(pod.host_ifindex, name.clone());
+        self.guard_pod(&pod);
         let keys: Vec<RouteKey> = pod.routes.keys().copied().collect();
         self.pods.insert(name.clone(), pod);
         for key in &keys {
@@ -455,6 +466,7 @@ impl Owner {
     fn remove_pod(&mut self, host_ifname: &str) -> Result<(), KernelError> {
         let Some(pod) = self.pods.remove(host_ifname) else { return Ok(()) };
         self.pod_names.remove(&pod.host_ifindex);
+        self.unguard_pod(&pod);
         for key in pod.routes.keys() {
             // Another pod may have taken the address over already.
             let own = pod.routes.get(key);
@@ -674,8 +686,9 @@ impl Owner {
         self.unsure = false;
         self.rescans += 1;
         self.flush()?;
-        let Scan { topology, routes: mut there, rules, neighbours, .. } =
-            scan::scan(&mut self.connection, false)?;
+        let Scan { topology, routes: mut there, rules, neighbours, gateways, .. } =
+            scan::scan(&mut self.connection, true)?;
+        let gateways_changed = std::mem::replace(&mut self.gateways, gateways.clone()) != gateways;
         let links = self.topology.links();
         let planned = std::mem::replace(&mut self.topology, topology).planned;
         self.topology.planned.extend(planned.iter().filter(|index| self.topology.links.contains_key(index)));
@@ -735,7 +748,7 @@ impl Owner {
             self.mend_device(index);
         }
         self.sweep()?;
-        if links != self.topology.links() {
+        if gateways_changed || links != self.topology.links() {
             self.host_changed();
             self.settle_links()?;
         }
@@ -763,6 +776,12 @@ impl Owner {
         status.forwarding = self.forwarding;
         status.pods = self.pods.len();
         status.last_error.clone_from(&self.last_error);
+        status.guard = GuardStatus {
+            enabled: self.plan.guard.enabled,
+            in_force: self.guard.is_in_force(),
+            repairs: self.guard_repairs,
+            fault: self.guard_fault.clone(),
+        };
     }
 }
 

@@ -8,7 +8,7 @@ use trunkline_bgp::types::Family;
 use super::netlink::objects::{self, LinkInfo, NeighbourEntry, NeighbourInfo, PROTOCOL};
 use super::netlink::{Batch, Connection, NetlinkError};
 use super::topology::{LinkState, Topology};
-use crate::plan::{Neighbour, Proxy, RouteKey, RouteTarget, Rule};
+use crate::plan::{Hop, MAIN_TABLE, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
 
 /// Own routes: where each leads, and its metric (0: the family's default).
 pub(super) type Routes = FxHashMap<RouteKey, (Option<RouteTarget>, u32)>;
@@ -49,6 +49,16 @@ pub(super) struct Scan {
     pub(super) neighbours: Neighbours,
     /// Tables that others' rules, routes or VRFs use.
     pub(super) used_tables: BTreeSet<u32>,
+    /// Next hops of the default routes in the main table, each with its link; with others' routes only.
+    pub(super) gateways: BTreeSet<(Family, Hop)>,
+}
+
+/// The routers of a default route in the main table, each with its link.
+pub(super) fn gateways(route: &objects::RouteInfo) -> impl Iterator<Item = (Family, Hop)> {
+    let is_default = route.key.table == MAIN_TABLE && route.key.prefix.prefix_len() == 0;
+    let hops = route.target.as_ref().filter(|_| is_default).map_or(&[][..], RouteTarget::hops);
+    let of_link = hops.iter().filter(|hop| hop.gateway.is_some() && hop.ifindex.is_some());
+    of_link.map(|hop| (Family::of(&route.key.prefix), Hop { source: None, ..*hop }))
 }
 
 /// Lists everything; others' routes too (their tables only) if `foreign` says so.
@@ -97,7 +107,7 @@ fn routes(
     scan: &mut Scan,
 ) -> Result<(), NetlinkError> {
     // Not through `dump`: a full foreign table should not be held in memory to learn one number of it.
-    let found = std::cell::RefCell::new((Routes::default(), BTreeMap::<u32, ()>::new()));
+    let found = std::cell::RefCell::new((Routes::default(), BTreeMap::<u32, ()>::new(), BTreeSet::new()));
     let mut batch = Batch::new();
     batch.dump_routes(family, !foreign);
     connection.dump(
@@ -106,6 +116,7 @@ fn routes(
             let mut found = found.borrow_mut();
             found.0.clear();
             found.1.clear();
+            found.2.clear();
         },
         |_, body| {
             let Some(route) = objects::read_route(body) else { return };
@@ -113,12 +124,14 @@ fn routes(
             if route.protocol == PROTOCOL {
                 found.0.insert(route.key, (route.target, route.metric));
             } else {
+                found.2.extend(gateways(&route));
                 found.1.insert(route.key.table, ());
             }
         },
     )?;
-    let (own, others) = found.into_inner();
+    let (own, others, gateways) = found.into_inner();
     scan.routes.extend(own);
+    scan.gateways.extend(gateways);
     scan.used_tables.extend(others.into_keys());
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::plan::Sysctl;
 /// The environment variable that says where `/proc/sys` can be written.
 pub(crate) const VARIABLE: &str = "TRUNKLINE_PROC_SYS";
 const ALL_REVERSE_PATH: &str = "net/ipv4/conf/all/rp_filter";
-const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
+pub(super) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 
 /// The file of a sysctl, `net/ipv4/ip_forward`.
 pub(crate) fn file(path: &str) -> PathBuf {
@@ -50,6 +50,10 @@ pub(super) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
         Sysctl::NoReversePath => {
             let all = fs::read_to_string(self::file(ALL_REVERSE_PATH)).unwrap_or_default();
             if all.trim() != "0" {
+                // Somebody may write 0 to it later.
+                if found.trim() != "0" {
+                    fs::write(&file, "0").map_err(failed)?;
+                }
                 return Err(format!(
                     "net.ipv4.conf.all.rp_filter is {}, which counts for {path} too: packets of pods that come there and are answered by another \
                      way are dropped. Write 0 to it, and {} to net.ipv4.conf.default.rp_filter and to the links that it is meant for",
@@ -64,23 +68,42 @@ pub(super) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
         }
         _ => return Ok(false),
     };
-    if path == FORWARDING_V6 {
-        keep_router_advertisements();
-    }
     fs::write(&file, value).map_err(failed)?;
     tracing::info!(sysctl = path, from = found.trim(), to = value, "sysctl written");
     Ok(true)
 }
 
-/// A host that forwards IPv6 ignores router advertisements, and would lose a default route that it has from one; `accept_ra` 2 says
-/// "also when forwarding". Only where it was 1: who switched it off meant it.
-fn keep_router_advertisements() {
-    let Ok(links) = fs::read_dir(file("net/ipv6/conf")) else { return };
-    for link in links.flatten() {
-        let file: PathBuf = link.path().join("accept_ra");
-        if link.file_name() != "all" && fs::read(&file).is_ok_and(|value| value.starts_with(b"1")) {
-            // A link that vanishes meanwhile needs nothing.
-            let _ = fs::write(&file, "2");
+/// Settings of the host's end of a pod's pair that netlink cannot write: it takes nothing from the pod about routers and routes.
+const POD_DEVICE: [&str; 2] = ["accept_ra", "accept_redirects"];
+
+/// Brings the IPv6 settings of a pod's device to what they should be.
+pub(super) fn close_pod_device(ifname: &str) -> Result<(), String> {
+    for name in POD_DEVICE {
+        let path = format!("net/ipv6/conf/{ifname}/{name}");
+        match fs::write(file(&path), "0") {
+            // The kernel has no IPv6, or the device is gone.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(format!("sysctl {path}: {error}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A host that forwards IPv6 ignores router advertisements, and loses a default route that it has from one; `accept_ra` 2 means "also
+/// when forwarding". Only links with such a route are changed, and only where the value is 1: 0 was meant.
+pub(super) fn keep_router_advertisements<'a>(links: impl Iterator<Item = &'a str>) {
+    if fs::read(file(FORWARDING_V6)).is_ok_and(|value| !value.starts_with(b"0")) {
+        return;
+    }
+    for link in links {
+        let path = format!("net/ipv6/conf/{link}/accept_ra");
+        if fs::read(file(&path)).is_ok_and(|value| value.starts_with(b"1")) {
+            match fs::write(file(&path), "2") {
+                Ok(()) => tracing::info!(sysctl = path, from = "1", to = "2", "sysctl written"),
+                Err(error) => tracing::warn!("sysctl {path}: {error}"),
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use trunkline_api::control::ClusterStatus;
 use trunkline_bgp::speaker::{PeerStatus, State};
 
 use crate::ipam::Summary;
+use crate::kernel::GuardStatus;
 use crate::reconcile::{BgpView, DRAINED, View};
 use crate::source::kube::Cluster;
 
@@ -59,6 +60,7 @@ pub(super) fn missing(
     view: &View,
     peers: &[PeerStatus],
     summary: &Summary,
+    guard: &GuardStatus,
     cluster: Option<&Cluster>,
 ) -> Vec<Missing> {
     let mut missing = Vec::new();
@@ -98,6 +100,10 @@ pub(super) fn missing(
         }
     }
     summary.fault.iter().for_each(|fault| lacks(Counts::Always, fault.to_string()));
+    if view.applied && guard.enabled && !guard.in_force {
+        let reason = guard.fault.as_deref().unwrap_or("its rules are being loaded");
+        lacks(Counts::Always, format!("the guard against spoofed packets is not in force: {reason}"));
+    }
     view.speaker_fault.iter().for_each(|fault| lacks(Counts::Always, fault.clone()));
     if view.stage.withdraws() {
         // Of peers and their state there is nothing to say beside that.

@@ -3,15 +3,18 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::control::{
-    BfdSession, BmpStation, Dated, DatedNotification, Messages, Peer, PeerFamily, PeerRange, PeerSession,
-    Route, Ruling,
+    BfdSession, BmpStation, Dated, DatedNotification, GuardStatus, Messages, Peer, PeerFamily, PeerRange,
+    PeerSession, Route, Ruling,
 };
 use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
 
+use crate::kernel::nft;
+use crate::plan::RefusedRange;
 use crate::reconcile::{BgpView, Waiting};
 
 pub(super) fn range(status: &RangeStatus) -> PeerRange {
@@ -21,6 +24,19 @@ pub(super) fn range(status: &RangeStatus) -> PeerRange {
         peers: status.peers,
         limit: status.limit,
         refused: status.refused,
+        fault: None,
+    }
+}
+
+/// A prefix that the planner has refused.
+pub(super) fn refused_range((prefix, range): (&IpNet, &RefusedRange)) -> PeerRange {
+    PeerRange {
+        prefix: *prefix,
+        remote_as: range.remote_as.0,
+        peers: 0,
+        limit: range.limit,
+        refused: 0,
+        fault: Some(range.fault.clone()),
     }
 }
 
@@ -184,5 +200,17 @@ pub(super) fn route(route: &speaker::Route) -> Route {
         best: route.best,
         filtered: route.filtered.map(str::to_owned),
         stale: route.stale,
+    }
+}
+
+/// The guard, with its counters as the kernel has them now.
+pub(super) fn guard(status: crate::kernel::GuardStatus) -> GuardStatus {
+    let dropped = if status.enabled { nft::guard::counters().unwrap_or_default() } else { Vec::new() };
+    GuardStatus {
+        enabled: status.enabled,
+        in_force: status.in_force,
+        fault: status.fault,
+        repairs: status.repairs,
+        dropped: dropped.into_iter().collect(),
     }
 }

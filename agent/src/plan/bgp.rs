@@ -6,14 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trunkline_api::resources::{BgpPeer, Network};
+use ipnet::IpNet;
+use trunkline_api::resources::{BgpPeer, Endpoint, Network};
+use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, PeerKey};
 
 use super::tables::Tables;
 use super::{
-    BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RouteKey, RouteTarget, Rule, Sysctl,
-    peers, policy,
+    BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget,
+    Rule, Sysctl, peers, policy,
 };
 
 /// Adds to the plan what the underlay network and GlobalBGP need.
@@ -25,7 +27,8 @@ pub(super) fn plan(
     plan: &mut Plan,
 ) -> Result<(), Vec<PlanError>> {
     let mut errors = Vec::new();
-    let peers = peers::read(underlay, host, &mut errors);
+    let refused_ranges = refused_ranges(underlay, intent);
+    let peers = peers::read(underlay, host, &refused_ranges, &mut errors);
     let sets = policy::Sets::of(underlay).map_err(|error| {
         vec![PlanError::Field {
             resource: format!("Network {}", underlay.name()),
@@ -48,6 +51,7 @@ pub(super) fn plan(
         }
     }
     plan_kernel(plan, table, &peers);
+    plan.routers.extend(peers.iter().flat_map(peers::Peer::routers));
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
     let (planned_peers, planned_ranges) = peers::plan(&peers, graceful_shutdown, &sets, &mut errors);
     plan.bgp = Some(BgpPlan {
@@ -65,14 +69,34 @@ pub(super) fn plan(
             .map(|(_, subnet)| (subnet.prefix, Origination::default()))
             .collect(),
         unnumbered: peers.iter().filter_map(peers::Peer::unnumbered).collect(),
-        optional_ranges: peers::ranges(&peers)
-            .filter(|(peer, _)| peer.spec.allow_not_established)
-            .map(|(_, prefix)| prefix)
+        optional_ranges: underlay
+            .peers()
+            .iter()
+            .filter(|peer| peer.allow_not_established)
+            .filter_map(|peer| match peer.endpoint() {
+                Ok(Endpoint::Prefix(prefix)) => Some(prefix),
+                _ => None,
+            })
             .collect(),
+        refused_ranges,
         ranges: planned_ranges,
         peers: planned_peers,
     });
     if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Prefixes of dynamic neighbours that overlap a Subnet. The folder source and the webhook refuse
+/// such objects; if one exists all the same, the plan refuses the prefix and serves everything
+/// else.
+fn refused_ranges(underlay: &Network, intent: &Intent) -> BTreeMap<IpNet, RefusedRange> {
+    let overlaps = validate::neighbour_overlaps(std::slice::from_ref(underlay), &intent.subnets);
+    let refused = overlaps.iter().filter_map(|overlap| {
+        let peer = underlay.peers().get(overlap.index)?;
+        let (remote_as, limit) = (Asn(peer.asn), peer.limit.unwrap_or(BgpPeer::DEFAULT_LIMIT));
+        let fault = overlap.network_fault().to_string();
+        Some((overlap.prefix, RefusedRange { remote_as, limit, fault }))
+    });
+    refused.collect()
 }
 
 fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>]) {

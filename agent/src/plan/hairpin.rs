@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use trunkline_bgp::types::Family;
 
 use super::{
-    DROP_TABLE, HAIRPIN_TABLE, Hop, Mode, NetworkPlan, POD_TABLE, Plan, RouteKey, RouteTarget, Rule,
+    DROP_TABLE, HAIRPIN_TABLE, Hop, Mark, Mode, NetworkPlan, POD_TABLE, Plan, RouteKey, RouteTarget, Rule,
     SubnetPlan, Sysctl, TRANSLATED,
 };
 
@@ -34,10 +34,10 @@ pub(super) fn plan_hairpin(plan: &mut Plan) {
         kernel.rules.iter().filter(|rule| rule.table == DROP_TABLE).filter_map(|rule| rule.iif.clone());
     let entrances: BTreeSet<String> = uplinks.chain(["lo".to_owned()]).collect();
     for network in networks.values().filter(|network| network.hairpin && network.refused.is_none()) {
-        kernel.nat.mark_translated = true;
+        kernel.translated.hairpin = true;
         kernel.sysctls.insert("net/ipv4/conf/all/src_valid_mark".to_owned(), Sysctl::Exactly("1"));
         for family in network.subnets.values().map(|subnet| Family::of(&subnet.prefix)) {
-            let stays = Rule { mark: Some(TRANSLATED), ..Rule::always(family, 960, POD_TABLE) };
+            let stays = Rule { mark: Some(Mark::bits(TRANSLATED)), ..Rule::always(family, 960, POD_TABLE) };
             let comes = entrances
                 .iter()
                 .map(|iif| Rule { iif: Some(iif.clone()), ..Rule::always(family, 970, POD_TABLE) });

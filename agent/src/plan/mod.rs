@@ -11,6 +11,9 @@
 //! | 1000 | everything | 39999: local pods, one /32 or /128 each |
 //! | 1010 | everything | 40000: overlay pods of other nodes, with a network of mode VXLAN |
 //! | 1020 | what comes from an overlay subnet | 40001: other nodes' own addresses, likewise |
+//! | 1024 | replies of translated connections, by the link of the request | 1,170,000 + ifindex: the ways back by that link |
+//! | 1025 | the same, where that table has no route | the main table |
+//! | 1028 | translated on this node, from outside, to a pod | T of that pod's subnet |
 //! | 1030 | what came in from the fabric or a tunnel | 39998: a blackhole for each local subnet |
 //! | 1090 | what comes from the host itself, where it lives in a pods' subnet | the main table |
 //! | 1100 | what comes from a local subnet | T ≥ 10000: the way out, one table per BGP network, VLAN subnet or overlay |
@@ -29,6 +32,7 @@ use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Community, Family};
 
 mod bgp;
+mod guard;
 mod hairpin;
 mod join;
 mod peers;
@@ -36,11 +40,13 @@ mod policy;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod translated;
 pub mod types;
 mod vlan;
 mod vxlan;
 
 pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
+pub(crate) use translated::mark_of;
 pub use types::*;
 
 use crate::source::Placed;
@@ -60,6 +66,8 @@ pub struct Intent {
     pub placed: Option<Arc<Placed>>,
     /// What the node's configuration says of tunnels.
     pub tunnels: Tunnels,
+    /// What the node's configuration says of the guard.
+    pub guard: GuardSettings,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
     /// Prefixes of Services.
@@ -83,6 +91,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         intent.networks.iter().filter(|network| network.selects(&intent.node.labels)).collect();
     let underlay = underlay(&here).map_err(|error| vec![error])?;
     let mut plan = Plan::default();
+    plan.kernel.guard = guard::plan(&intent.guard, intent.tunnels.port);
     for network in &here {
         let planned = plan_network(network, underlay, intent);
         plan.networks.insert(network.name().to_owned(), planned);
@@ -103,6 +112,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     plan_subnets(&mut plan);
     join::plan_by_host(intent, host, &mut plan);
     hairpin::plan_hairpin(&mut plan);
+    translated::plan(intent, host, &mut plan);
     Ok(plan)
 }
 
@@ -147,6 +157,9 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
             planned.proxies.extend(ifindex.map(|ifindex| Proxy { ifindex, address: *address }));
         }
     }
+    // A set of nftables takes no range within another.
+    let allowed = pod.extra_prefixes.iter().filter(|prefix| network.allows(prefix)).copied().collect();
+    planned.sources = IpNet::aggregate(&allowed).into_iter().collect();
     Ok(planned)
 }
 
@@ -187,6 +200,11 @@ fn plan_network(network: &Network, underlay: Option<&Network>, intent: &Intent) 
         mode,
         attachment: network.attachment(),
         hairpin: network.is_hairpin(),
+        // The host does not see what a slave sends.
+        extra_prefixes: network
+            .extra_prefixes()
+            .filter(|_| network.attachment() == AttachmentKind::Veth)
+            .collect(),
         by_host: BTreeSet::new(),
         subnets: BTreeMap::new(),
         refused_subnets: BTreeMap::new(),
@@ -228,6 +246,8 @@ fn plan_subnets(plan: &mut Plan) {
     let kernel = &mut plan.kernel;
     kernel.rules.extend(Family::ALL.map(|family| Rule::always(family, 1000, POD_TABLE)));
     kernel.sysctls.insert("net/ipv4/ip_forward".to_owned(), Sysctl::Exactly("1"));
+    // Redirects are sent where this or the link's own setting is on; every link keeps its own.
+    kernel.sysctls.insert("net/ipv4/conf/all/send_redirects".to_owned(), Sysctl::Exactly("0"));
     for SubnetPlan { prefix, table, .. } in subnets {
         kernel.rules.extend(table.map(|table| Rule::from_prefix(SUBNET_RULE, prefix, table)));
         kernel.routes.insert(RouteKey { table: DROP_TABLE, prefix }, RouteTarget::Blackhole);
@@ -255,6 +275,5 @@ fn nat(plan: &Plan, intent: &Intent) -> NatRules {
             .collect(),
         inside: intent.subnets.iter().filter_map(|subnet| subnet.spec.range.cidr().ok()).collect(),
         slaves: BTreeSet::new(),
-        mark_translated: false,
     }
 }

@@ -16,7 +16,7 @@ use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
 use super::bgp::{peer_field, routes_traffic};
 use super::policy::Sets;
-use super::{Hop, Host, Intent, Link, PlanError, Session, Unnumbered, policy};
+use super::{Hop, Host, Intent, Link, PlanError, RefusedRange, Session, Unnumbered, policy};
 
 /// One peer with what the host knows about it.
 pub(super) struct Peer<'a> {
@@ -87,6 +87,15 @@ impl Peer<'_> {
         configured || (self.internal && !self.connected)
     }
 
+    /// This peer as a router on its link, in each family that it is one for.
+    pub(super) fn routers(&self) -> impl Iterator<Item = (Family, Hop)> {
+        let link = self.link.filter(|_| routes_traffic(self.spec) && self.connected);
+        link.into_iter().flat_map(|link| {
+            let hop = |family| Some((family, Hop { ifindex: Some(link.index), ..self.hop(family)? }));
+            Family::ALL.into_iter().filter_map(hop)
+        })
+    }
+
     /// Where traffic of a family is sent by way of this peer; none while it is not established or no next hop of the family is known.
     fn hop(&self, family: Family) -> Option<Hop> {
         let session = self.session.filter(|session| session.established)?;
@@ -147,8 +156,14 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// The network's peers; errors are about addresses that are none.
-pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<PlanError>) -> Vec<Peer<'a>> {
+/// The network's peers, without those of refused prefixes; errors are about addresses that are
+/// none.
+pub(super) fn read<'a>(
+    network: &'a Network,
+    host: &'a Host,
+    refused: &BTreeMap<IpNet, RefusedRange>,
+    errors: &mut Vec<PlanError>,
+) -> Vec<Peer<'a>> {
     let mut peers = Vec::new();
     let mut ranges = Vec::new();
     for (index, spec) in network.peers().iter().enumerate() {
@@ -157,6 +172,7 @@ pub(super) fn read<'a>(network: &'a Network, host: &'a Host, errors: &mut Vec<Pl
                 ("address", Origin::Numbered, Some(address), interface)
             }
             Ok(Endpoint::Interface(interface)) => ("interface", Origin::Unnumbered, None, Some(interface)),
+            Ok(Endpoint::Prefix(prefix)) if refused.contains_key(&prefix) => continue,
             Ok(Endpoint::Prefix(prefix)) => {
                 ranges.push((index, spec, prefix));
                 let some = prefix.hosts().next().unwrap_or(prefix.addr());
@@ -257,14 +273,6 @@ pub(super) fn plan(
         }
     }
     (planned, ranges)
-}
-
-/// Those that stand for a prefix, with it.
-pub(super) fn ranges<'a>(peers: &'a [Peer<'a>]) -> impl Iterator<Item = (&'a Peer<'a>, IpNet)> {
-    peers.iter().filter_map(|peer| match peer.origin {
-        Origin::Range(prefix) => Some((peer, prefix)),
-        _ => None,
-    })
 }
 
 fn config(

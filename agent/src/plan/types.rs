@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use trunkline_api::pod::not_allowed;
 use trunkline_api::resources::{AttachmentKind, ParsedRange, Vtep};
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::discovery::Neighbours;
@@ -54,6 +55,10 @@ pub struct Host {
     pub tables: BTreeMap<IpNet, u32>,
     /// Tables that somebody else uses.
     pub used_tables: BTreeSet<u32>,
+    /// Next hops of the default routes in the main table, each with its link.
+    pub gateways: BTreeSet<(Family, Hop)>,
+    /// The number of each link that has a return table, by ifindex; read from the rules, like `tables`.
+    pub link_numbers: BTreeMap<u32, u32>,
     /// The BGP sessions. The kernel does not know them: whoever asks for the plan fills them in.
     pub sessions: Vec<Session>,
     /// Routers found by their advertisements, by interface; filled in likewise.
@@ -144,6 +149,8 @@ pub struct Plan {
     pub networks: BTreeMap<String, NetworkPlan>,
     /// This node's end of the overlay's tunnels, where it has one: what the other nodes must know.
     pub vtep: Option<Vtep>,
+    /// Routers of the networks, each with its link: by them a reply can leave.
+    pub routers: BTreeSet<(Family, Hop)>,
 }
 
 impl Plan {
@@ -171,8 +178,26 @@ pub struct KernelPlan {
     pub routes: BTreeMap<RouteKey, RouteTarget>,
     /// Masquerading.
     pub nat: NatRules,
+    /// Marks of connections whose destination is translated on this node.
+    pub translated: TranslatedRules,
+    /// The guard.
+    pub guard: GuardPlan,
     /// Where learned routes go; none where no peer's routes are imported.
     pub learned: Option<Learned>,
+}
+
+impl KernelPlan {
+    /// Settings of a device of ours that leads to pods: nobody there is a router of this host. Redirects are sent where the link's
+    /// setting or that of `all` says so.
+    pub(super) fn close_device(&mut self, name: &str) {
+        for setting in ["ipv6/conf/{}/accept_ra", "ipv6/conf/{}/accept_redirects"] {
+            let path = format!("net/{}", setting.replace("{}", name));
+            self.sysctls.insert(path, Sysctl::IfThere("0"));
+        }
+        for setting in ["accept_redirects", "send_redirects"] {
+            self.sysctls.insert(format!("net/ipv4/conf/{name}/{setting}"), Sysctl::Exactly("0"));
+        }
+    }
 }
 
 /// Where learned routes go and whose they are.
@@ -198,6 +223,22 @@ pub enum Sysctl {
     NoReversePath,
 }
 
+/// A condition on a packet's mark: `packet mark & mask == value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark {
+    /// The value of the masked bits.
+    pub value: u32,
+    /// The bits that are compared.
+    pub mask: u32,
+}
+
+impl Mark {
+    /// All of these bits are set.
+    pub const fn bits(bits: u32) -> Mark {
+        Mark { value: bits, mask: bits }
+    }
+}
+
 /// A policy rule that leads to a table. Its family is that of `from`; without `from` it is `family`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
@@ -209,8 +250,8 @@ pub struct Rule {
     pub from: Option<IpNet>,
     /// Destination prefix; any if none.
     pub to: Option<IpNet>,
-    /// All of these bits are in the packet's mark; whatever mark if none.
-    pub mark: Option<u32>,
+    /// What the packet's mark must match; any mark if none.
+    pub mark: Option<Mark>,
     /// Name of the interface that the packet came in by; any if none.
     pub iif: Option<String>,
     /// The table that it leads to.
@@ -325,16 +366,72 @@ pub struct NatRules {
     pub inside: BTreeSet<IpNet>,
     /// Subnets of pods with an IPVLAN slave, where Services are: the way back of what was translated must lead by the host too.
     pub slaves: BTreeSet<IpNet>,
-    /// Packets whose destination was translated here get the mark [`TRANSLATED`].
-    pub mark_translated: bool,
 }
 
 impl NatRules {
-    /// Whether there is nothing to translate and nothing to mark: what is inside matters only beside the rest.
+    /// Whether there is nothing to translate: `inside` matters only beside the rest.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let NatRules { sources, inside: _, slaves, mark_translated } = self;
-        sources.is_empty() && slaves.is_empty() && !mark_translated
+        let NatRules { sources, inside: _, slaves } = self;
+        sources.is_empty() && slaves.is_empty()
+    }
+}
+
+/// What the node's configuration says of the guard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardSettings {
+    /// The guard is in force.
+    pub enabled: bool,
+    /// TCP ports that BGP sessions are accepted on.
+    pub bgp_ports: BTreeSet<u16>,
+}
+
+impl Default for GuardSettings {
+    fn default() -> Self {
+        GuardSettings { enabled: true, bgp_ports: BTreeSet::new() }
+    }
+}
+
+/// The rules against what pods and foreign tunnels may not send.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuardPlan {
+    /// In force; otherwise there are no rules.
+    pub enabled: bool,
+    /// TCP ports of the node that are closed to pods.
+    pub bgp_ports: BTreeSet<u16>,
+    /// UDP ports of tunnels on the node that are closed to pods.
+    pub vxlan_ports: BTreeSet<u16>,
+    /// The overlay's tunnels, where the node has one.
+    pub tunnel: Option<GuardedTunnel>,
+}
+
+/// From where tunnels of an overlay are accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardedTunnel {
+    /// The VNI, 24 bits.
+    pub vni: u32,
+    /// The UDP port.
+    pub port: u16,
+    /// The addresses of the other nodes' ends.
+    pub vteps: BTreeSet<IpAddr>,
+}
+
+/// How packets of translated connections are marked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TranslatedRules {
+    /// Prefixes of all known Subnets.
+    pub pods: BTreeSet<IpNet>,
+    /// The numbers of the links that have a return table, by name.
+    pub links: BTreeMap<String, u32>,
+    /// Translated packets in both directions get the mark [`TRANSLATED`]: for networks with `hairpin`.
+    pub hairpin: bool,
+}
+
+impl TranslatedRules {
+    /// Whether there is no pod that a connection could be translated to.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
     }
 }
 
@@ -355,10 +452,23 @@ pub struct BgpPlan {
     pub unnumbered: BTreeMap<InterfaceName, Unnumbered>,
     /// Prefixes that dynamic neighbours come from.
     pub ranges: BTreeMap<IpNet, PeerRange>,
-    /// Of these, the ones without whose neighbours a pod may be ready.
+    /// Prefixes that no neighbour is accepted from.
+    pub refused_ranges: BTreeMap<IpNet, RefusedRange>,
+    /// Of all these prefixes, the ones without whose neighbours a pod may be ready.
     pub optional_ranges: BTreeSet<IpNet>,
     /// What is advertised besides the pods.
     pub originate: BTreeMap<IpNet, Origination>,
+}
+
+/// A prefix of dynamic neighbours that this node does not serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedRange {
+    /// Their AS.
+    pub remote_as: Asn,
+    /// The most that there would be.
+    pub limit: u32,
+    /// Why, in words for the operator.
+    pub fault: String,
 }
 
 /// A peer of which the interface is known.
@@ -398,6 +508,8 @@ pub struct NetworkPlan {
     pub attachment: AttachmentKind,
     /// What its pods send each other goes out to the switch.
     pub hairpin: bool,
+    /// Prefixes that its pods may send from besides their addresses, if they ask.
+    pub extra_prefixes: BTreeSet<IpNet>,
     /// What pods with an IPVLAN slave reach by the host.
     pub by_host: BTreeSet<IpNet>,
     /// Its subnets by name.
@@ -417,6 +529,17 @@ impl NetworkPlan {
         let mut tables = self.subnets.values().map(|subnet| subnet.table);
         let first = tables.next()?;
         first.filter(|_| tables.all(|table| table == first))
+    }
+
+    /// Whether a pod may send from a prefix besides its addresses.
+    pub fn allows(&self, prefix: &IpNet) -> bool {
+        self.extra_prefixes.iter().any(|allowed| allowed.contains(prefix))
+    }
+
+    /// Of these prefixes, those that pods of the network, which has this name, may not send from: why, and what to do.
+    pub fn refused_prefixes(&self, name: &str, prefixes: &BTreeSet<IpNet>) -> impl Iterator<Item = String> {
+        let refused = prefixes.iter().filter(|prefix| !self.allows(prefix));
+        refused.map(move |prefix| not_allowed(prefix, name, &self.extra_prefixes))
     }
 
     /// The subnet that an address is of.
@@ -491,6 +614,8 @@ pub struct Pod {
     pub mac: [u8; 6],
     /// How it is joined: what its network said when it was attached.
     pub attachment: AttachmentKind,
+    /// Prefixes that it wants to send from besides its addresses.
+    pub extra_prefixes: BTreeSet<IpNet>,
 }
 
 /// What one pod needs on the host and in BGP.
@@ -508,6 +633,15 @@ pub struct PodPlan {
     pub proxies: BTreeSet<Proxy>,
     /// What is advertised for it.
     pub originate: BTreeMap<IpNet, Origination>,
+    /// Prefixes that it may send from besides its addresses: none is part of another.
+    pub sources: BTreeSet<IpNet>,
+}
+
+impl PodPlan {
+    /// Whether the two differ in nothing but [`PodPlan::sources`].
+    pub fn is_same_but_sources(&self, other: &PodPlan) -> bool {
+        PodPlan { sources: other.sources.clone(), ..self.clone() } == *other
+    }
 }
 
 /// A permanent neighbour entry.
@@ -627,8 +761,18 @@ pub const NODE_TABLE: u32 = 40_001;
 pub const DROP_TABLE: u32 = 39_998;
 /// The table that leads into a VLAN's own subnet by its router.
 pub const HAIRPIN_TABLE: u32 = 39_997;
-/// The mark of packets whose addresses were translated here: they stay here.
+/// Packet mark, with `hairpin`: a connection whose destination is translated on this node.
 pub const TRANSLATED: u32 = 0x1_0000;
+/// Packet and connection mark: the number of the link that the first packet of a translated connection came in by.
+pub const LINK_BITS: u32 = 0x1e_0000;
+/// Packet mark: translated on this node, came in from outside, and the destination is a pod.
+pub const TRANSIT: u32 = 0x20_0000;
+/// The number of all links without a return table.
+pub const OTHER_LINKS: u32 = 15;
+/// Preference of the rules that lead replies of translated connections to the return table of their link.
+pub const RETURN_RULE: u32 = 1024;
+/// The return table of the link with ifindex 0; the others follow by ifindex.
+pub const RETURN_TABLE: u32 = 1_170_000;
 /// The host's own table.
 pub const MAIN_TABLE: u32 = 254;
 /// The first table that a network may get.

@@ -173,6 +173,9 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
     // The device has no address that would say that the router is on it.
     let hop = Hop { onlink: true, ..Hop::by(gateway, ifindex) };
     kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(vec![hop]));
+    if name != subnet.device.as_ref().map_or("", |device| &device.parent) {
+        plan.routers.insert((family, hop));
+    }
     kernel.rules.insert(Rule::from_link(family, name, DROP_TABLE));
     // Untagged, the subnet may be the one that the host itself lives in: its own traffic stays on its own way.
     let own = host.links.iter().flat_map(|link| &link.addresses).map(IpNet::addr);
@@ -199,7 +202,6 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
     }
     if subnet.vlan != Some(0) {
         // The VLAN is the pods': its routers tell the host nothing.
-        let path = format!("net/ipv6/conf/{name}/accept_ra");
-        kernel.sysctls.insert(path, Sysctl::IfThere("0"));
+        kernel.close_device(name);
     }
 }

@@ -29,7 +29,7 @@ use trunkline_bgp::types::Family;
 use super::tables::Tables;
 use super::{
     DROP_TABLE, FdbEntry, Hop, Host, Intent, Link, LinkKind, LinkPlan, Mode, NODE_TABLE, Neighbour,
-    NetworkPlan, OVERLAY_TABLE, Plan, RouteKey, RouteTarget, Rule, SubnetDevice, Sysctl,
+    NetworkPlan, OVERLAY_TABLE, Plan, RouteKey, RouteTarget, Rule, SubnetDevice, Sysctl, guard,
 };
 use crate::attach::device::ALIAS_PREFIX;
 
@@ -101,6 +101,9 @@ pub(super) fn plan(
     let own = own.unwrap_or_else(|| Vtep { ip: local, mac: Vtep::default_mac(local), local: vec![local] });
     plan.vtep = Some(own.clone());
     let remotes = remotes(intent, local);
+    let vteps = remotes.iter().map(|remote| remote.vtep.ip);
+    plan.kernel.guard.tunnel =
+        Some(guard::tunnel(network.spec.net_id.unwrap_or_default(), intent.tunnels.port, vteps));
     carve(plan, &areas, remotes.iter().map(|remote| &remote.vtep).chain([&own]));
     let Some(index) = index else { return };
     let tunnel = Tunnel { index, own };
@@ -117,6 +120,7 @@ pub(super) fn plan(
     }
     // An underlay pod of another node may come by the tunnel and be answered by the fabric.
     plan.kernel.sysctls.insert(format!("net/ipv4/conf/{device}/rp_filter"), Sysctl::NoReversePath);
+    plan.kernel.close_device(&device);
 }
 
 impl NetworkPlan {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
+use trunkline_bgp::bfd::HostLink;
 use trunkline_bgp::config::{PeerConfig, PeerRange};
 use trunkline_bgp::net::{CommandError, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::Origination;
@@ -11,7 +12,7 @@ use trunkline_bgp::speaker::Change;
 use trunkline_bgp::types::{Asn, PeerKey};
 
 use crate::history::History;
-use crate::plan::BgpPlan;
+use crate::plan::{BgpPlan, Host, Link, RefusedRange};
 
 /// Prefixes with what travels with them.
 pub(super) type Prefixes = BTreeMap<IpNet, Origination>;
@@ -23,6 +24,8 @@ pub(super) struct Told {
     pub(super) router_id: Ipv4Addr,
     peers: BTreeMap<PeerKey, PeerConfig>,
     ranges: BTreeMap<IpNet, PeerRange>,
+    refused_ranges: BTreeMap<IpNet, RefusedRange>,
+    links: Option<Vec<HostLink>>,
     prefixes: Prefixes,
     complete: bool,
     history: History,
@@ -41,6 +44,21 @@ pub(super) struct PeerChanges {
 pub(super) struct PrefixChanges {
     pub(super) withdraw: Vec<IpNet>,
     pub(super) originate: Vec<(IpNet, Origination)>,
+}
+
+/// The links of the host for BFD. Pods' links are not in [`Host::links`]. The agent's own devices
+/// (VLAN, VXLAN) carry pods, and lead to no peer outside their connected network.
+pub(super) fn host_links(host: &Host) -> Vec<HostLink> {
+    let link = |link: &Link| {
+        Some(HostLink {
+            // The kernel's names are valid.
+            name: link.name.parse().ok()?,
+            index: link.index,
+            addresses: link.addresses.clone(),
+            uplink: !link.own && link.name != "lo",
+        })
+    };
+    host.links.iter().filter_map(link).collect()
 }
 
 pub(super) fn peer_changes(
@@ -81,6 +99,8 @@ impl Told {
             router_id: plan.router_id,
             peers: BTreeMap::new(),
             ranges: BTreeMap::new(),
+            refused_ranges: BTreeMap::new(),
+            links: None,
             prefixes: Prefixes::new(),
             complete: false,
             history,
@@ -90,6 +110,15 @@ impl Told {
     /// Whether a speaker with this identity can do the plan.
     pub(super) fn is_for(&self, plan: &BgpPlan) -> bool {
         (self.local_as, self.router_id) == (plan.local_as, plan.router_id)
+    }
+
+    /// Sets the links of the host, if they have changed.
+    pub(super) async fn set_links(&mut self, links: &[HostLink]) -> Result<(), Stopped> {
+        if self.links.as_deref() != Some(links) {
+            self.handle.set_links(links.to_vec()).await?;
+            self.links = Some(links.to_vec());
+        }
+        Ok(())
     }
 
     /// Tells the differences: first what goes, then what comes, and peers before prefixes. Peers that the speaker does
@@ -132,6 +161,12 @@ impl Told {
                 Err(CommandError::Stopped(stopped)) => return Err(stopped),
                 Err(error) => faults.push(error.to_string()),
             }
+        }
+        if self.refused_ranges != plan.refused_ranges {
+            for range in plan.refused_ranges.values() {
+                tracing::error!(fault = %range.fault, "no dynamic neighbours are accepted from a prefix");
+            }
+            self.refused_ranges.clone_from(&plan.refused_ranges);
         }
         // After the peers: one that is configured by itself from now on keeps its session.
         if self.ranges != plan.ranges {
@@ -229,5 +264,30 @@ mod tests {
         assert_eq!(changes.withdraw, [prefix("10.0.0.3/32")]);
         assert_eq!(changes.originate, [(prefix("10.0.0.2/32"), tagged), (prefix("10.0.0.4/32"), plain)]);
         assert_eq!(prefix_changes(&wanted, &wanted), PrefixChanges::default());
+    }
+
+    #[test]
+    fn peers_behind_a_router_are_on_no_link_that_carries_pods() {
+        let link = |index, name: &str, own| Link {
+            index,
+            name: name.to_owned(),
+            mac: None,
+            addresses: vec!["192.0.2.2/24".parse().unwrap()],
+            up: true,
+            running: true,
+            mtu: 1500,
+            kind: None,
+            own,
+        };
+        let links = vec![
+            link(1, "lo", false),
+            link(2, "eth0", false),
+            link(3, "vxlan4", true),
+            link(4, "eth0.10", false),
+        ];
+        let links = host_links(&Host { links, ..Host::default() });
+        let uplinks: Vec<u32> = links.iter().filter(|link| link.uplink).map(|link| link.index).collect();
+        assert_eq!((links.len(), uplinks), (4, vec![2, 4]));
+        assert_eq!(links[1].addresses, ["192.0.2.2/24".parse().unwrap()]);
     }
 }

@@ -32,7 +32,7 @@ use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{InterfaceName, PeerKey};
 
-use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Plan, Pod, join};
+use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Plan, Pod, RefusedRange, join};
 use crate::source::{Refused, Snapshot};
 
 pub use stage::Stage;
@@ -89,6 +89,8 @@ pub struct BgpView {
     pub waiting: Vec<Waiting>,
     /// Prefixes of whose dynamic neighbours, or of the other peers, one has to be there before a pod is ready.
     pub required_ranges: Vec<IpNet>,
+    /// Prefixes that no dynamic neighbour is accepted from.
+    pub refused_ranges: BTreeMap<IpNet, RefusedRange>,
     /// Families whose first selection is done.
     pub converged: Vec<String>,
 }

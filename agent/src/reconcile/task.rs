@@ -8,13 +8,14 @@ use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use trunkline_bgp::bfd::HostLink;
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::{Events, Monitor, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
-use super::bgp::Told;
+use super::bgp::{Told, host_links};
 use super::pump::{Tiding, Turn};
 use super::search::Search;
 use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
@@ -24,8 +25,8 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
-    Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey, RouteTarget,
-    Session, Tunnels, join, plan, plan_pod,
+    GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey,
+    RouteTarget, Session, Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
 
@@ -43,6 +44,8 @@ pub struct Start {
     pub vlan_interfaces: Vec<String>,
     /// What the configuration says of tunnels.
     pub tunnels: Tunnels,
+    /// What the configuration says of the guard.
+    pub guard: GuardSettings,
     /// Where BGP listens.
     pub shell: ShellConfig,
     /// Everything of the speaker's configuration that is not the plan's.
@@ -104,6 +107,7 @@ struct Task {
     service_cidrs: BTreeSet<IpNet>,
     vlan_interfaces: Vec<String>,
     tunnels: Tunnels,
+    guard: GuardSettings,
     shell: ShellConfig,
     speaker: SpeakerConfig,
     stations: Vec<SocketAddr>,
@@ -133,6 +137,8 @@ struct Task {
     /// The plan, for whoever only reads it.
     in_force: watch::Sender<Option<Arc<Plan>>>,
     changed_sessions: watch::Sender<u64>,
+    /// The host's links, as BFD looks at them.
+    links: Vec<HostLink>,
     /// Links or sessions have changed since the plan was made.
     stale: bool,
     metrics: Metrics,
@@ -149,6 +155,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         service_cidrs,
         vlan_interfaces,
         tunnels,
+        guard,
         shell,
         speaker,
         stations,
@@ -172,6 +179,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         service_cidrs,
         vlan_interfaces,
         tunnels,
+        guard,
         shell,
         speaker,
         stations,
@@ -199,6 +207,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         bell,
         in_force,
         changed_sessions,
+        links: Vec::new(),
         stale: false,
         metrics,
     };
@@ -358,12 +367,14 @@ impl Task {
             Ok(plan) => self.apply(Arc::new(plan)).await,
             Err(refused) => tracing::error!(error = %refused, "the plan stays as it was"),
         }
+        self.set_links().await;
     }
 
     /// A plan that has a place for every pod that is there, or why there is none.
-    async fn make_plan(&self, snapshot: &Snapshot) -> Result<Plan, Refused> {
+    async fn make_plan(&mut self, snapshot: &Snapshot) -> Result<Plan, Refused> {
         let one = |fault: String| Refused { faults: vec![fault] };
         let mut host = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
+        self.links = host_links(&host);
         host.sessions = self
             .sessions
             .iter()
@@ -382,6 +393,7 @@ impl Task {
             nodes: snapshot.nodes.clone(),
             placed: snapshot.placed.clone(),
             tunnels: self.tunnels.clone(),
+            guard: self.guard.clone(),
             // What was derived once stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
             service_cidrs: self.service_cidrs.clone(),
@@ -429,6 +441,10 @@ impl Task {
         let mut planned: BTreeMap<String, PodPlan> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| !self.broken.contains(&pod.host_ifname)) {
             if let Ok(pod_plan) = plan_pod(&plan, pod) {
+                let before = self.planned.get(&pod.host_ifname).map(|before| &before.sources);
+                if before != Some(&pod_plan.sources) {
+                    tell_refused(&plan, pod);
+                }
                 planned.insert(pod.host_ifname.clone(), pod_plan);
             }
         }
@@ -515,11 +531,15 @@ impl Task {
         }
         let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
         self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
+        if self.pods.get(&pod.host_ifname) != Some(&pod) {
+            tell_refused(plan, &pod);
+        }
         let bgp = plan.bgp.as_ref();
         let gated = bgp.is_some_and(|bgp| {
             bgp.peers.keys().any(|peer| !bgp.optional_peers.contains(peer))
                 || bgp.unnumbered.values().any(|peer| !peer.optional)
-                || bgp.ranges.keys().any(|prefix| !bgp.optional_ranges.contains(prefix))
+                || (bgp.ranges.keys().chain(bgp.refused_ranges.keys()))
+                    .any(|prefix| !bgp.optional_ranges.contains(prefix))
         });
         let prefixes: Vec<_> = pod_plan.originate.keys().copied().collect();
         if let Some(running) = &mut self.running
@@ -623,8 +643,10 @@ impl Task {
                 waiting: self.search.waiting(&plan.unnumbered),
                 required_ranges: {
                     let required = |prefix: &&_| !plan.optional_ranges.contains(*prefix);
-                    plan.ranges.keys().filter(required).copied().collect()
+                    let all = plan.ranges.keys().chain(plan.refused_ranges.keys());
+                    all.filter(required).copied().collect()
                 },
+                refused_ranges: plan.refused_ranges.clone(),
                 converged: self.converged.iter().map(|family| family.to_string()).collect(),
             }),
             networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),
@@ -656,6 +678,19 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
     }
 }
 
+/// Logs prefixes that a pod names and its network does not allow: they are left out.
+fn tell_refused(plan: &Plan, pod: &Pod) {
+    let Some(network) = plan.networks.get(&pod.network) else { return };
+    for refused in network.refused_prefixes(&pod.network, &pod.extra_prefixes) {
+        let addresses: Vec<String> = pod.addresses.iter().map(IpAddr::to_string).collect();
+        tracing::warn!(
+            device = pod.host_ifname,
+            addresses = addresses.join(","),
+            "a pod may not send from a prefix that it names: {refused}"
+        );
+    }
+}
+
 /// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.
 fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
     let holds = |address: &IpAddr| {
@@ -671,6 +706,8 @@ fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
         host_ifindex: pod.host_ifindex,
         mac: [0; 6],
         attachment: pod.attachment,
+        // They were in the record.
+        extra_prefixes: BTreeSet::new(),
     };
     match plan_pod(plan, &as_pod) {
         Ok(pod_plan) => PodPlan { neighbours: pod.neighbours.clone(), ..pod_plan },

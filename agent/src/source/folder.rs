@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use trunkline_api::manifest::{self, Resource};
 use trunkline_api::resources::{BgpPeer, Secret};
-use trunkline_api::validate;
+use trunkline_api::validate::{self, NeighbourOverlap};
 
 use super::{Refused, Snapshot};
 
@@ -92,6 +92,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<Snapshot, Refused> {
         let new = (snapshot.networks.as_slice(), snapshot.subnets.as_slice());
         let mut found = validate::validate_for_node(new.0, new.1, &context.labels).err().unwrap_or_default();
         found.extend(validate::validate_nodes(&snapshot.nodes, new.0, new.1).err().unwrap_or_default());
+        found.extend(validate::neighbour_overlaps(new.0, new.1).iter().map(NeighbourOverlap::network_fault));
         if let Some(running) = &context.running {
             let change = validate::validate_change((&running.networks, &running.subnets), new);
             found.extend(change.err().unwrap_or_default());
@@ -262,6 +263,13 @@ mod tests {
             (vec![("a.yaml", &*network), ("b.yaml", &*network)], "a.yaml has one of this name too"),
             (vec![("b.yaml", &*subnet("s", "10.1.1.0/24"))], "b.yaml: Subnet s: spec.network"),
             (
+                vec![
+                    ("a.yaml", &*network.replace("address: 10.0.0.1", "prefix: 10.0.0.0/8")),
+                    ("b.yaml", &*subnet("s", "10.1.1.0/24")),
+                ],
+                "a.yaml: Network rack1: spec.config.bgpPeers[0].prefix: 10.0.0.0/8 overlaps 10.1.1.0/24 of Subnet s",
+            ),
+            (
                 vec![("a.yaml", &*peer(", passwordFile: /nowhere/key"))],
                 "bgpPeers[0].passwordFile: /nowhere/key",
             ),
@@ -304,6 +312,7 @@ mod tests {
         assert!(networks.len() >= 2 && nodes.len() >= 2);
         validate::validate(&networks, &subnets).unwrap();
         validate::validate_nodes(&nodes, &networks, &subnets).unwrap();
+        assert_eq!(validate::neighbour_overlaps(&networks, &subnets), []);
     }
 
     #[test]

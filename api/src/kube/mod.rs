@@ -21,11 +21,13 @@
 
 mod crd;
 mod lenient;
+mod node;
 mod object;
 mod rules;
 
 pub use crd::{crds, manifests};
 pub use lenient::{Lenient, Unreadable};
+pub use node::node_addresses;
 pub use object::{Kind, Object};
 pub use rules::{Rule, rules};
 

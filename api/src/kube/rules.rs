@@ -173,6 +173,21 @@ fn network_config() -> Vec<Row> {
             "hairpin: packets of pods with attachment ipvlan do not pass the host, which is what sends them out: leave one of both out",
         ),
         (
+            "!has(self.extraPrefixes) || size(self.extraPrefixes) == 0 || !has(self.attachment) || self.attachment != 'ipvlan'"
+                .to_owned(),
+            "extraPrefixes: packets of pods with attachment ipvlan do not pass the host, which does not check their sources: leave one of both out",
+        ),
+        (
+            "!has(self.extraPrefixes) || self.extraPrefixes.all(p, isCIDR(p) && cidr(p).masked() == cidr(p))".to_owned(),
+            "extraPrefixes: one is not a prefix, or has host bits: write prefixes such as 10.9.0.0/16 or fd00:9::/64",
+        ),
+        (
+            "!has(self.extraPrefixes) || self.extraPrefixes.all(p, !isCIDR(p) || ['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', \
+             '::/128', '::1/128', 'fe80::/10', 'ff00::/8'].all(r, !cidr(r).containsCIDR(p)))"
+                .to_owned(),
+            "extraPrefixes: routers do not forward from one of them (loopback, link-local, multicast, reserved): write unicast prefixes that they do",
+        ),
+        (
             format!("!{hairpin} || {peers} || self.bgpPeers.all(p, !has(p.__import__))"),
             "bgpPeers[].import: with hairpin pods of a node are reached by the default route, which an import replaces: leave one of both out",
         ),
@@ -404,8 +419,11 @@ pub(super) fn bounds() -> Vec<Bound> {
     let name = || json!({"minLength": 1, "maxLength": 253});
     let list = |most: u32, text: u32| json!({"maxItems": most, "items": {"maxLength": text}});
     let (address, prefix) = (|| text(45), || text(49));
-    let network =
-        [("spec.type", json!({"default": "Underlay"})), ("spec.config.bgpPeers", json!({"maxItems": 128}))];
+    let network = [
+        ("spec.type", json!({"default": "Underlay"})),
+        ("spec.config.bgpPeers", json!({"maxItems": 128})),
+        ("spec.config.extraPrefixes", list(64, 49)),
+    ];
     let peer = [
         ("spec.config.bgpPeers[].asn", from(1)),
         ("spec.config.bgpPeers[].address", text(64)),

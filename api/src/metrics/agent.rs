@@ -23,6 +23,12 @@ catalogue! {
             "pods in the kernel that no record knows (the store was lost); they keep running";
     }
 
+    "The agent's own listener", "Where `/metrics`, the probes and the page are served (`httpAddress`); `listener` is `http`." {
+        CONNECTIONS = Gauge, Count, "trunkline_http_connections" ["listener"], "open connections";
+        CONNECTIONS_DROPPED = Counter, Count, "trunkline_http_connections_dropped_total" ["listener", "reason"],
+            "connections that the listener closed: `evicted` (in favour of a newer one), `no_request` (no complete request head in time), `source_limit` and `total_limit` (refused: too many requests under way, from that source or in all), `descriptors` (evicted because the process had no descriptor left)";
+    }
+
     "OpenTelemetry", "With `telemetry.otlp` only. `signal` is `logs` (events) or `traces` (attached and detached pods)." {
         OTLP_REQUESTS = Counter, Count, "trunkline_otlp_requests_total" ["signal", "outcome"],
             "requests to the collector: `ok`, `refused` (an answer that is final), `unavailable` (no answer, or one that asks to try again)";
@@ -83,6 +89,15 @@ catalogue! {
             "forwarding entries that somebody else removed or added, and that were put right; they are in `trunkline_kernel_repairs_total` too";
     }
 
+    "The guard", "What pods and foreign tunnels may not send; [security.md](security.md#the-guard) has the rules." {
+        GUARD_IN_FORCE = Gauge, Bool, "trunkline_guard_in_force" [],
+            "1 while the guard's rules are in the kernel, and where the configuration has it switched off";
+        GUARD_DROPPED = Counter, Count, "trunkline_guard_dropped_total" ["reason"],
+            "packets that the guard dropped: `source` (not the pod's address), `arp_sender`, `router_advertisement`, `icmp_redirect`, `dhcp_server`, `bgp`, `bfd` and `vxlan_from_pod` (from a pod to the node), `vtep` (VXLAN from a host that is no node)";
+        GUARD_REPAIRS = Counter, Count, "trunkline_guard_repairs_total" [],
+            "how often others changed the guard's tables and the agent restored them; also in `trunkline_kernel_repairs_total`";
+    }
+
     "BGP", "`peer` is the peer's address, of a link-local one with its interface (`fe80::1%eth0`), of an unnumbered peer that was not found yet the interface alone. `family` is `ipv4-unicast` or `ipv6-unicast`." {
         DRAIN_PHASE = Gauge, Code, "trunkline_drain_phase" [],
             "how far this node has left the fabric (`trunkline drain`): 0 not at all, 1 announcing, 2 withdrawing, 3 drained";
@@ -133,5 +148,7 @@ catalogue! {
         BFD_DETECTIONS = Counter, Count, "trunkline_bfd_session_detections_total" ["peer"],
             "of the times it left Up, those where nothing came for the detection time; in the others the peer said so";
         BFD_PACKETS = Counter, Count, "trunkline_bfd_session_packets_total" ["peer", "direction"], "BFD packets, `received` or `sent`";
+        BFD_REFUSED = Counter, Count, "trunkline_bfd_refused_packets_total" ["reason"],
+            "BFD packets of no session, since the BGP speaker started, by reason. `socket`: the kernel dropped the packet at the socket, because the socket's filter refused its TTL, source address or interface, or because the buffer was full. The agent received and refused the others: `ttl` (not 255 over one hop), `link` (the peer's address, another link), `peer` (no peer's address), `discriminator` (unknown), `malformed`, `authentication` (the A bit)";
     }
 }

@@ -30,6 +30,12 @@ catalogue! {
             "leader: addresses of a network, `total`, `used`, `available`; of pairs (`dualstack`) those that are available";
     }
 
+    "The controller's listeners", "`listener` is `metrics`, `probes` or `webhook`." {
+        CONNECTIONS = Gauge, Count, "trunkline_controller_connections" ["listener"], "open connections";
+        CONNECTIONS_DROPPED = Counter, Count, "trunkline_controller_connections_dropped_total" ["listener", "reason"],
+            "connections that a listener closed: `evicted` (in favour of a newer one), `no_request` (no TLS handshake or no complete request head in time), `source_limit` and `total_limit` (refused: too many requests under way, from that source or in all), `descriptors` (evicted because the process had no descriptor left)";
+    }
+
     "The controller's webhook", "" {
         WEBHOOK_REQUESTS = Counter, Count, "trunkline_webhook_requests_total" ["path", "kind", "verdict"],
             "admission requests; `verdict` is `accepted`, `refused` or `failed` (no verdict: the API server's failure policy decides)";

@@ -13,7 +13,12 @@ The agent serves Prometheus' text format at `/metrics` of its `httpAddress` (127
 `/healthz` (its tasks answer) and `/readyz` (pods can be attached; otherwise 503 with one reason a line). If the address is taken, the
 agent runs without it, says so in its log and in `trunkline status`, and takes it once it is free.
 
-The controller serves the same at `--http-address` (0.0.0.0:9899), every replica; what only the leader knows is there on the leader alone.
+Every replica of the controller serves `/metrics` at `--http-address` (0.0.0.0:9899), and `/healthz` and `/readyz` at `--probe-address`
+(127.0.0.1:9898), which pods cannot reach. Metrics that only the leader knows are there on the leader alone.
+
+Each listener limits the connections of a source (an IPv4 address or an IPv6 /64): 96 of 256 here, 640 of 1,024 at the webhook. A connection
+without a complete request head is closed after 5 seconds. At a limit a new connection evicts an older one that is idle or slow, first of the
+source with the most connections, so that one source never keeps a probe or a scrape of another waiting.
 
 Names are an interface: they are added to and not renamed. Nothing is per pod, address or prefix, so the number of series depends on peers,
 networks and subnets alone. Labels with an empty value are as good as none, as everywhere in Prometheus. Alerts on these metrics are in

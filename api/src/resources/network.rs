@@ -95,6 +95,10 @@ pub struct NetworkConfig {
     /// VLAN and BGP: what pods of the network send each other goes out to the switch also where both are on one node. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub hairpin: bool,
+    /// Prefixes that pods of the network may name in the annotation `trunkline.io/extra-prefixes`, or parts of them: a pod with the
+    /// annotation may send from these prefixes besides its addresses. Not with attachment `ipvlan`. Trunkline's own.
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub extra_prefixes: Vec<String>,
     /// Lists of prefixes by name, for the `prefixSets` of the peers' policies. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub prefix_sets: BTreeMap<String, Vec<PrefixMatch>>,
@@ -154,7 +158,8 @@ pub struct BgpPeer {
     /// and IPv4 is routed by it too (RFC 8950).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Dynamic neighbours: whoever connects from this prefix is a peer like this one.
+    /// Dynamic neighbours: whoever connects from this prefix is a peer like this one. It must not
+    /// overlap a Subnet: a pod could connect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
     /// With `prefix`: the most peers that may be there at a time, at least 1; 100 unless said.
@@ -417,6 +422,13 @@ impl Network {
     /// Whether what its pods send each other goes out to the switch always.
     pub fn is_hairpin(&self) -> bool {
         self.spec.config.as_ref().is_some_and(|config| config.hairpin)
+    }
+
+    /// Prefixes that its pods may send from besides their addresses, as far as they are prefixes.
+    pub fn extra_prefixes(&self) -> impl Iterator<Item = IpNet> {
+        let config = self.spec.config.as_ref();
+        let texts = config.into_iter().flat_map(|config| &config.extra_prefixes);
+        texts.filter_map(|text| text.parse::<IpNet>().ok()).map(|prefix| prefix.trunc())
     }
 
     /// Whether a node with these labels belongs to the network. Overlay and GlobalBGP take every node.

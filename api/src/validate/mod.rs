@@ -5,8 +5,10 @@
 //! fix. What is right but cannot be done yet is no fault ([`unsupported_subnet`]): the file loads, and the
 //! agent refuses that subnet by name.
 //!
-//! There are six questions: is a set of resources right ([`validate`]), also on a node with these labels
-//! ([`validate_for_node`]) or on all of a cluster's ([`validate_memberships`]), do the NodeInfos go with it ([`validate_nodes`]), may an old set become a new one
+//! There are seven questions: is a set of resources right ([`validate`]), also on a node with these
+//! labels ([`validate_for_node`]) or on all of a cluster's ([`validate_memberships`]), do the
+//! NodeInfos go with it ([`validate_nodes`]), does no prefix of dynamic neighbours overlap a Subnet
+//! ([`neighbour_overlaps`]), may an old set become a new one
 //! ([`validate_change`]), and can it be done.
 //!
 //! Two rules differ from hybridnet's. `autoNatOutgoing: false` is allowed wherever that is what happens anyway (hybridnet's
@@ -14,6 +16,7 @@
 //! nftables does it. And peers of a network that is not in mode BGP are a fault, where hybridnet ignores them:
 //! most often `mode: BGP` was forgotten.
 
+mod neighbours;
 mod network;
 mod node;
 mod peer;
@@ -22,6 +25,8 @@ mod subnet;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+pub use neighbours::{NeighbourOverlap, neighbour_overlaps};
 
 use crate::resources::{Network, NodeInfo, Subnet};
 

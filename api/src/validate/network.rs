@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Fault, Faults, peer};
+use crate::pod::extra_prefix;
 use crate::resources::{AttachmentKind, Network, NetworkMode, NetworkType};
 
 /// The largest VLAN id (IEEE 802.1Q; 4095 is reserved).
@@ -91,6 +92,8 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
         );
     }
 
+    check_extra_prefixes(network, faults);
+
     if network.is_hairpin() {
         if !matches!(mode, NetworkMode::VLAN | NetworkMode::BGP) {
             faults.add(
@@ -126,6 +129,30 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
             "spec.config.gracefulShutdown",
             format!("the mode is {mode:?}, and only a network with peers can tell them: leave it out, or write it into the BGP network"),
         );
+    }
+}
+
+/// The most prefixes of `extraPrefixes`.
+const MAX_EXTRA_PREFIXES: usize = 64;
+
+fn check_extra_prefixes(network: &Network, faults: &mut Faults<'_>) {
+    const FIELD: &str = "spec.config.extraPrefixes";
+    let Some(config) = network.spec.config.as_ref().filter(|config| !config.extra_prefixes.is_empty()) else {
+        return;
+    };
+    if network.attachment() == AttachmentKind::Ipvlan {
+        faults.add(
+            FIELD,
+            "with `attachment: ipvlan` pods' packets do not pass the host, which does not check their sources: leave one of both out",
+        );
+    }
+    if config.extra_prefixes.len() > MAX_EXTRA_PREFIXES {
+        faults.add(FIELD, format!("there are more than {MAX_EXTRA_PREFIXES}: write fewer and shorter ones"));
+    }
+    for (index, text) in config.extra_prefixes.iter().enumerate() {
+        if let Err(message) = extra_prefix(text) {
+            faults.add(format!("{FIELD}[{index}]"), message);
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
+use super::links::Links;
 use super::packet::{LENGTH, Packet, PacketError};
 use super::session::{ConfigError, Down, Outcome, Session, Status, Target};
-use crate::types::InterfaceName;
 
 /// A session, as its owner calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,8 +21,8 @@ pub struct Source {
     pub remote: IpAddr,
     /// Its destination address, if it is known.
     pub local: Option<IpAddr>,
-    /// The interface that it came in by; needed for link-local addresses only.
-    pub interface: Option<InterfaceName>,
+    /// Index of the interface that it arrived on, if it is known.
+    pub interface: Option<u32>,
     /// The TTL or hop limit that it arrived with, if it is known.
     pub ttl: Option<u8>,
     /// It came to the port of multihop sessions.
@@ -47,9 +47,72 @@ pub enum Rejection {
     /// The session with that discriminator is with somebody else.
     #[error("a packet of {0} with the discriminator of another session")]
     WrongPeer(IpAddr),
+    /// The packet has the peer's address and arrived on another link than the peer's.
+    #[error("a packet of {remote} on another interface than the peer's, index {}", .interface.map_or("unknown".to_owned(), |index| index.to_string()))]
+    WrongLink {
+        /// Its source address.
+        remote: IpAddr,
+        /// Index of the interface that it arrived on.
+        interface: Option<u32>,
+    },
     /// The A bit is set, and no session of this side has authentication.
     #[error("the packet is authenticated, the session is not: turn BFD authentication off at the peer")]
     Authenticated,
+}
+
+/// A kind of [`Rejection`], by which packets are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// No control packet.
+    Malformed,
+    /// A TTL other than 255 over one hop.
+    Ttl,
+    /// Not the peer's link.
+    Link,
+    /// Not a peer's address.
+    Peer,
+    /// An unknown discriminator.
+    Discriminator,
+    /// The A bit.
+    Authentication,
+}
+
+impl Reason {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Reason; 6] = [
+        Reason::Malformed,
+        Reason::Ttl,
+        Reason::Link,
+        Reason::Peer,
+        Reason::Discriminator,
+        Reason::Authentication,
+    ];
+
+    /// The label in the metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Reason::Malformed => "malformed",
+            Reason::Ttl => "ttl",
+            Reason::Link => "link",
+            Reason::Peer => "peer",
+            Reason::Discriminator => "discriminator",
+            Reason::Authentication => "authentication",
+        }
+    }
+}
+
+impl Rejection {
+    /// The kind.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Rejection::Packet(_) => Reason::Malformed,
+            Rejection::Ttl(_) => Reason::Ttl,
+            Rejection::WrongLink { .. } => Reason::Link,
+            Rejection::UnknownPeer(_) | Rejection::WrongPeer(_) => Reason::Peer,
+            Rejection::UnknownDiscriminator(_) => Reason::Discriminator,
+            Rejection::Authenticated => Reason::Authentication,
+        }
+    }
 }
 
 /// A datagram to send.
@@ -124,6 +187,14 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Sets the links that a session accepts packets from. A new session accepts packets from every
+    /// link. The session is not reset.
+    pub fn set_links(&mut self, id: SessionId, links: Links) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.links = links;
+        }
+    }
+
     /// Ends a session: the peer hears AdminDown for its detection time, so that it takes the end for no failure
     /// (RFC 5880 §6.8.16). The id is free at once; packets of the old session are still named by it.
     pub fn remove(&mut self, id: SessionId, now: Instant) {
@@ -150,12 +221,14 @@ impl Endpoint {
         }
         let packet = Packet::decode(payload)?;
         let id = match packet.your_discriminator {
-            0 => self
-                .sessions
-                .iter()
-                .find(|(_, session)| is_with(&session.target, source))
-                .map(|(id, _)| *id)
-                .ok_or(Rejection::UnknownPeer(source.remote))?,
+            0 => {
+                let with = |(_, session): &(&SessionId, &Session)| is_with(&session.target, source);
+                let on_link = |(_, session): &(&SessionId, &Session)| session.links.contain(source.interface);
+                // Link-local peers of several links may have one address.
+                let mut sessions = self.sessions.iter().filter(with);
+                let found = sessions.clone().find(on_link).or_else(|| sessions.next());
+                found.map(|(id, _)| *id).ok_or(Rejection::UnknownPeer(source.remote))?
+            }
             yours => {
                 let id = self.by_discriminator.get(&yours).copied();
                 id.ok_or(Rejection::UnknownDiscriminator(yours))?
@@ -165,6 +238,9 @@ impl Endpoint {
         else {
             return Err(Rejection::WrongPeer(source.remote));
         };
+        if !session.links.contain(source.interface) {
+            return Err(Rejection::WrongLink { remote: source.remote, interface: source.interface });
+        }
         if packet.authenticated {
             return Err(Rejection::Authenticated);
         }
@@ -242,10 +318,9 @@ fn unit(random: &mut u64) -> f64 {
     (draw(random) >> 40) as f64 / (1u64 << 24) as f64
 }
 
-/// Whether a datagram may be of the session's peer.
+/// Whether the addresses of a datagram are the session's.
 fn is_with(target: &Target, source: &Source) -> bool {
     target.remote == source.remote
         && target.config.multihop == source.multihop
         && target.local.is_none_or(|local| source.local.is_none_or(|came_to| came_to == local))
-        && target.interface.is_none_or(|name| source.interface == Some(name))
 }

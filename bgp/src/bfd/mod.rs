@@ -23,17 +23,20 @@
 //!   (§6.5, §6.8.3), timers and jitter (§6.8.2, §6.8.7), AdminDown (§6.8.16), diagnostics (§4.1). A peer in demand mode is
 //!   obeyed (§6.6); this side never asks for it. Authentication (§6.7) and the echo function (§6.4) are not done: a packet
 //!   with the A bit is refused by name, and Required Min Echo RX Interval is 0.
-//! - RFC 5881: TTL 255 on both ways (§5). RFC 5883: multihop sessions are told apart by their addresses.
+//! - RFC 5881: TTL 255 on both ways (§5); a session accepts packets from the peer's links only
+//!   ([`Links`], set by the owner). RFC 5883: multihop sessions are told apart by their addresses.
 //! - RFC 5882: [`Down`] says what a client has to know for §4.2 and §4.3: why, and whether the peer's C bit was set.
 //!
 //! Departures: a change of timers is polled for while the session is Up only (before, each packet carries the values and
 //! nothing depends on the peer's having seen them).
 
 mod endpoint;
+mod links;
 mod packet;
 mod session;
 
-pub use endpoint::{Endpoint, Event, Rejection, SessionId, Source, Transmit};
+pub use endpoint::{Endpoint, Event, Reason, Rejection, SessionId, Source, Transmit};
+pub use links::{HostLink, Links};
 pub use packet::{Diagnostic, Packet, PacketError, State};
 pub use session::{BfdConfig, Cause, ConfigError, Down, Status, Target};
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::links::Links;
 use super::packet::{Diagnostic, Packet, State};
 use crate::types::InterfaceName;
 
@@ -140,6 +141,7 @@ struct Heard {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) target: Target,
+    pub(super) links: Links,
     local_discriminator: u32,
     remote_discriminator: u32,
     state: State,
@@ -180,6 +182,7 @@ impl Session {
         let slow = SLOW.max(target.config.interval);
         Session {
             target,
+            links: Links::Any,
             local_discriminator,
             remote_discriminator: 0,
             state: State::Down,

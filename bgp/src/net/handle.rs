@@ -17,6 +17,7 @@ use super::dump::Dump;
 use super::error::{CommandError, Stopped};
 use super::listing::RouteListing;
 use super::owner::Owner;
+use crate::bfd::HostLink;
 use crate::bmp::StationConfig;
 use crate::config::{PeerConfig, PeerRange};
 use crate::rib::Origination;
@@ -146,6 +147,23 @@ impl SpeakerHandle {
         let (sender, receiver) = oneshot::channel();
         self.call(move |owner, _| owner.watch(prefix, sender)).await?;
         receiver.await.map_err(|_| Stopped)
+    }
+
+    /// Sets the links of the host. A BFD session accepts packets from the peer's links only
+    /// ([`Links::of`]). Call this before the first peer is added, and whenever links or addresses
+    /// change. Before the first call a session accepts packets from every link.
+    ///
+    /// [`Links::of`]: crate::bfd::Links::of
+    pub async fn set_links(&self, links: Vec<HostLink>) -> Result<(), Stopped> {
+        self.call(|owner, _| owner.bfd.set_links(links)).await
+    }
+
+    /// Refused BFD packets since the speaker started, by [`Reason::label`]. The kernel's drops at
+    /// the receiving sockets (by the filter, or because a buffer was full) are `socket`.
+    ///
+    /// [`Reason::label`]: crate::bfd::Reason::label
+    pub async fn bfd_refused(&self) -> Result<Vec<(&'static str, u64)>, Stopped> {
+        self.call(|owner, _| owner.bfd.refused()).await
     }
 
     /// Every configured peer, by address.

@@ -78,7 +78,7 @@ pub(super) struct Owner {
     route_changes: VecDeque<(usize, oneshot::Sender<Vec<RouteChange>>)>,
     /// Monitoring stations that wait for something to be told.
     stations: Vec<StationWaits>,
-    bfd: Bfd,
+    pub(super) bfd: Bfd,
     bfd_reports: Option<mpsc::Receiver<Report>>,
     /// Who waits until all is told.
     told_all: Vec<oneshot::Sender<()>>,

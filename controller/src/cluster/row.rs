@@ -57,7 +57,10 @@ impl Said {
 }
 
 fn ours(map: &Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
-    let kept = |name: &str| name.starts_with("networking.alibaba.com/") || name == annotation::CALICO_POD_IPS;
+    let kept = |name: &str| {
+        name.starts_with("networking.alibaba.com/")
+            || [annotation::CALICO_POD_IPS, annotation::EXTRA_PREFIXES].contains(&name)
+    };
     let own = map.iter().flatten().filter(|(name, _)| kept(name));
     own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
@@ -115,6 +118,8 @@ pub struct PodRow {
     pub life: Life,
     /// A container runs.
     pub running: bool,
+    /// Its phase is Running: its containers were started.
+    pub started: bool,
     /// It has hybridnet's finalizer, which holds it back until its address is dealt with.
     pub finalizer: bool,
     /// The addresses that the kubelet reports.
@@ -144,6 +149,7 @@ impl PodRow {
             said: Said::of(&pod.metadata),
             life,
             running: pod.is_running(),
+            started: pod.has_started(),
             finalizer: finalizer_place(&pod.metadata).is_some(),
             addresses: pod.addresses(),
         }

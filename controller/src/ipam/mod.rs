@@ -130,6 +130,21 @@ pub struct NetworkUsage {
     pub last_v6_subnet: Option<Arc<str>>,
 }
 
+/// An address of a Subnet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its Subnet.
+    pub subnet: String,
+    /// The Subnet's Network.
+    pub network: String,
+    /// The Subnet is private.
+    pub private: bool,
+    /// The address is among the Subnet's `reservedIPs`.
+    pub reserved: bool,
+    /// The namespace whose IPInstance has it, or had it until a moment ago.
+    pub holder: Option<String>,
+}
+
 /// The subnets of a network, and where it goes on.
 #[derive(Debug, Default)]
 struct NetworkBook {
@@ -307,6 +322,22 @@ impl Ipam {
     pub fn holder(&self, address: IpAddr) -> Option<(&str, State)> {
         let row = self.row(address);
         (row.state != State::Free).then(|| (&**self.namespaces.name(row.namespace), row.state))
+    }
+
+    /// What there is to know of an address; none if no subnet's range has it.
+    pub fn look_up(&self, address: IpAddr) -> Option<Known> {
+        let Place::Subnet(place, _) = self.place(address) else { return None };
+        let spec = self.subnets[place].as_ref()?.pool.spec();
+        let contender =
+            || self.contenders.get(&address)?.first().map(|row| self.namespaces.name(row.namespace));
+        let holder = self.holder(address).map(|(namespace, _)| namespace);
+        Some(Known {
+            subnet: spec.subnet.clone(),
+            network: spec.network.clone(),
+            private: spec.private,
+            reserved: spec.reserved.contains(&address),
+            holder: holder.or_else(|| contender().map(|name| &**name)).map(str::to_owned),
+        })
     }
 
     /// How full a subnet is.

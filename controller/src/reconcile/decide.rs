@@ -249,6 +249,7 @@ mod tests {
             said: Said { annotations: annotations.collect(), ..Said::default() },
             life: Life::Alive,
             running: false,
+            started: false,
             finalizer: false,
             addresses: Vec::new(),
         }

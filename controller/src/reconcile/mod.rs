@@ -20,6 +20,7 @@ pub mod node;
 pub mod plan;
 pub mod pod;
 pub mod quota;
+pub mod recover;
 pub mod subnet;
 
 use std::future::Future;

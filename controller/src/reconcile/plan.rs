@@ -5,14 +5,17 @@
 //! back; nothing, and it is remembered ([`Unanswered`]) and asked for again, word for word, since a second create of
 //! the same name cannot give a second address.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use trunkline_api::pod::IpFamily;
+use ipnet::IpNet;
+use trunkline_api::pod::{IpFamily, extra_prefixes};
 use trunkline_api::resources::Network;
 use trunkline_api::validate::Fault;
 
 use super::decide::{Decision, Give, Want, decide};
+use super::recover::{self, NotRecovered};
 use crate::books::{Books, Unanswered};
 use crate::cluster::{Key, Life, PodRow};
 use crate::ipam::{AllocateError, Granted, Request};
@@ -62,6 +65,8 @@ pub struct Giving {
     pub family: IpFamily,
     /// Whether its IPInstances outlive it.
     pub stateful: bool,
+    /// Prefixes that it names besides its addresses. Its node's agent leaves out what the Network does not allow.
+    pub extra_prefixes: BTreeSet<IpNet>,
 }
 
 /// Why a pod gets no address.
@@ -95,7 +100,17 @@ impl Books {
             let Unanswered { network, granted, family, .. } = unanswered;
             let stateful = policy.is_stateful(pod.owner.as_ref());
             let give_back = Vec::new();
-            return Ok(Plan::Give(Box::new(Giving { pod, give_back, network, granted, family, stateful })));
+            // What could be read once cannot stand in the way of what was granted.
+            let extra_prefixes = named(key, &pod).unwrap_or_default();
+            return Ok(Plan::Give(Box::new(Giving {
+                pod,
+                give_back,
+                network,
+                granted,
+                family,
+                stateful,
+                extra_prefixes,
+            })));
         }
         let instances = self.cluster.instances_of_pod(key);
         let decision =
@@ -148,6 +163,7 @@ impl Books {
                     .map_err(|faults| Refused::faults(&faults))?
             }
         };
+        let extra_prefixes = named(key, &pod)?;
         let network =
             place(&self.cluster, &selection, &give.node).map_err(|text| Refused::new("network", text));
         let network = match network {
@@ -172,13 +188,19 @@ impl Books {
             mac: give.mac,
         };
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
+        if matches!(give.want, Want::Recover(_)) {
+            let known = |address| term.ipam.look_up(address);
+            match recover::check(&pod, &selection, network.name(), known) {
+                Ok(()) => {}
+                Err(NotRecovered::Foreign) => {
+                    tracing::debug!(pod = %key, ?addresses, "another plugin's pod is left alone: no Subnet has its addresses");
+                    return Ok(Plan::Nothing);
+                }
+                Err(NotRecovered::Refused(text)) => return Err(self.wait(key, Refused::new("address", text))),
+            }
+        }
         let granted = match term.ipam.allocate(&request, random) {
             Ok(granted) => granted,
-            // It came from elsewhere (another plugin's, before Trunkline), and no address of ours would reach it.
-            Err(AllocateError::NoSubnetFor { .. }) if matches!(give.want, Want::Recover(_)) => {
-                tracing::debug!(pod = %key, ?addresses, "a running pod's addresses are of no network: it is left alone");
-                return Ok(Plan::Nothing);
-            }
             Err(error @ AllocateError::Exhausted { .. }) => {
                 term.starving.entry(network.name().into()).or_default().join(key);
                 return Err(self.wait(key, Refused::new("exhausted", error)));
@@ -190,7 +212,15 @@ impl Books {
         }
         term.queues.networks.add(network.name().into());
         let stateful = give.stateful;
-        Ok(Plan::Give(Box::new(Giving { pod, give_back, network, granted, family, stateful })))
+        Ok(Plan::Give(Box::new(Giving {
+            pod,
+            give_back,
+            network,
+            granted,
+            family,
+            stateful,
+            extra_prefixes,
+        })))
     }
 
     fn wait(&mut self, key: &Key, refused: Refused) -> Refused {
@@ -199,6 +229,11 @@ impl Books {
         }
         refused
     }
+}
+
+/// The prefixes that a pod names besides its addresses.
+fn named(key: &Key, pod: &PodRow) -> Result<BTreeSet<IpNet>, Refused> {
+    extra_prefixes(&key.name, &pod.said.annotations).map_err(|faults| Refused::faults(&faults))
 }
 
 /// The families of addresses that are named.

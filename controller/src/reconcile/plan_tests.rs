@@ -69,6 +69,7 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
         said: Said { annotations: annotations.collect(), ..Said::default() },
         life: Life::Alive,
         running: false,
+        started: false,
         finalizer: false,
         addresses: Vec::new(),
     }
@@ -147,6 +148,28 @@ fn which_network_and_family_a_pod_gets() {
     assert_eq!((own.network.name(), addresses(&own)), ("rack", vec!["fd00::1/112".to_owned()]));
 }
 
+/// Which of them count is the agent's affair: the controller knows the Network of this moment only.
+#[test]
+fn extra_prefixes_are_the_pod_s_own() {
+    const EXTRA: (&str, &str) = (annotation::EXTRA_PREFIXES, "fd00:9::/64, 10.9.0.0/16");
+    let shown =
+        |giving: &Giving| -> Vec<String> { giving.extra_prefixes.iter().map(ToString::to_string).collect() };
+    let mut books = books();
+    books
+        .set_namespace(&"default".into(), Said { annotations: [EXTRA].map(owned).into(), ..Said::default() });
+    assert!(shown(&giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[])))).is_empty());
+    let given = giving(plan(&mut books, "q", pod("n1", "ReplicaSet", &[EXTRA])));
+    assert_eq!(shown(&given), ["10.9.0.0/16", "fd00:9::/64"]);
+    answered(&mut books, "q", &given);
+    // A running pod's annotation changes nothing.
+    let other = pod("n1", "ReplicaSet", &[(annotation::EXTRA_PREFIXES, "0.0.0.0/0")]);
+    assert!(matches!(plan(&mut books, "q", other), Ok(Plan::Nothing)));
+}
+
+fn owned((name, value): (&str, &str)) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
 #[test]
 fn a_refusal_says_what_to_change() {
     for (node, annotations, reason, text) in [
@@ -160,6 +183,7 @@ fn a_refusal_says_what_to_change() {
             "network",
             "there is no Network of type GlobalBGP",
         ),
+        ("n1", &[(annotation::EXTRA_PREFIXES, "10.9.0.1")], "annotation", "has no length: write 10.9.0.1/32"),
         ("n1", &[(annotation::IP_FAMILY, "v5")], "annotation", "write IPv4, IPv6 or DualStack"),
         (
             "n1",
@@ -291,11 +315,39 @@ fn an_answer_that_never_came_is_asked_for_again_or_settled() {
     assert!(matches!(books.plan_pod(&key("p"), &policy(), 3), Ok(Plan::Settle(_))));
 }
 
+/// A pod that runs, with the address that its kubelet reports.
+fn reporting(node: &str, address: &str) -> PodRow {
+    PodRow { started: true, addresses: vec![address.parse().unwrap()], ..pod(node, "ReplicaSet", &[]) }
+}
+
+#[test]
+fn a_kubelet_claims_no_address_that_is_not_its_pods() {
+    let mut books = books();
+    let given = giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[])));
+    answered(&mut books, "p", &given);
+    let at = instance("10.0.0.1".parse().unwrap());
+    let row = books.cluster.instance(&at).unwrap().clone();
+    for (node, address, words) in [
+        ("n1", "10.0.0.1", "an IPInstance of namespace default has it"),
+        ("n1", "10.9.0.1", "of Network over, the pod's is rack"),
+        ("n2", "10.0.0.2", "no Underlay Network selects node n2"),
+    ] {
+        let refused = plan(&mut books, "q", reporting(node, address)).unwrap_err();
+        assert!(refused.text.contains(words), "{address} on {node}: {}", refused.text);
+    }
+    // Kept for the next pod of its name, in the same namespace.
+    books.set_instance(&at, InstanceRow { version: 2, node: None, pod_uid: "".into(), ..row });
+    let refused = plan(&mut books, "q", reporting("n1", "10.0.0.1")).unwrap_err();
+    assert!(refused.text.contains("an IPInstance of namespace default has it"), "{}", refused.text);
+    let waits = PodRow { started: false, ..reporting("n1", "10.0.0.2") };
+    assert!(plan(&mut books, "q", waits).unwrap_err().text.contains("not Running yet"));
+    assert_eq!(addresses(&giving(plan(&mut books, "q", reporting("n1", "10.0.0.2")))), ["10.0.0.2/24"]);
+}
+
 #[test]
 fn after_etcd_was_put_back_a_running_pod_keeps_what_it_has() {
     let mut books = books();
-    let running =
-        |address: &str| PodRow { addresses: vec![address.parse().unwrap()], ..pod("n1", "ReplicaSet", &[]) };
+    let running = |address: &str| reporting("n1", address);
     let given = giving(plan(&mut books, "p", running("10.0.0.2")));
     assert_eq!(addresses(&given), ["10.0.0.2/24"]);
     assert!(!given.granted.addresses[0].rebind);

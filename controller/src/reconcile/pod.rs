@@ -3,6 +3,7 @@
 //! Creating the IPInstance is what gives the address: it is never updated into existence. Both of a pair are written at once, each
 //! saying that it is one of two, so that whoever finds one alone knows that another is missing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -291,11 +292,16 @@ async fn bind(
         books.cluster.instance(instance).map(|row| (Arc::clone(&row.uid), row.finalizer.is_some()))
     };
     let (uid, has_finalizer) = known.unzip();
+    let mut annotations = json!(object.metadata.annotations);
+    if giving.extra_prefixes.is_empty() {
+        // Those of the pod before are not this one's.
+        annotations[annotation::EXTRA_PREFIXES] = Value::Null;
+    }
     let mut patch = json!({
         "metadata": {
             "uid": uid.as_deref(),
             "labels": object.metadata.labels,
-            "annotations": object.metadata.annotations,
+            "annotations": annotations,
             "ownerReferences": object.metadata.owner_references,
         },
         "spec": {"binding": object.spec.binding, "address": {"mac": object.spec.address.mac}},
@@ -406,11 +412,16 @@ fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u
         (label::POD, &pod_label(&key.name)),
         (label::POD_UID, &pod.uid),
     ];
+    let mut annotations = BTreeMap::from([(annotation::IP_FAMILY.to_owned(), giving.family.to_string())]);
+    if !giving.extra_prefixes.is_empty() {
+        let prefixes: Vec<String> = giving.extra_prefixes.iter().map(ToString::to_string).collect();
+        annotations.insert(annotation::EXTRA_PREFIXES.to_owned(), prefixes.join(","));
+    }
     let metadata = ObjectMeta {
         name: Some(instance_name(assigned.address.addr())),
         namespace: Some(key.namespace.to_string()),
         labels: Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
-        annotations: Some([(annotation::IP_FAMILY.to_owned(), giving.family.to_string())].into()),
+        annotations: Some(annotations),
         finalizers: Some(vec![finalizer::IP_ALLOCATED.to_owned()]),
         owner_references: Some(vec![OwnerReference {
             api_version: owner.api_version.to_string(),

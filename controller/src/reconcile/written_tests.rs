@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::service_fn;
 use trunkline_api::kube::IPInstanceObject;
+use trunkline_api::names::annotation::EXTRA_PREFIXES;
 use trunkline_api::names::finalizer::{IP_ALLOCATED, METRICS_REGISTERED};
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{NetworkType, Subnet};
 
 use super::{Context, ipinstance, pod, subnet};
 use crate::books::{Books, Queues, Shared, Unanswered};
-use crate::cluster::{InstanceRow, Key};
+use crate::cluster::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said};
 use crate::events::Events;
 use crate::ipam::{Assigned, Granted, State};
 use crate::leader::Fence;
@@ -289,5 +290,46 @@ async fn a_binding_without_an_answer_is_settled_when_its_pod_is_gone() {
         assert_eq!(leader.state(), Some(State::Rebinding));
         assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, Outcome::Done);
         assert_eq!(leader.state(), Some(state), "{there}");
+    }
+}
+
+/// An IPInstance has the prefixes of the pod that it is bound to, and none of the pod before.
+#[tokio::test]
+async fn a_kept_address_gets_its_next_pod_s_prefixes() {
+    let former = json!({EXTRA_PREFIXES: "10.8.0.0/16", "note": "mine"});
+    for (own, written) in [(Some("10.9.0.0/16,10.9.0.0/16"), json!("10.9.0.0/16")), (None, Value::Null)] {
+        let leader = leader(move |_| (200, instance("2", "new", json!({"finalizers": [IP_ALLOCATED]}))));
+        leader.show(&instance("1", "", json!({"finalizers": [IP_ALLOCATED], "annotations": former})));
+        leader.with(|books| {
+            books.set_node(&"n1".into(), NodeRow::default());
+            let owner = Owner {
+                api_version: "apps/v1".into(),
+                kind: "StatefulSet".into(),
+                name: "web".into(),
+                uid: "s".into(),
+            };
+            let annotations =
+                own.map(|own| (EXTRA_PREFIXES.to_owned(), own.to_owned())).into_iter().collect();
+            let row = PodRow {
+                uid: "new".into(),
+                node: Some("n1".into()),
+                host_network: false,
+                owner: Some(owner),
+                said: Said { annotations, ..Said::default() },
+                life: Life::Alive,
+                running: false,
+                started: false,
+                finalizer: false,
+                addresses: Vec::new(),
+            };
+            books.set_pod(&key("web-0"), row);
+        });
+        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, Outcome::Done);
+        let asked = leader.asked();
+        let (method, _, body) = asked.first().unwrap();
+        assert_eq!(method, "PATCH", "{asked:?}");
+        let annotations = body["metadata"]["annotations"].as_object().unwrap();
+        assert_eq!(annotations.get(EXTRA_PREFIXES), Some(&written), "{body}");
+        assert!(!annotations.contains_key("note"), "others' annotations stay: {body}");
     }
 }

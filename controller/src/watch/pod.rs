@@ -88,6 +88,11 @@ impl Pod {
         self.status.container_statuses.iter().any(|status| status.state.running.is_some())
     }
 
+    /// Its sandbox is complete and its containers were started, as the kubelet reports it: it uses its addresses.
+    pub fn has_started(&self) -> bool {
+        self.status.phase == "Running"
+    }
+
     /// The addresses that the kubelet reports.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.status.pod_ips.iter().filter_map(|pod_ip| pod_ip.ip.parse().ok()).collect()

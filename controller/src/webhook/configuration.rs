@@ -2,7 +2,7 @@
 //!
 //! | webhook | asked about | nobody answers |
 //! |---|---|---|
-//! | `resources.…` | Networks and Subnets: create, update, delete; IPInstances that others than the controller create or change | refused: a wrong Network would be there for good |
+//! | `resources.…` | Networks and Subnets: create, update, delete; IPInstances that others than the controller create or change; NodeInfos in which an agent claims other addresses than before | refused: a wrong Network would be there for good |
 //! | `pods.…`, `mutate-pods.…` | pods: create | passes: a cluster whose network is down must be able to start what brings it up |
 //!
 //! So nothing of the system can be locked out: what fails closed are Trunkline's own kinds, and pods pass in every namespace,
@@ -60,11 +60,12 @@ impl Address {
     }
 }
 
-/// The configurations. `controller` is the user name of the controller, whose IPInstances are not asked about.
+/// The configurations, for the accounts in this namespace: the controller's IPInstances are not asked about, the NodeInfos of agents are.
 pub fn configurations(
     address: &Address,
-    controller: &str,
+    namespace: &str,
 ) -> (ValidatingWebhookConfiguration, MutatingWebhookConfiguration) {
+    let account = format!("system:serviceaccount:{namespace}:trunkline");
     let metadata = || ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
     let validating = |name: &str, failure: &str, rules: Vec<RuleWithOperations>| ValidatingWebhook {
         name: format!("{name}.{GROUP}"),
@@ -85,17 +86,28 @@ pub fn configurations(
         vec![
             rule(GROUP, &["networks", "subnets"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
             rule(GROUP, &["ipinstances"], &["CREATE", "UPDATE"], "Namespaced"),
+            rule(GROUP, &["nodeinfoes"], &["CREATE", "UPDATE"], "Cluster"),
         ],
     );
     let resources = ValidatingWebhook {
         // Nobody gets past the rules of resources by a label.
         object_selector: None,
-        match_conditions: Some(vec![MatchCondition {
-            name: "ipinstances-by-others".to_owned(),
-            expression: format!(
-                "request.resource.resource != 'ipinstances' || request.userInfo.username != '{controller}'"
-            ),
-        }]),
+        match_conditions: Some(vec![
+            MatchCondition {
+                name: "ipinstances-by-others".to_owned(),
+                expression: format!(
+                    "request.resource.resource != 'ipinstances' || request.userInfo.username != '{account}-controller'"
+                ),
+            },
+            // A start of an agent, which changes nothing, needs nobody who answers.
+            MatchCondition {
+                name: "new-claims-of-agents".to_owned(),
+                expression: format!(
+                    "request.resource.resource != 'nodeinfoes' || (request.userInfo.username.startsWith('{account}-agent') && \
+                     object.?spec.vtepInfo.hasValue() && (oldObject == null || oldObject.?spec != object.?spec))"
+                ),
+            },
+        ]),
         ..resources
     };
     let validated = ValidatingWebhook {
@@ -126,8 +138,7 @@ pub fn configurations(
 pub fn chart_template() -> Result<String, serde_json::Error> {
     const NAMESPACE: &str = "release-namespace";
     let address = Address::Service { namespace: NAMESPACE.to_owned(), name: NAME.to_owned() };
-    let (validating, mutating) =
-        configurations(&address, &format!("system:serviceaccount:{NAMESPACE}:trunkline-controller"));
+    let (validating, mutating) = configurations(&address, NAMESPACE);
     // JSON is YAML, and needs no other writer.
     let both = [serde_json::to_string_pretty(&validating)?, serde_json::to_string_pretty(&mutating)?];
     let both = both.join("\n---\n").replace(NAMESPACE, "{{ .Release.Namespace }}");

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt};
-use trunkline_api::kube::{Kind, Lenient, NetworkObject, Object, SubnetObject};
+use trunkline_api::kube::{Kind, Lenient, NetworkObject, Object, SubnetObject, node_addresses};
 use trunkline_api::names::label;
 use trunkline_api::resources::{
     IPInstance, IPInstanceSpec, Network, NetworkMode, NetworkSpec, NetworkType, SubnetSpec,
@@ -35,7 +35,12 @@ impl Reader {
     /// For a Network that comes or changes.
     pub(super) async fn for_network(&self, network: &Network) -> Result<Facts, kube::Error> {
         let networks = self.all::<NetworkSpec, _>().await?;
-        Ok(Facts { networks, nodes: self.nodes(network).await?, ..Facts::default() })
+        let mut facts = Facts { networks, nodes: self.nodes(network).await?, ..Facts::default() };
+        // Dynamic neighbours have to come from elsewhere.
+        if network.peers().iter().any(|peer| peer.prefix.is_some()) {
+            facts.subnets = self.all::<SubnetSpec, _>().await?;
+        }
+        Ok(facts)
     }
 
     /// For a Network that goes.
@@ -85,6 +90,15 @@ impl Reader {
             facts.subnets = found.and_then(|found| Some(found.0.ok()?.into())).into_iter().collect();
         }
         Ok(facts)
+    }
+
+    /// For the NodeInfo of this name.
+    pub(super) async fn for_nodeinfo(&self, name: &str) -> Result<Facts, kube::Error> {
+        let api: Api<KubeNode> = Api::all(self.client.clone());
+        // The right to list Nodes is there for the watch, the right to get one is not.
+        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        let node_addresses = api.list(&named).await?.items.first().map(node_addresses);
+        Ok(Facts { node_addresses, ..Facts::default() })
     }
 
     /// Whether there is a Network of this name.

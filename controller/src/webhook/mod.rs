@@ -14,6 +14,7 @@
 mod certificates;
 pub mod configuration;
 mod facts;
+mod log_limit;
 mod metrics;
 mod review;
 pub mod rules;
@@ -26,9 +27,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kube::Client;
-use prometheus::Registry;
 use tokio::sync::watch;
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_util::sync::CancellationToken;
+use trunkline_daemon::connections::ConnectionLimiter;
 
 pub use certificates::Source;
 pub use metrics::Metrics;
@@ -80,9 +84,30 @@ pub struct Flags {
     /// the webhook configurations is then somebody else's to write
     #[arg(long)]
     pub webhook_cert_dir: Option<PathBuf>,
+
+    /// File with the CA (PEM) of the API server's client certificate: clients without a certificate of it are served nothing. The API
+    /// server has none unless its AdmissionConfiguration names one (docs/install.md)
+    #[arg(long, value_name = "FILE")]
+    pub webhook_client_ca: Option<PathBuf>,
 }
 
 impl Flags {
+    /// The CA of clients' certificates, if clients need one.
+    fn client_ca(&self) -> anyhow::Result<Option<RootCertStore>> {
+        let Some(file) = &self.webhook_client_ca else { return Ok(None) };
+        let read = || -> anyhow::Result<RootCertStore> {
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_file_iter(file)? {
+                roots.add(certificate?)?;
+            }
+            anyhow::ensure!(!roots.is_empty(), "no certificate is in it");
+            Ok(roots)
+        };
+        let what =
+            || format!("--webhook-client-ca {}: write a file of CA certificates (PEM)", file.display());
+        read().with_context(what).map(Some)
+    }
+
     /// Where the certificate comes from; `namespace` is that of the Service and the Secret.
     pub fn source(&self, namespace: &str) -> Source {
         if let Some(folder) = &self.webhook_cert_dir {
@@ -111,13 +136,15 @@ pub async fn serve<V: View>(
     client: Client,
     view: Arc<V>,
     policy: Policy,
-    metrics: &Registry,
+    metrics: &crate::metrics::Metrics,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     if !flags.webhook {
         return Ok(());
     }
-    let metrics = Arc::new(Metrics::register(metrics).context("the webhook's metrics")?);
+    let limiter = ConnectionLimiter::new(server::LIMITS, metrics.connections().listener("webhook"));
+    let metrics = Arc::new(Metrics::register(metrics.registry()).context("the webhook's metrics")?);
+    let client_ca = flags.client_ca()?;
     let address = flags.webhook_listen;
     let listener = tokio::net::TcpListener::bind(address)
         .await
@@ -125,7 +152,7 @@ pub async fn serve<V: View>(
     let served = certificates::Served::new();
     let reviewer = Arc::new(review::Reviewer::new(client.clone(), view, policy, Arc::clone(&metrics)));
     tracing::info!(%address, "admission requests are answered");
-    let served_too = Arc::clone(&served);
+    let tls = server::tls(Arc::clone(&served), client_ca).context("the webhook's TLS")?;
     // What keeps the certificate goes on while the last requests are answered; it ends with them.
     let ended = CancellationToken::new();
     let _end = ended.clone().drop_guard();
@@ -139,7 +166,7 @@ pub async fn serve<V: View>(
         }
     };
     tokio::select! {
-        done = server::serve(listener, served_too, reviewer, shutdown) => done,
+        () = server::serve(listener, limiter, tls, reviewer, shutdown) => Ok(()),
         Err(error) = keep => Err(error),
     }
 }

@@ -14,21 +14,26 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use trunkline_api::kube::{Kind, Lenient, Object};
 use trunkline_api::names::GROUP;
-use trunkline_api::resources::{IPInstance, IPInstanceSpec, Network, NetworkSpec, Subnet, SubnetSpec};
+use trunkline_api::resources::{
+    IPInstance, IPInstanceSpec, Network, NetworkSpec, NodeInfo, NodeInfoSpec, Subnet, SubnetSpec,
+};
 use trunkline_api::validate::{Fault, unsupported_subnet};
+use trunkline_daemon::connections::{Client, Source};
+use trunkline_daemon::logging::shown;
 
 use super::View;
 use super::facts::Reader;
+use super::log_limit::LogLimit;
 use super::metrics::{Metrics, Outcome};
 use super::rules::pod::{Missing, Mutation, NewPod};
-use super::rules::{Verdict, ipinstance, network, pod, subnet};
+use super::rules::{Verdict, ipinstance, network, nodeinfo, pod, subnet};
 use crate::selection::Policy;
 
 /// What the API server asks for.
@@ -81,21 +86,40 @@ impl From<Verdict> for Answer {
     }
 }
 
+/// Reviews that read from the API server at a time, of all sources. [`super::server::LIMITS`] has the share of one source.
+const READING: usize = 32;
+
 /// Gives the answers.
 pub(super) struct Reviewer<V> {
     reader: Reader,
     view: Arc<V>,
     policy: Policy,
     metrics: Arc<Metrics>,
+    reading: Semaphore,
+    log: LogLimit,
 }
 
 impl<V: View> Reviewer<V> {
-    pub(super) fn new(client: Client, view: Arc<V>, policy: Policy, metrics: Arc<Metrics>) -> Self {
-        Reviewer { reader: Reader::new(client), view, policy, metrics }
+    pub(super) fn new(client: kube::Client, view: Arc<V>, policy: Policy, metrics: Arc<Metrics>) -> Self {
+        let (reading, log) = (Semaphore::new(READING), LogLimit::default());
+        Reviewer { reader: Reader::new(client), view, policy, metrics, reading, log }
+    }
+
+    /// The reader, for as long as this client may read from the API server.
+    async fn reader<'a>(&'a self, client: &'a Client) -> Reading<'a> {
+        // Its own share first: a source that waits for it keeps nothing from the others. No semaphore is ever closed.
+        let own = client.work().acquire().await.ok();
+        let one = self.reading.acquire().await.ok();
+        Reading { reader: &self.reader, _permits: [own, one] }
     }
 
     /// The AdmissionReview that answers one.
-    pub(super) async fn review(&self, asked: Asked, body: &[u8]) -> Result<Vec<u8>, ReviewError> {
+    pub(super) async fn review(
+        &self,
+        asked: Asked,
+        body: &[u8],
+        client: &Client,
+    ) -> Result<Vec<u8>, ReviewError> {
         let began = Instant::now();
         let review: AdmissionReview<DynamicObject> =
             serde_json::from_slice(body).map_err(|error| ReviewError::Unreadable(error.to_string()))?;
@@ -103,7 +127,7 @@ impl<V: View> Reviewer<V> {
             review.try_into().map_err(|error: kube::core::admission::ConvertAdmissionReviewError| {
                 ReviewError::Unreadable(error.to_string())
             })?;
-        let answer = self.answer(asked, &request).await;
+        let answer = self.answer(asked, &request, client).await;
         let outcome = match &answer {
             Ok(answer) if answer.faults.is_empty() => Outcome::Accepted,
             Ok(_) => Outcome::Refused,
@@ -111,53 +135,70 @@ impl<V: View> Reviewer<V> {
         };
         let took = began.elapsed();
         self.metrics.count(asked.path(), known_kind(&request), outcome, took);
-        log(asked, &request, outcome, took, &answer);
+        if let Some(omitted) = self.log.admits(client.source(), Instant::now()) {
+            log(asked, &request, outcome, took, &answer, client.source(), omitted);
+        }
         let response = respond(&request, answer?)?;
         serde_json::to_vec(&response.into_review())
             .map_err(|error| ReviewError::Unwritable(error.to_string()))
     }
 
     /// A request had no verdict in time.
-    pub(super) fn timed_out(&self, asked: Asked) {
+    pub(super) fn timed_out(&self, asked: Asked, client: &Client) {
         self.metrics.count(asked.path(), "unknown", Outcome::Failed, Duration::ZERO);
-        tracing::warn!(path = asked.path(), "an admission request had no verdict in time");
+        let source = client.source();
+        if let Some(omitted) = self.log.admits(source, Instant::now()) {
+            tracing::warn!(path = asked.path(), %source, omitted, "an admission request had no verdict in time");
+        }
     }
 
     async fn answer(
         &self,
         asked: Asked,
         request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
     ) -> Result<Answer, ReviewError> {
         let is_ours = request.kind.group == GROUP;
         match (asked, request.kind.kind.as_str()) {
-            (Asked::Validate, "Network") if is_ours => self.network(request).await,
-            (Asked::Validate, "Subnet") if is_ours => self.subnet(request).await,
-            (Asked::Validate, "IPInstance") if is_ours => self.ipinstance(request).await,
+            (Asked::Validate, "Network") if is_ours => self.network(request, client).await,
+            (Asked::Validate, "Subnet") if is_ours => self.subnet(request, client).await,
+            (Asked::Validate, "IPInstance") if is_ours => self.ipinstance(request, client).await,
+            (Asked::Validate, "NodeInfo") if is_ours => self.nodeinfo(request, client).await,
             (_, "Pod") if request.kind.group.is_empty() && request.operation == Operation::Create => {
-                self.pod(asked, request).await
+                self.pod(asked, request, client).await
             }
             // A configuration that asks about more than it should.
             _ => Ok(Answer::default()),
         }
     }
 
-    async fn network(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Answer, ReviewError> {
+    async fn network(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
+    ) -> Result<Answer, ReviewError> {
         judge::<NetworkSpec, Network>(request, async |change| {
+            let reader = self.reader(client).await;
             Ok(match change {
-                Change::Create(new) => network::create(new, &self.reader.for_network(new).await?),
-                Change::Update(old, new) => network::update(old, new, &self.reader.for_network(new).await?),
-                Change::Delete(old) => network::delete(old, &self.reader.for_network_deletion(old).await?),
+                Change::Create(new) => network::create(new, &reader.for_network(new).await?),
+                Change::Update(old, new) => network::update(old, new, &reader.for_network(new).await?),
+                Change::Delete(old) => network::delete(old, &reader.for_network_deletion(old).await?),
             })
         })
         .await
     }
 
-    async fn subnet(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Answer, ReviewError> {
+    async fn subnet(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
+    ) -> Result<Answer, ReviewError> {
         let mut warning = None;
         let mut answer = judge::<SubnetSpec, Subnet>(request, async |change| {
+            let reader = self.reader(client).await;
             let facts = match &change {
-                Change::Delete(old) => self.reader.for_subnet_deletion(old.name()).await?,
-                _ => self.reader.for_subnet().await?,
+                Change::Delete(old) => reader.for_subnet_deletion(old.name()).await?,
+                _ => reader.for_subnet().await?,
             };
             if let Change::Create(new) | Change::Update(_, new) = &change {
                 warning = unsupported_subnet(new);
@@ -173,15 +214,33 @@ impl<V: View> Reviewer<V> {
         Ok(answer)
     }
 
-    async fn ipinstance(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Answer, ReviewError> {
+    async fn ipinstance(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
+    ) -> Result<Answer, ReviewError> {
         judge::<IPInstanceSpec, IPInstance>(request, async |change| {
+            let reader = self.reader(client).await;
             Ok(match change {
-                Change::Create(new) => ipinstance::create(new, &self.reader.for_ipinstance(new).await?),
-                Change::Update(old, new) => {
-                    ipinstance::update(old, new, &self.reader.for_ipinstance(new).await?)
-                }
+                Change::Create(new) => ipinstance::create(new, &reader.for_ipinstance(new).await?),
+                Change::Update(old, new) => ipinstance::update(old, new, &reader.for_ipinstance(new).await?),
                 Change::Delete(_) => Ok(()),
             })
+        })
+        .await
+    }
+
+    async fn nodeinfo(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
+    ) -> Result<Answer, ReviewError> {
+        judge::<NodeInfoSpec, NodeInfo>(request, async |change| match change {
+            Change::Create(new) | Change::Update(_, new) => {
+                let reader = self.reader(client).await;
+                Ok(nodeinfo::claim(new, &reader.for_nodeinfo(new.name()).await?))
+            }
+            Change::Delete(_) => Ok(Ok(())),
         })
         .await
     }
@@ -190,13 +249,14 @@ impl<V: View> Reviewer<V> {
         &self,
         asked: Asked,
         request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
     ) -> Result<Answer, ReviewError> {
         let Some(object) = &request.object else { return Ok(Answer::default()) };
         let object = value(object)?;
         let object: Pod =
             serde_json::from_value(object).map_err(|error| ReviewError::Unreadable(error.to_string()))?;
         let new = NewPod::of(object, request.namespace.as_deref().unwrap_or_default());
-        self.await_names(&new).await?;
+        self.await_names(&new, client).await?;
         let judged = self.view.look(|cluster| match asked {
             Asked::Validate => pod::validate(&new, cluster, &self.policy).map(|()| Mutation::default()),
             Asked::Mutate => pod::mutate(&new, cluster, &self.policy),
@@ -210,7 +270,7 @@ impl<V: View> Reviewer<V> {
 
 impl<V: View> Reviewer<V> {
     /// Waits for the watches to tell of what a pod names and the API server has.
-    async fn await_names(&self, pod: &NewPod) -> Result<(), ReviewError> {
+    async fn await_names(&self, pod: &NewPod, client: &Client) -> Result<(), ReviewError> {
         let mut changes = self.view.changes();
         let mut known_there = None;
         loop {
@@ -218,8 +278,8 @@ impl<V: View> Reviewer<V> {
             let Some(missing) = self.view.look(|cluster| pod::missing(pod, cluster)) else { return Ok(()) };
             if known_there.as_ref() != Some(&missing) {
                 let is_there = match &missing {
-                    Missing::Network(name) => self.reader.has_network(name).await?,
-                    Missing::Subnet(name) => self.reader.has_subnet(name).await?,
+                    Missing::Network(name) => self.reader(client).await.has_network(name).await?,
+                    Missing::Subnet(name) => self.reader(client).await.has_subnet(name).await?,
                     Missing::Namespace => true,
                 };
                 if !is_there {
@@ -232,6 +292,20 @@ impl<V: View> Reviewer<V> {
                 return Ok(());
             }
         }
+    }
+}
+
+/// The reader, in its turn.
+struct Reading<'a> {
+    reader: &'a Reader,
+    _permits: [Option<SemaphorePermit<'a>>; 2],
+}
+
+impl std::ops::Deref for Reading<'_> {
+    type Target = Reader;
+
+    fn deref(&self) -> &Reader {
+        self.reader
     }
 }
 
@@ -327,36 +401,46 @@ fn texts(faults: &[Fault]) -> String {
 
 /// A label's value must not be whatever a request says.
 fn known_kind(request: &AdmissionRequest<DynamicObject>) -> &'static str {
-    ["Network", "Subnet", "IPInstance", "Pod"]
+    ["Network", "Subnet", "IPInstance", "NodeInfo", "Pod"]
         .into_iter()
         .find(|kind| *kind == request.kind.kind)
         .unwrap_or("unknown")
 }
 
+/// The longest of a request's own texts in a log line, and the longest reason, in characters.
+const LOGGED_NAME: usize = 256;
+const LOGGED_REASON: usize = 1024;
+
+/// Logs a verdict. Every text of the request is the client's word: names are shown escaped and cut off.
 fn log(
     asked: Asked,
     request: &AdmissionRequest<DynamicObject>,
     outcome: Outcome,
     took: Duration,
     answer: &Result<Answer, ReviewError>,
+    source: Source,
+    omitted: u64,
 ) {
     let why = match answer {
         Ok(answer) => texts(&answer.faults),
         Err(error) => error.to_string(),
     };
+    let name = |text: Option<&str>| text.map(|text| shown(text, LOGGED_NAME));
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
                 path = asked.path(),
                 operation = ?request.operation,
-                kind = request.kind.kind,
-                namespace = request.namespace,
-                name = request.name,
-                user = request.user_info.username,
-                request = request.uid,
+                kind = name(Some(&request.kind.kind)),
+                namespace = name(request.namespace.as_deref()),
+                name = name(Some(&request.name)),
+                user = name(request.user_info.username.as_deref()),
+                request = name(Some(&request.uid)),
+                %source,
                 verdict = outcome.text(),
                 milliseconds = took.as_secs_f64() * 1e3,
-                why,
+                why = shown(&why, LOGGED_REASON),
+                omitted,
                 "admission"
             )
         };

@@ -1,113 +1,120 @@
 //! HTTP/1.1 over TLS, for one client: the API server.
 //!
-//! What anybody else can do here is bounded: connections, the time for a handshake and for a request's head, the size of a body, the time
-//! to an answer. Client certificates are not asked for: an API server has one for webhooks only if its operator gave it one, and
-//! a verdict tells nobody a secret.
+//! Any host that reaches the port can connect, so all that a client can use is bounded: connections ([`trunkline_daemon::connections`]), the
+//! time of the TLS handshake and the first request head, the size of a body and the memory of all bodies, the reads from the API server
+//! ([`super::review`]), and the time to a verdict. With a client CA (`--webhook-client-ca`) a client without a certificate of that CA gets no
+//! further than the handshake.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use trunkline_daemon::connections::{self, Connection, ConnectionLimiter, Limits, Tracked};
 
 use super::View;
 use super::certificates::Served;
 use super::review::{Asked, Reviewer};
 
-/// Connections at a time; more wait to be accepted. An API server keeps some and opens more under load.
-const CONNECTIONS: usize = 1024;
-/// For a handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// For a request's head, which is also how long a connection may be idle: longer than an API server keeps one (90 s), since it would
-/// take a connection that is closed under a request for a webhook that fails.
-const HEAD: Duration = Duration::from_secs(150);
-/// The largest request: an object of etcd's limit (1.5 MiB), as it is and as it was, with room for what JSON makes of it.
+/// An API server opens a connection for each request that is under way, and has 600 of these unless told otherwise.
+pub(super) const LIMITS: Limits = Limits {
+    total: 1024,
+    per_source: 640,
+    first_request: Duration::from_secs(5),
+    octets: 64 << 20,
+    octets_per_source: 32 << 20,
+    work_per_source: 8,
+};
+/// From the end of a response to the end of the next request's head: longer than an API server keeps an idle connection (90 s), because a
+/// connection that closes under a request is a failed webhook to it.
+const IDLE: Duration = Duration::from_secs(150);
+/// The largest request: an object of etcd's limit (1.5 MiB), as it is and as it was, with room for its JSON.
 const MAX_BODY: usize = 8 << 20;
+/// Octets of a request's body that no budget counts: most pods are smaller.
+const SMALL_BODY: usize = 64 << 10;
 /// To an answer. Less than the 10 s that the API server waits, so that it hears why.
 const DEADLINE: Duration = Duration::from_secs(8);
 /// For the requests that are under way when the end comes.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// Serves until the end, and then what is under way.
+/// The TLS configuration; with a client CA, of clients that have a certificate of it.
+pub(super) fn tls(served: Arc<Served>, client_ca: Option<RootCertStore>) -> anyhow::Result<ServerConfig> {
+    let builder =
+        ServerConfig::builder_with_provider(served.provider()).with_safe_default_protocol_versions()?;
+    let builder = match client_ca {
+        Some(roots) => builder.with_client_cert_verifier(
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), served.provider()).build()?,
+        ),
+        None => builder.with_no_client_auth(),
+    };
+    let mut tls = builder.with_cert_resolver(served);
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(tls)
+}
+
+/// Serves until the shutdown, and then the requests that are under way.
 pub(super) async fn serve<V: View>(
     listener: TcpListener,
-    served: Arc<Served>,
+    limiter: Arc<ConnectionLimiter>,
+    tls: ServerConfig,
     reviewer: Arc<Reviewer<V>>,
     shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    let mut tls = ServerConfig::builder_with_provider(served.provider())
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_cert_resolver(served);
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+) {
     let acceptor = TlsAcceptor::from(Arc::new(tls));
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let connections = TaskTracker::new();
     loop {
-        let accepted = async {
-            let slot = Arc::clone(&slots).acquire_owned().await;
-            (slot, listener.accept().await)
-        };
-        let (slot, stream) = tokio::select! {
+        let connection = tokio::select! {
             () = shutdown.cancelled() => break,
-            (slot, accepted) = accepted => match accepted {
-                Ok((stream, _)) => (slot, stream),
-                Err(error) => {
-                    tracing::debug!(%error, "a connection was not accepted");
-                    trunkline_daemon::http::pause_accepting().await;
-                    continue;
-                }
-            },
+            (connection, _) = limiter.accept(&listener) => connection,
         };
         let (acceptor, reviewer, shutdown) = (acceptor.clone(), Arc::clone(&reviewer), shutdown.clone());
         connections.spawn(async move {
-            connection(stream, acceptor, reviewer, shutdown).await;
-            drop(slot);
+            let client = connection.client();
+            client.supervise(converse(connection, acceptor, reviewer, shutdown)).await
         });
     }
     connections.close();
-    // Who takes longer than that has timed out at the other end.
+    // A client that takes longer has timed out at its own end.
     let _ = tokio::time::timeout(FAREWELL, connections.wait()).await;
-    Ok(())
 }
 
-async fn connection<V: View>(
-    stream: TcpStream,
+async fn converse<V: View>(
+    connection: Connection,
     acceptor: TlsAcceptor,
     reviewer: Arc<Reviewer<V>>,
     shutdown: CancellationToken,
 ) {
-    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        // A port scan, or an API server that does not trust the certificate (it says so in its own log).
-        Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
-        Err(_) => return,
+    let client = connection.client();
+    let stream = match acceptor.accept(connection).await {
+        Ok(stream) => stream,
+        // A port scan, a client without a certificate, or an API server that does not trust this one (its own log has the reason).
+        Err(error) => return tracing::debug!(source = %client.source(), %error, "a TLS handshake failed"),
     };
-    let service = service_fn(|request| answer(Arc::clone(&reviewer), request));
-    let mut connection = std::pin::pin!(
+    let service = service_fn(move |request| answer(Arc::clone(&reviewer), request, client.request()));
+    let mut serving = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD)
+            .header_read_timeout(IDLE)
             .serve_connection(TokioIo::new(stream), service)
     );
-    // A client that breaks off is its own business.
+    // An error is the client's: it broke off, or sent no HTTP.
     let _ = tokio::select! {
-        done = connection.as_mut() => done,
+        done = serving.as_mut() => done,
         () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            serving.as_mut().graceful_shutdown();
+            serving.await
         }
     };
 }
@@ -115,37 +122,67 @@ async fn connection<V: View>(
 async fn answer<V: View>(
     reviewer: Arc<Reviewer<V>>,
     request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let asked = match (request.method(), request.uri().path()) {
-        (&Method::GET | &Method::HEAD, "/healthz") => return Ok(text(StatusCode::OK, "ok\n")),
-        (&Method::POST, "/validate") => Asked::Validate,
-        (&Method::POST, "/mutate") => Asked::Mutate,
+    mut under_way: connections::Request,
+) -> Result<Response<Tracked<Full<Bytes>>>, Infallible> {
+    let response = match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, "/healthz") => text(StatusCode::OK, "ok\n"),
+        (&Method::POST, "/validate") => verdict(&reviewer, Asked::Validate, request, &mut under_way).await,
+        (&Method::POST, "/mutate") => verdict(&reviewer, Asked::Mutate, request, &mut under_way).await,
         (_, "/validate" | "/mutate" | "/healthz") => {
-            return Ok(text(StatusCode::METHOD_NOT_ALLOWED, "POST to /validate and /mutate, GET /healthz\n"));
+            text(StatusCode::METHOD_NOT_ALLOWED, "POST to /validate and /mutate, GET /healthz\n")
         }
-        _ => return Ok(text(StatusCode::NOT_FOUND, "there are /validate, /mutate and /healthz\n")),
+        _ => text(StatusCode::NOT_FOUND, "there are /validate, /mutate and /healthz\n"),
     };
+    Ok(response.map(|body| under_way.track(body)))
+}
+
+async fn verdict<V: View>(
+    reviewer: &Reviewer<V>,
+    asked: Asked,
+    request: Request<Incoming>,
+    under_way: &mut connections::Request,
+) -> Response<Full<Bytes>> {
     let verdict = async {
-        let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                return text(StatusCode::PAYLOAD_TOO_LARGE, "a request has at most 8 MiB\n");
-            }
-            Err(_) => return text(StatusCode::BAD_REQUEST, "the request broke off\n"),
+        let body = match read(request.into_body(), under_way).await {
+            Ok(body) => body,
+            Err((status, why)) => return text(status, why),
         };
-        match reviewer.review(asked, &body).await {
+        match reviewer.review(asked, &body, under_way.client()).await {
             Ok(review) => json(review),
             Err(error) => text(error.status(), &format!("{error}\n")),
         }
     };
-    let answer = tokio::time::timeout(DEADLINE, verdict).await;
-    Ok(answer.unwrap_or_else(|_| {
-        reviewer.timed_out(asked);
+    tokio::time::timeout(DEADLINE, verdict).await.unwrap_or_else(|_| {
+        reviewer.timed_out(asked, under_way.client());
         text(
             StatusCode::SERVICE_UNAVAILABLE,
-            "no verdict in 8 s: the API server did not answer the webhook's own questions\n",
+            "no verdict in 8 s: the API server did not answer the webhook's own requests\n",
         )
-    }))
+    })
+}
+
+/// The whole body, within its limits.
+async fn read(
+    mut body: Incoming,
+    under_way: &mut connections::Request,
+) -> Result<Vec<u8>, (StatusCode, &'static str)> {
+    let mut octets = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return Err((StatusCode::BAD_REQUEST, "the request broke off\n")) };
+        let Ok(data) = frame.into_data() else { continue };
+        let (before, after) = (octets.len(), octets.len() + data.len());
+        if after > MAX_BODY {
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, "a request has at most 8 MiB\n"));
+        }
+        if !under_way.charge(after.max(SMALL_BODY) - before.max(SMALL_BODY)) {
+            return Err((
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many large requests are under way: try again\n",
+            ));
+        }
+        octets.extend_from_slice(&data);
+    }
+    Ok(octets)
 }
 
 fn json(body: Vec<u8>) -> Response<Full<Bytes>> {

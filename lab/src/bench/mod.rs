@@ -4,6 +4,7 @@
 pub(crate) mod attach;
 pub(crate) mod codec;
 pub(crate) mod fib;
+pub(crate) mod guard;
 pub(crate) mod ipam;
 pub(crate) mod l2;
 pub(crate) mod memory;

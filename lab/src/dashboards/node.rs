@@ -50,6 +50,9 @@ pub(super) fn dashboard() -> Dashboard {
                     Panel::new(Series, "Connections refused", "short", "peer",
                         &[("increase(trunkline_bgp_refused_connections_total{instance=~\"$node\"}[$__rate_interval])", "{{instance}}")],
                         "Connections to port 179 from nobody that is configured, closed at once, in each interval."),
+                    Panel::new(Series, "BFD packets refused", "short", "peer",
+                        &[("sum by (reason) (increase(trunkline_bfd_refused_packets_total{instance=~\"$node\"}[$__rate_interval]))", "{{reason}}")],
+                        "BFD packets of no session, by reason, in each interval; `socket`: dropped in the kernel, before they wake the agent."),
                 ],
             },
             Row {
@@ -68,6 +71,18 @@ pub(super) fn dashboard() -> Dashboard {
                         &[("histogram_quantile(0.99, sum by (le) (increase(trunkline_convergence_peer_loss_to_kernel_seconds_bucket{instance=~\"$node\"}[$__rate_interval])))", "99 %")],
                         "Until the kernel has what follows from a lost session, the 99th percentile of each interval in which one was lost.")
                         .alert("TrunklinePeerFlapping"),
+                ],
+            },
+            Row {
+                title: "Guard",
+                panels: vec![
+                    Panel::new(Stat, "In force", "short", "attach", &[("min(trunkline_guard_in_force{instance=~\"$node\"})", "in force")],
+                        "no: the guard's nftables rules are not in the kernel, and no new pod is attached.")
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineGuardNotInForce"),
+                    Panel::new(Series, "Dropped packets", "pps", "attach",
+                        &[("sum by (reason) (rate(trunkline_guard_dropped_total{instance=~\"$node\"}[$__rate_interval])) or sum(0 * trunkline_ready{instance=~\"$node\"})", "{{reason}}")],
+                        "Packets per second that pods or foreign hosts sent and may not send, by reason.")
+                        .alert("TrunklineGuardDrops"),
                 ],
             },
             Row {

@@ -1,4 +1,4 @@
-//! Where kube-apiserver and kubectl come from: the folder that `KUBEBUILDER_ASSETS` names, as for other projects' tests
+//! Where kube-apiserver, kubectl and kube-proxy come from: the folder that `KUBEBUILDER_ASSETS` names, as for other projects' tests
 //! of this kind; else `target/kube/bin`, which Go fills once from the module in `lab/kube-apiserver/`. A newer module
 //! file makes them anew. Where there is neither, whoever wants a cluster is told what is missing, in one line. Helm comes the same way.
 
@@ -18,7 +18,11 @@ pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 /// Helm as Go installs it, with every module's sum checked against Go's own log.
 const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.21.4";
 
+/// What an API server needs.
 const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
+
+/// Not part of other projects' `KUBEBUILDER_ASSETS`.
+const PROXY: &str = "kube-proxy";
 
 /// The programs.
 #[derive(Debug, Clone)]
@@ -42,27 +46,16 @@ impl Assets {
             }
             return Ok(Ok(assets));
         }
-        let folder = place.state.parent().context("the target folder")?.join("kube");
-        let module = place.repository.join("lab/kube-apiserver");
-        std::fs::create_dir_all(folder.join("bin"))?;
-        // One builds, the others find what it built.
-        let lock = File::create(folder.join("lock"))?;
-        lock.lock()?;
-        let assets = Self::in_folder(&folder.join("bin"));
-        let wanted = std::fs::read_to_string(module.join("go.sum"))?;
-        let built_from = folder.join("built-from");
-        if std::fs::read_to_string(&built_from).is_ok_and(|built| built == wanted) {
-            return Ok(Ok(assets));
+        Ok(built(place)?.map(|folder| Self::in_folder(&folder)))
+    }
+
+    /// Finds or builds kube-proxy. The inner error is what is missing.
+    pub(crate) fn proxy(place: &Place) -> Result<Result<PathBuf, String>> {
+        let named = std::env::var_os(VARIABLE).map(|folder| Path::new(&folder).join(PROXY));
+        if let Some(proxy) = named.filter(|proxy| proxy.is_file()) {
+            return Ok(Ok(proxy));
         }
-        let Some(go) = find_go() else {
-            return Ok(Err(format!(
-                "no Kubernetes API server: set {VARIABLE} to a folder with {}, or install Go (https://go.dev/dl), which builds them once",
-                PROGRAMS.join(" and ")
-            )));
-        };
-        build(&go, &module, &folder.join("bin"))?;
-        std::fs::write(built_from, wanted)?;
-        Ok(Ok(assets))
+        Ok(built(place)?.map(|folder| folder.join(PROXY)))
     }
 
     /// Finds Helm beside the programs or on PATH, or has Go build it once. The inner error is what is missing.
@@ -108,6 +101,31 @@ pub(crate) fn find_go() -> Option<PathBuf> {
     folders.map(|f| f.join("go")).find(|go| go.is_file())
 }
 
+/// The folder with the programs that Go built; the inner error says that there is no Go.
+fn built(place: &Place) -> Result<Result<PathBuf, String>> {
+    let folder = place.state.parent().context("the target folder")?.join("kube");
+    let module = place.repository.join("lab/kube-apiserver");
+    let programs = folder.join("bin");
+    std::fs::create_dir_all(&programs)?;
+    // One builds, the others find what it built.
+    let lock = File::create(folder.join("lock"))?;
+    lock.lock()?;
+    let wanted = std::fs::read_to_string(module.join("go.sum"))?;
+    let built_from = folder.join("built-from");
+    if std::fs::read_to_string(&built_from).is_ok_and(|built| built == wanted) {
+        return Ok(Ok(programs));
+    }
+    let Some(go) = find_go() else {
+        return Ok(Err(format!(
+            "no Kubernetes programs: set {VARIABLE} to a folder with {} and {PROXY}, or install Go (https://go.dev/dl), which builds them once",
+            PROGRAMS.join(", ")
+        )));
+    };
+    build(&go, &module, &programs)?;
+    std::fs::write(built_from, wanted)?;
+    Ok(Ok(programs))
+}
+
 fn build(go: &Path, module: &Path, into: &Path) -> Result<()> {
     let go = |args: &[&str]| -> Command {
         let mut command = giving_way(go);
@@ -126,8 +144,8 @@ fn build(go: &Path, module: &Path, into: &Path) -> Result<()> {
     let flags = format!("-s -w -X {stamp}Version={version} -X {stamp}Major={major} -X {stamp}Minor={minor}");
     let into = format!("{}/", into.display());
     say(&format!("  Kubernetes {version} is built from source, once: five minutes on two cores"));
-    step("go build kube-apiserver kubectl", || {
-        let programs = PROGRAMS.map(|p| format!("k8s.io/kubernetes/cmd/{p}"));
+    step("go build kube-apiserver kubectl kube-proxy", || {
+        let programs = PROGRAMS.iter().chain([&PROXY]).map(|p| format!("k8s.io/kubernetes/cmd/{p}"));
         run(go(&["build", "-trimpath", "-ldflags", &flags, "-o", &into]).args(programs))
     })?;
     Ok(())

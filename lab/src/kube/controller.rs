@@ -62,6 +62,7 @@ struct Replica {
 /// Where one answers.
 struct Ports {
     http: Port,
+    probe: Port,
     webhook: Port,
 }
 
@@ -130,7 +131,7 @@ impl Replicas {
             Self { program: program.to_owned(), kubeconfigs, flags, all: Vec::new(), killed: None };
         for n in 1..=count {
             let identity = identity(n);
-            let ports = Ports { http: Port::claim()?, webhook: Port::claim()? };
+            let ports = Ports { http: Port::claim()?, probe: Port::claim()?, webhook: Port::claim()? };
             let daemon = replicas.launch(cluster, n - 1, &identity, &ports)?;
             replicas.all.push(Replica { identity, ports, daemon });
         }
@@ -144,6 +145,7 @@ impl Replicas {
             format!("--namespace={NAMESPACE}"),
             format!("--identity={identity}"),
             format!("--http-address=127.0.0.1:{}", ports.http.number()),
+            format!("--probe-address=127.0.0.1:{}", ports.probe.number()),
             format!("--webhook-listen=127.0.0.1:{}", ports.webhook.number()),
             "--webhook-names=127.0.0.1".to_owned(),
         ]);
@@ -229,6 +231,11 @@ impl Replicas {
     /// The name of each, and the port at which it shows its metrics.
     pub(crate) fn metrics(&self) -> impl Iterator<Item = (&str, u16)> {
         self.all.iter().map(|replica| (&*replica.identity, replica.ports.http.number()))
+    }
+
+    /// The ports at which kubelets ask each how it is.
+    pub(crate) fn probes(&self) -> impl Iterator<Item = u16> {
+        self.all.iter().map(|replica| replica.ports.probe.number())
     }
 
     /// Kills all of them.

@@ -3,7 +3,7 @@
 //! and octets are copied between them. So a node in a namespace needs no route to the machine, and a test's kubeconfig
 //! is the same inside and outside.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 
 use anyhow::{Context as _, Result};
 use tokio::net::TcpStream;
@@ -17,14 +17,20 @@ pub(crate) struct Doorway {
 }
 
 impl Doorway {
-    pub(super) fn open(runtime: &Runtime, into: &Namespace, port: u16) -> Result<Self> {
+    /// Connections to this address in a namespace are passed on to `server`, from the namespace that the runtime's threads are in.
+    pub(crate) fn open(
+        runtime: &Runtime,
+        into: &Namespace,
+        at: SocketAddr,
+        server: SocketAddr,
+    ) -> Result<Self> {
         let listener = into
-            .within(|| Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, port))?))
-            .with_context(|| format!("port {port} in namespace {}", into.name()))?;
+            .within(|| Ok(TcpListener::bind(at)?))
+            .with_context(|| format!("{at} in namespace {}", into.name()))?;
         listener.set_nonblocking(true)?;
         let _reactor = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        Ok(Self { task: runtime.spawn(serve(listener, port)) })
+        Ok(Self { task: runtime.spawn(serve(listener, server)) })
     }
 }
 
@@ -34,13 +40,13 @@ impl Drop for Doorway {
     }
 }
 
-async fn serve(listener: tokio::net::TcpListener, port: u16) {
+async fn serve(listener: tokio::net::TcpListener, server: SocketAddr) {
     // Ends, and with it every connection, when the task is aborted.
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((mut inside, _)) = listener.accept().await {
         connections.spawn(async move {
             // Where nobody listens outside, the connection inside ends at once: that is what an outage looks like.
-            if let Ok(mut outside) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
+            if let Ok(mut outside) = TcpStream::connect(server).await {
                 let _broken = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
             }
         });

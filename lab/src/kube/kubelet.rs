@@ -288,7 +288,7 @@ impl<'a> Kubelet<'a> {
             args.push(format!("--volume={}:{}{flags}", source.display(), mount.mount_path));
         }
         let account = spec.service_account_name.as_deref().unwrap_or("default");
-        let files = self.cluster.account_files(namespace(pod), account)?;
+        let files = self.cluster.account_files(namespace(pod), account, name(pod))?;
         args.push(format!("--volume={}:{ACCOUNT}:ro", files.display()));
         args.extend(["--rootfs".to_owned(), self.image.root.display().to_string()]);
         args.extend(container.command.iter().flatten().chain(container.args.iter().flatten()).cloned());

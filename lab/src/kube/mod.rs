@@ -12,6 +12,7 @@
 //! nodes    a fabric's nodes with their agents, joined to the cluster
 //! pods     what else there is in a cluster, pretended: nodes, namespaces, pods
 //! rights   the programs' accounts with the chart's rights, and whether these are as few as can be
+//! proxy    kube-proxy on a node, the real one
 //! doorway  the API server on the loopback of another network namespace, for agents in namespaces
 //! egress   the other way round: from the API server to Services, whose pods are in such namespaces
 //! kubelet, workloads  DaemonSets and Deployments of a chart, and pods of tests, run on a fabric's nodes
@@ -33,9 +34,10 @@ pub(crate) mod doorway;
 pub(crate) mod egress;
 pub(crate) mod kubelet;
 pub(crate) mod nodes;
-mod pki;
+pub(crate) mod pki;
 pub(crate) mod pods;
 pub(crate) mod ports;
+pub(crate) mod proxy;
 pub(crate) mod rights;
 pub(crate) mod workloads;
 
@@ -44,7 +46,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::{GetParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
@@ -88,6 +90,8 @@ pub(crate) struct Cluster {
     assets: Assets,
     pki: Pki,
     ports: Ports,
+    /// The file of `--admission-control-config-file`.
+    admission: PathBuf,
     etcd: Option<Daemon>,
     api: Option<Daemon>,
     client: Client,
@@ -124,6 +128,7 @@ impl Cluster {
         std::fs::write(folder.join(AUDIT_POLICY), AUDIT)?;
         let ports = Ports { etcd: Port::claim()?, etcd_peers: Port::claim()?, api: Port::claim()? };
         let pki = Pki::create(&folder.join("pki"))?;
+        let admission = pki.write_admission_configuration()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let server = format!("https://127.0.0.1:{}", ports.api.number());
         let admin = folder.join("admin.kubeconfig");
@@ -136,6 +141,7 @@ impl Cluster {
             assets: assets.clone(),
             pki,
             ports,
+            admission,
             etcd: None,
             api: None,
             client,
@@ -164,6 +170,16 @@ impl Cluster {
     /// Where its files are: `admin.kubeconfig`, `log/`, whatever a test puts there.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The folder that the project's sources are in.
+    pub(crate) fn repository(&self) -> &Path {
+        &self.place.repository
+    }
+
+    /// The CA of the client certificate that the API server shows webhooks.
+    pub(crate) fn webhook_client_ca(&self) -> PathBuf {
+        self.folder.join(pki::WEBHOOK_CLIENT_CA)
     }
 
     /// What service accounts asked the API server for.
@@ -210,6 +226,11 @@ impl Cluster {
         run_with_input(&mut self.kubectl_command(&["apply", "--server-side", "-f", "-"]), yaml)
     }
 
+    /// `kubectl create` of one or more YAML documents, which need not merge with anything.
+    pub(crate) fn create(&self, yaml: &str) -> Result<String> {
+        run_with_input(&mut self.kubectl_command(&["create", "-f", "-"]), yaml)
+    }
+
     /// Where kubectl is.
     pub(crate) fn kubectl_program(&self) -> &Path {
         &self.assets.kubectl
@@ -231,18 +252,29 @@ impl Cluster {
     /// A kubeconfig with a token of this service account, which is made if it is not there. It has no rights but those
     /// that a test binds to it.
     pub(crate) fn service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
-        let token = self.token(namespace, name)?;
-        let file = self.folder.join(format!("{namespace}-{name}.kubeconfig"));
+        let token = self.token(namespace, name, None)?;
+        self.write_token(&format!("{namespace}-{name}"), &token)
+    }
+
+    /// A kubeconfig with a token of this service account that is bound to a pod, as kubelets request it: the API server writes the
+    /// pod's node into each request's user.
+    pub(crate) fn pod_account(&self, namespace: &str, name: &str, pod: &str) -> Result<PathBuf> {
+        let token = self.token(namespace, name, Some(pod))?;
+        self.write_token(&format!("{namespace}-{pod}"), &token)
+    }
+
+    fn write_token(&self, name: &str, token: &str) -> Result<PathBuf> {
+        let file = self.folder.join(format!("{name}.kubeconfig"));
         let user = serde_json::json!({ "token": token });
         self.pki.write_kubeconfig(&file, &self.server(), &user)?;
         Ok(file)
     }
 
     /// What a pod of this service account finds in `/var/run/secrets/kubernetes.io/serviceaccount`, in a folder.
-    pub(crate) fn account_files(&self, namespace: &str, name: &str) -> Result<PathBuf> {
-        let folder = self.folder.join(format!("accounts/{namespace}-{name}"));
+    pub(crate) fn account_files(&self, namespace: &str, name: &str, pod: &str) -> Result<PathBuf> {
+        let folder = self.folder.join(format!("accounts/{namespace}-{pod}"));
         std::fs::create_dir_all(&folder)?;
-        std::fs::write(folder.join("token"), self.token(namespace, name)?)?;
+        std::fs::write(folder.join("token"), self.token(namespace, name, Some(pod))?)?;
         std::fs::write(folder.join("namespace"), namespace)?;
         // Not copied with its mode: pods read it as whoever they are.
         std::fs::write(folder.join("ca.crt"), std::fs::read(self.folder.join("pki/ca.crt"))?)?;
@@ -254,8 +286,8 @@ impl Cluster {
         self.ports.api.number()
     }
 
-    /// A token of a service account, which is made if it is not there.
-    fn token(&self, namespace: &str, name: &str) -> Result<String> {
+    /// A token of a service account, which is made if it is not there; bound to a pod, if one is named.
+    fn token(&self, namespace: &str, name: &str, pod: Option<&str>) -> Result<String> {
         let token = self.wait(async {
             let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
             let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
@@ -263,8 +295,16 @@ impl Cluster {
                 let account = ServiceAccount { metadata, ..ServiceAccount::default() };
                 accounts.create(&PostParams::default(), &account).await?;
             }
-            let spec =
-                TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() };
+            let spec = TokenRequestSpec {
+                expiration_seconds: Some(TOKEN_SECONDS),
+                bound_object_ref: pod.map(|pod| BoundObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Pod".to_owned()),
+                    name: Some(pod.to_owned()),
+                    uid: None,
+                }),
+                ..TokenRequestSpec::default()
+            };
             let request = TokenRequest { spec, ..TokenRequest::default() };
             let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
             answer.status.map(|s| s.token).context("the API server gave no token")
@@ -322,9 +362,10 @@ impl Cluster {
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-signing-key-file={}", pki("accounts.key")),
             format!("--service-account-key-file={}", pki("accounts.pub")),
-            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--disable-admission-plugins=ServiceAccount".to_owned(),
+            format!("--admission-control-config-file={}", self.admission.display()),
             "--endpoint-reconciler-type=none".to_owned(),
             "--allow-privileged=true".to_owned(),
             "--profiling=false".to_owned(),
@@ -401,7 +442,16 @@ impl Cluster {
 
     /// Lets a network namespace reach the API server on its own loopback, as long as the value lives.
     pub(crate) fn doorway(&self, into: &crate::netns::Namespace) -> Result<doorway::Doorway> {
-        doorway::Doorway::open(&self.runtime, into, self.ports.api.number())
+        self.doorway_at(into, ([127, 0, 0, 1], self.port()).into())
+    }
+
+    /// Likewise at another address of the namespace.
+    pub(crate) fn doorway_at(
+        &self,
+        into: &crate::netns::Namespace,
+        at: std::net::SocketAddr,
+    ) -> Result<doorway::Doorway> {
+        doorway::Doorway::open(&self.runtime, into, at, ([127, 0, 0, 1], self.port()).into())
     }
 
     /// Lets the API server reach Services, as long as the value lives.

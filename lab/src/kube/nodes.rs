@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use ipnet::IpNet;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -16,6 +17,7 @@ use super::{Cluster, rights};
 use crate::client;
 use crate::cni::{self, Identity, Sandbox};
 use crate::fabric::Fabric;
+use crate::host::Host;
 use crate::pinger::{Flow, Pinger};
 use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
@@ -23,9 +25,13 @@ use crate::topology::Image;
 /// How long pods may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Registers each node with the labels of its agent.yaml, and starts its agent again with `source: kube` and this kubeconfig. The nodes
-/// reach the API server as long as the returned values live.
-pub(crate) fn join(cluster: &Cluster, fabric: &Fabric, kubeconfig: &Path) -> Result<Vec<Doorway>> {
+/// Registers each node with the labels of its agent.yaml, and starts its agent again with `source: kube` and the kubeconfig for
+/// that node. The nodes reach the API server as long as the returned values live.
+pub(crate) fn join(
+    cluster: &Cluster,
+    fabric: &Fabric,
+    kubeconfig: impl Fn(&str) -> Result<PathBuf>,
+) -> Result<Vec<Doorway>> {
     let pretended = Pretended::new(cluster.client());
     let mut doorways = Vec::new();
     for name in fabric.topology.with_image(Image::Node) {
@@ -43,6 +49,8 @@ pub(crate) fn join(cluster: &Cluster, fabric: &Fabric, kubeconfig: &Path) -> Res
             .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
             .collect();
         cluster.wait(pretended.node(name, &labels))?;
+        cluster.wait(pretended.addresses(name, &addresses(host)?))?;
+        let kubeconfig = kubeconfig(name)?;
         config.remove("manifests");
         config.insert("source".to_owned(), json!("kube"));
         config.insert("kube".to_owned(), json!({ "kubeconfig": kubeconfig, "namespace": rights::NAMESPACE }));
@@ -52,6 +60,14 @@ pub(crate) fn join(cluster: &Cluster, fabric: &Fabric, kubeconfig: &Path) -> Res
         client::start_agent(host)?;
     }
     Ok(doorways)
+}
+
+/// The addresses that a kubelet would report of a host.
+fn addresses(host: &Host) -> Result<Vec<IpAddr>> {
+    let text = host.ns.ip(["-o", "addr", "show", "scope", "global"])?;
+    let words = text.lines().filter_map(|line| line.split_whitespace().nth(3));
+    let prefix = |word: &str| word.parse::<IpNet>().with_context(|| format!("{}: {word}", host.name));
+    words.map(|word| prefix(word).map(|prefix| prefix.addr())).collect()
 }
 
 /// A pod that is attached.

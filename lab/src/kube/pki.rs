@@ -11,22 +11,30 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
 /// The authority; the files are in `folder`.
 pub(super) struct Pki {
     folder: PathBuf,
-    ca: CertifiedIssuer<'static, KeyPair>,
+    ca: Authority,
+}
+
+/// The file with the CA of the API server's own client certificate, which it shows webhooks that ask for one.
+pub(crate) const WEBHOOK_CLIENT_CA: &str = "pki/webhook-client-ca.crt";
+
+fn authority(name: &str) -> Result<Authority> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    Ok(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?)
 }
 
 impl Pki {
     /// Makes all that the API server's flags name: ca.crt, server.{crt,key}, accounts.{key,pub}.
     pub(super) fn create(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "lab-ca");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-        let pki = Self { folder: folder.to_owned(), ca };
+        let pki = Self { folder: folder.to_owned(), ca: authority("lab-ca")? };
         pki.write("ca.crt", &pki.ca.pem())?;
 
         let names = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default.svc"];
@@ -50,20 +58,45 @@ impl Pki {
         Ok(json!({ "client-certificate": crt, "client-key": private }))
     }
 
+    /// Writes what makes the API server show a client certificate to webhooks that ask for one, as docs/install.md has it, and returns the
+    /// file of its flag.
+    pub(super) fn write_admission_configuration(&self) -> Result<PathBuf> {
+        let clients = authority("webhook-client-ca")?;
+        self.write("webhook-client-ca.crt", &clients.pem())?;
+        let (certificate, key) = issue(
+            &clients,
+            CertificateParams::default(),
+            "kube-apiserver",
+            ExtendedKeyUsagePurpose::ClientAuth,
+        )?;
+        let user = json!({
+            "client-certificate": self.write("webhook-client.crt", &certificate)?,
+            "client-key": self.write("webhook-client.key", &key)?,
+        });
+        // Of every webhook: those of tests have ports of their own.
+        let config =
+            json!({ "apiVersion": "v1", "kind": "Config", "users": [{ "name": "*", "user": user }] });
+        let kubeconfig = self.write("webhook-clients.kubeconfig", &config.to_string())?;
+        let plugin = |name: &str| {
+            json!({ "name": name, "configuration": {
+                "apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": kubeconfig,
+            } })
+        };
+        let configuration = json!({
+            "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+            "plugins": [plugin("ValidatingAdmissionWebhook"), plugin("MutatingAdmissionWebhook")],
+        });
+        self.write("admission.json", &configuration.to_string())
+    }
+
     /// Returns certificate and key, both PEM.
     fn issue(
         &self,
-        mut params: CertificateParams,
+        params: CertificateParams,
         name: &str,
         usage: ExtendedKeyUsagePurpose,
     ) -> Result<(String, String)> {
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.insert_extended_key_usage(usage);
-        let key = KeyPair::generate()?;
-        let certificate =
-            params.signed_by(&key, &self.ca).with_context(|| format!("a certificate for {name}"))?;
-        Ok((certificate.pem(), key.serialize_pem()))
+        issue(&self.ca, params, name, usage)
     }
 
     /// A kubeconfig for one user. YAML is a superset of JSON, so this is both.
@@ -86,6 +119,20 @@ impl Pki {
         write_private(&path, text)?;
         Ok(path)
     }
+}
+
+fn issue(
+    ca: &Authority,
+    mut params: CertificateParams,
+    name: &str,
+    usage: ExtendedKeyUsagePurpose,
+) -> Result<(String, String)> {
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.insert_extended_key_usage(usage);
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, ca).with_context(|| format!("a certificate for {name}"))?;
+    Ok((certificate.pem(), key.serialize_pem()))
 }
 
 fn write_private(path: &Path, text: &str) -> Result<()> {

@@ -81,6 +81,16 @@ impl Pretended {
         Ok(())
     }
 
+    /// What its kubelet reports of a node.
+    pub(crate) async fn addresses(&self, name: &str, addresses: &[std::net::IpAddr]) -> Result<()> {
+        let all: Vec<_> =
+            addresses.iter().map(|one| json!({ "type": "InternalIP", "address": one })).collect();
+        let status = json!({ "status": { "addresses": all } });
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await?;
+        Ok(())
+    }
+
     pub(crate) async fn namespace(&self, name: &str) -> Result<()> {
         let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         let namespace = Namespace { metadata, ..Namespace::default() };

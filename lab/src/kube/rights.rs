@@ -1,5 +1,6 @@
 //! The programs' accounts with the rights that the Helm chart gives them, and whether these are as few as can be: what each asked for is in
 //! the API server's audit log, what each may is in the chart's `files/rights.yaml`. Nothing may be refused, and nothing granted for nothing.
+//! The policies of the chart that hold an agent to its node (`files/own-node.yaml`) are in force, and each agent has the token of a pod.
 //!
 //! A test sees what it exercises. What it does not is named in the test's table with the reason, so that a right for which nobody knows
 //! one is found.
@@ -17,7 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Cluster;
-use crate::shell::{Seen, wait_for};
+use crate::shell::{Seen, run_with_input, wait_for};
 
 /// How long the API server may take to go by a role.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,13 +26,31 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The namespace that the programs run in.
 pub(crate) const NAMESPACE: &str = "kube-system";
 
+/// An account under the policies whose writes all have to be refused.
+const PROBE: &str = "trunkline-agent-probe";
+
+/// One object for each policy.
+const PROBES: [&str; 4] = [
+    "{apiVersion: networking.alibaba.com/v1, kind: NodeInfo, metadata: {name: probe}, spec: {}}",
+    "{apiVersion: networking.alibaba.com/v1, kind: IPInstance, metadata: {name: probe, namespace: default}, spec: \
+     {network: probe, subnet: probe, address: {version: '4', ip: 192.0.2.1/24, mac: '02:00:00:00:00:01'}}}",
+    "{apiVersion: v1, kind: Node, metadata: {name: probe}}",
+    "{apiVersion: events.k8s.io/v1, kind: Event, metadata: {name: probe, namespace: default}, eventTime: '2026-01-01T00:00:00.000000Z', \
+     action: Probe, reason: Probe, type: Normal, reportingController: probe, reportingInstance: probe, regarding: {kind: Node, name: probe}}",
+];
+
 /// Who, which verb, of which resource (with its group, and its subresource), and why it is not seen.
 pub(crate) type Unseen = (&'static str, &'static str, &'static str, &'static str);
 
+/// The account of a rack's agents, and the Secrets that it reads.
+pub(crate) type Rack = (&'static str, &'static [&'static str]);
+
+/// The agents where no peer has a key.
+pub(crate) const WITHOUT_KEYS: Rack = ("trunkline-agent", &[]);
+
 /// The accounts, made and bound.
 pub(crate) struct Accounts {
-    /// Kubeconfigs.
-    pub agent: PathBuf,
+    /// A kubeconfig.
     pub controller: PathBuf,
     granted: BTreeSet<Right>,
 }
@@ -97,31 +116,44 @@ struct Status {
 }
 
 impl Accounts {
-    /// Makes them as the chart does.
-    pub(crate) fn create(cluster: &Cluster) -> Result<Self> {
+    /// Makes them as the chart does: for each rack an account of its agents, which reads these Secrets.
+    pub(crate) fn create(cluster: &Cluster, racks: &[Rack]) -> Result<Self> {
         let path = cluster.place.repository.join("deploy/helm/trunkline/files/rights.yaml");
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let File { agent, mut controller, webhook } =
             serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
         controller.cluster.extend(webhook.cluster);
         controller.namespace.extend(webhook.namespace);
+        let mut accounts = vec![("trunkline-controller", controller)];
+        for &(name, secrets) in racks {
+            let names: Vec<String> = secrets.iter().map(|&name| name.to_owned()).collect();
+            // A rule without names would be one for all Secrets.
+            let rules = agent.namespace.iter().filter(|_| !names.is_empty());
+            let named =
+                |rule: &PolicyRule| PolicyRule { resource_names: Some(names.clone()), ..rule.clone() };
+            accounts.push((
+                name,
+                Rules { cluster: agent.cluster.clone(), namespace: rules.map(named).collect() },
+            ));
+        }
         let mut granted = BTreeSet::new();
-        let mut kubeconfigs = Vec::new();
-        for (account, rules) in [("agent", agent), ("controller", controller)] {
-            let name = format!("trunkline-{account}");
-            kubeconfigs.push(cluster.service_account(NAMESPACE, &name)?);
+        for (name, rules) in accounts {
+            cluster.service_account(NAMESPACE, name)?;
             for (kind, namespace, rules) in
                 [("ClusterRole", None, rules.cluster), ("Role", Some(NAMESPACE), rules.namespace)]
             {
-                granted.extend(rules.iter().flat_map(|rule| rights(account, rule)));
-                for object in bound(kind, namespace, &name, &rules) {
+                if rules.is_empty() {
+                    continue;
+                }
+                granted.extend(rules.iter().flat_map(|rule| rights(program(name), rule)));
+                for object in bound(kind, namespace, name, &rules) {
                     cluster.apply(&object.to_string())?;
                 }
-                in_force(cluster, account, &rules)?;
+                in_force(cluster, name, &rules)?;
             }
         }
-        let [agent, controller] = kubeconfigs.try_into().map_err(|_| anyhow::anyhow!("two accounts"))?;
-        Ok(Self { agent, controller, granted })
+        own_node_only(cluster)?;
+        Ok(Self { controller: cluster.service_account(NAMESPACE, "trunkline-controller")?, granted })
     }
 
     /// Fails if one was refused something, or has a right that neither was used nor is among `unseen`. Says how many were used.
@@ -164,43 +196,90 @@ impl Accounts {
     }
 }
 
+/// Makes the pod of an agent on a node, and a kubeconfig with the token of that pod.
+pub(crate) fn agent_on(cluster: &Cluster, (account, _): Rack, node: &str) -> Result<PathBuf> {
+    let name = format!("{account}-{node}");
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
+        "spec": {
+            "nodeName": node, "serviceAccountName": account, "hostNetwork": true,
+            "containers": [{ "name": "agent", "image": "pretended" }],
+        },
+    });
+    cluster.apply(&pod.to_string())?;
+    cluster.pod_account(NAMESPACE, account, &name)
+}
+
+/// Installs the chart's policies, and waits until they are in force for each resource.
+pub(crate) fn own_node_only(cluster: &Cluster) -> Result<()> {
+    let path = cluster.place.repository.join("deploy/helm/trunkline/files/own-node.yaml");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    cluster.apply(&text.replace("{{ .Release.Namespace }}", NAMESPACE))?;
+    // Everything is allowed to this account, but its token has no node: the policies refuse each write.
+    let kubeconfig = cluster.service_account(NAMESPACE, PROBE)?;
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": PROBE },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" },
+        "subjects": [{ "kind": "ServiceAccount", "name": PROBE, "namespace": NAMESPACE }],
+    });
+    cluster.apply(&binding.to_string())?;
+    for object in PROBES {
+        wait_for(&format!("the policy to refuse {object}"), PATIENCE, || {
+            let mut command = cluster.kubectl_command(&["create", "--dry-run=server", "-f", "-"]);
+            let refused = run_with_input(command.env("KUBECONFIG", &kubeconfig), object).err();
+            let text = refused.map_or_else(|| "taken".to_owned(), |error| format!("{error:#}"));
+            Ok(Seen::when(text.contains("token has no node"), || text))
+        })?;
+    }
+    Ok(())
+}
+
 fn list(rights: &BTreeSet<Right>) -> String {
     rights.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Waits until the API server goes by a role that was just made.
 fn in_force(cluster: &Cluster, account: &str, rules: &[PolicyRule]) -> Result<()> {
-    let unnamed = rules.iter().filter(|rule| rule.resource_names.is_none());
-    let first = unnamed.flat_map(|rule| rights(account, rule)).next();
-    let right = first.with_context(|| format!("trunkline-{account} has a role without rules"))?;
-    wait_for(&format!("the right {right}"), PATIENCE, || {
-        let is = can(cluster, NAMESPACE, account, &right.verb, &right.resource)?;
+    let rule = rules.iter().find(|rule| rule.resource_names.is_none()).or(rules.first());
+    let rule = rule.with_context(|| format!("{account} has a role without rules"))?;
+    let right =
+        rights(account, rule).into_iter().next().with_context(|| format!("{account}: an empty rule"))?;
+    let name = rule.resource_names.iter().flatten().next().map_or("", String::as_str);
+    wait_for(&format!("the right {right} {name}"), PATIENCE, || {
+        let is = can(cluster, NAMESPACE, account, &right.verb, &right.resource, name)?;
         Ok(Seen::when(is, || "not yet".to_owned()))
     })
 }
 
-/// Whether an account of this namespace may do something there.
+/// Whether an account of this namespace may do something there: to the object of this name, or to all if there is none.
 pub(crate) fn can(
     cluster: &Cluster,
     namespace: &str,
     account: &str,
     verb: &str,
     resource: &str,
+    name: &str,
 ) -> Result<bool> {
-    let user = format!("--as=system:serviceaccount:{namespace}:trunkline-{account}");
+    let user = format!("--as=system:serviceaccount:{namespace}:{account}");
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     let subresource = format!("--subresource={subresource}");
+    let what = if name.is_empty() { resource.to_owned() } else { format!("{resource}/{name}") };
     let mut command =
-        cluster.kubectl_command(&["auth", "can-i", verb, resource, &subresource, "-n", namespace, &user]);
+        cluster.kubectl_command(&["auth", "can-i", verb, &what, &subresource, "-n", namespace, &user]);
     // Its exit status is its answer, too.
     let output = command.output()?;
     match String::from_utf8_lossy(&output.stdout).trim() {
         "yes" => Ok(true),
         "no" => Ok(false),
         other => {
-            bail!("kubectl auth can-i {verb} {resource}: {other} {}", String::from_utf8_lossy(&output.stderr))
+            bail!("kubectl auth can-i {verb} {what}: {other} {}", String::from_utf8_lossy(&output.stderr))
         }
     }
+}
+
+/// The program that an account is for: those of all racks are one.
+fn program(account: &str) -> &str {
+    if account.starts_with("trunkline-agent") { "agent" } else { "controller" }
 }
 
 /// A role and its binding.
@@ -267,7 +346,10 @@ fn asked(cluster: &Cluster) -> Result<Asked> {
 
 fn take(asked: &mut Asked, line: Line) {
     let start = format!("system:serviceaccount:{NAMESPACE}:trunkline-");
-    let Some(account) = line.user.username.strip_prefix(&start) else { return };
+    if !line.user.username.starts_with(&start) || line.user.username.ends_with(PROBE) {
+        return;
+    }
+    let account = program(&line.user.username[start.len() - "trunkline-".len()..]);
     let Some(Reference { api_group, resource, subresource }) = line.object_ref else { return };
     let right = Right {
         account: account.to_owned(),

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::bed::{PATIENCE, lab};
 use super::greeter::{Greeter, greeted};
 use super::{Context, Test, Verdict, passed};
+use crate::cni::Sandbox;
 use crate::pinger::{Flow, unreachable};
 use crate::shell::{Seen, wait_for};
 use crate::{client, cni};
@@ -358,8 +359,9 @@ fn nat(context: &Context) -> Result<Verdict> {
             let count = |l: &str| l.split("packets ").nth(1)?.split_whitespace().next()?.parse().ok();
             Ok(text.lines().filter_map(count).collect())
         };
-        let (pod, _) = bed.attached("inside", "global")?;
-        let ping = |what: &str| -> Result<()> {
+        // Two pods: NAT is decided by a connection's first packet, and a ping's connection lasts for half a minute.
+        let ((before, _), (after, _)) = (bed.attached("before", "global")?, bed.attached("after", "global")?);
+        let ping = |pod: &Sandbox, what: &str| -> Result<()> {
             let flow = Flow { name: what.to_owned(), from: pod.ns.clone(), to: "192.0.2.10".parse()? };
             let lost = unreachable(vec![flow], Duration::from_secs(5))?;
             if !lost.is_empty() {
@@ -367,7 +369,7 @@ fn nat(context: &Context) -> Result<Verdict> {
             }
             Ok(())
         };
-        ping("without NAT")?;
+        ping(&before, "without NAT")?;
         let plain = counters()?;
         ensure!(
             plain.len() == 2 && plain[0] > 0 && plain[1] == 0,
@@ -381,7 +383,7 @@ fn nat(context: &Context) -> Result<Verdict> {
             let rules = bed.node()?.sh("nft list ruleset")?;
             Ok(Seen::when(rules.contains("masquerade"), || rules))
         })?;
-        ping("with NAT")?;
+        ping(&after, "with NAT")?;
         let with = counters()?;
         ensure!(with[1] > 0, "with NAT the host outside counted {with:?}");
         passed("")

@@ -1,6 +1,9 @@
 //! BFD against FRR and BIRD: over one hop and over two, IPv4 and IPv6; what its failure does and what it must not do, in a restart
 //! and under load. No time is asserted: how fast a failure is noticed is the demo's figure.
 
+mod attacks;
+mod forged;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -40,6 +43,21 @@ pub(super) const TESTS: &[Test] = &[
         name: "bfd/load",
         about: "busy processors, 100,000 routes that come and go, and a storm of ADDs take no BFD session of 10 ms x 3 down",
         run: load,
+    },
+    Test {
+        name: "bfd/spoofed",
+        about: "a pod that sends AdminDown and Down with the routers' addresses and TTL 255 ends no session, IPv4 and IPv6",
+        run: attacks::spoofed,
+    },
+    Test {
+        name: "bfd/moved",
+        about: "a session's address moves to another link and back: the session follows",
+        run: attacks::moved,
+    },
+    Test {
+        name: "bfd/flood",
+        about: "200,000 forged packets of a pod do not wake the agent's BFD thread",
+        run: attacks::flooded,
     },
 ];
 

@@ -46,9 +46,14 @@ impl Drop for Greeter {
 
 /// Connects from a namespace; the address that the server sees.
 pub(super) fn greeted(from: &Namespace, to: SocketAddr) -> Result<IpAddr> {
+    greeted_within(from, to, PATIENCE)
+}
+
+/// As [`greeted`], with a bound on connecting, and on the answer.
+pub(super) fn greeted_within(from: &Namespace, to: SocketAddr, bound: Duration) -> Result<IpAddr> {
     let greeting = from.within(|| {
-        let mut connection = TcpStream::connect_timeout(&to, PATIENCE)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
+        let mut connection = TcpStream::connect_timeout(&to, bound)?;
+        connection.set_read_timeout(Some(bound))?;
         let mut text = String::new();
         connection.read_to_string(&mut text)?;
         Ok(text)

@@ -27,7 +27,7 @@ pub(super) const TESTS: &[Test] = &[Test {
 /// In the user-mode kernel.
 pub(super) const VLAN_TESTS: &[Test] = &[Test {
     name: "l2/hairpin",
-    about: "hairpin in a VLAN: pods of one node by the switch's port, the router and back; the node reaches its pods directly",
+    about: "hairpin in a VLAN: pods of one node by the switch's port, the router and back; the node and Services directly",
     run: in_a_vlan,
 }];
 
@@ -227,7 +227,7 @@ fn in_a_vlan(context: &Context) -> Result<Verdict> {
             a: &a,
             b: &b,
             places: vec![(bed.host("sw1")?, "eth1", "10.1.0.1")],
-            filter: "icmp or icmp6 or (vlan and (icmp or icmp6[0] = 128 or icmp6[0] = 129))",
+            filter: "icmp or icmp6 or (vlan and (icmp or tcp or icmp6[0] = 128 or icmp6[0] = 129))",
         };
         let before = outside.seen(|| outside.pods_reach_each_other())?;
         outside.nothing_of_pods(&before, "without hairpin, what pods of one node send each other")?;
@@ -238,6 +238,8 @@ fn in_a_vlan(context: &Context) -> Result<Verdict> {
         let untagged = pods.iter().find(|line| line.contains(&format!(" {} > ", a.addresses[0])));
         ensure!(untagged.is_some_and(|line| line.contains("vlan 11")), "not in VLAN 11: {untagged:?}");
 
+        let _servers = [Greeter::listen(&a.ns, 8080)?, Greeter::listen(&b.ns, 8080)?];
+        services(node, &a, &b)?;
         let own: [IpAddr; 2] = ["10.1.0.11".parse()?, "fd00:1::11".parse()?];
         let host = Party::host(node, &["10.1.0.11", "fd00:1::11"])?;
         let inside = outside.seen(|| {
@@ -245,9 +247,16 @@ fn in_a_vlan(context: &Context) -> Result<Verdict> {
                 reachable(pod.addresses.iter().map(|to| host.flow(*to)).collect())?;
                 reachable(own.iter().map(|to| pod.flow(*to)).collect())?;
             }
+            for (service, v4) in [("10.96.0.5:80", true), ("[fd00:96::5]:80", false)] {
+                let seen = greeted(&a.ns, service.parse()?).context("a Service")?;
+                ensure!(seen == a.address(v4)?, "the Service's backend was asked by {seen}");
+            }
+            for service in ["10.96.0.4:80", "[fd00:96::4]:80"] {
+                greeted(&a.ns, service.parse()?).context("a Service that is the pod itself")?;
+            }
             Ok(())
         })?;
-        outside.nothing_of_pods(&inside, "what is the node's own")?;
-        passed(format!("{} packets in VLAN 11 at the switch's port, none between node and pods", pods.len()))
+        outside.nothing_of_pods(&inside, "what is translated on the node, or is the node's own")?;
+        passed(format!("{} packets in VLAN 11 at the switch's port, of node and Services none", pods.len()))
     })
 }

@@ -1,7 +1,7 @@
 //! One cluster with all three kinds of underlay and an overlay, in a user-mode kernel: see lab/topologies/kinds.clab.yml for who is where.
 //!
 //! A node has one underlay, so a BGP pod and a VLAN pod meet on two nodes only; every other pair of kinds meets on one node and on two.
-//! The kernel has no working nf_tables: nothing here asks for NAT, and what NAT does is seen in the usual kernel (`hybrid/nat`).
+//! Nothing here asks for NAT: `hybrid/nat` does, in the machine's kernel.
 
 use anyhow::{Result, ensure};
 

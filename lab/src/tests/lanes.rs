@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::{Context, Outcome, Test, checks, in_user_mode_kernel, library, observability, time};
 use crate::kube::assets::Assets;
 use crate::progress::{be_quiet, say, tell};
 use crate::shell::give_way;
-use crate::{interrupt, product, uml};
+use crate::{interrupt, uml};
 
 /// Tests that only compute.
 const BEHIND: [&str; 4] = ["check/clippy", "check/docs", "check/no-tokio", "check/fuzz"];
@@ -40,13 +40,8 @@ struct Preparation {
 const PREPARATIONS: [Preparation; 7] = [
     Preparation { what: "the product", run: |context| context.product().map(drop) },
     Preparation {
-        what: "what user-mode kernels start with",
-        run: |context| {
-            if uml::missing().is_none() {
-                product::build_xstate(&context.place)?;
-            }
-            Ok(())
-        },
+        what: "the user-mode kernel",
+        run: |context| uml::missing(&context.place)?.map_or(Ok(()), |why| bail!("{why}")),
     },
     Preparation { what: "the library's example", run: |context| library::build_example(&context.place) },
     Preparation { what: "the unit tests", run: |context| checks::build_unit(&context.place) },
@@ -54,7 +49,10 @@ const PREPARATIONS: [Preparation; 7] = [
         what: "the OpenTelemetry Collector",
         run: |context| observability::collector::program(&context.place).map(drop),
     },
-    Preparation { what: "the Kubernetes API server", run: |context| Assets::find(&context.place).map(drop) },
+    Preparation {
+        what: "the Kubernetes API server and kube-proxy",
+        run: |context| Assets::find(&context.place).map(drop),
+    },
     Preparation { what: "Helm", run: |context| Assets::helm(&context.place).map(drop) },
 ];
 
@@ -71,7 +69,7 @@ fn lane(test: &Test) -> Lane {
     match test.name {
         name if BEHIND.contains(&name) => Lane::Behind,
         name if LATE.contains(&name) => Lane::Worlds(1),
-        name if name.starts_with("kube/") => Lane::Worlds(2),
+        name if name.starts_with("kube/") || name.starts_with("services/") => Lane::Worlds(2),
         name if in_user_mode_kernel().any(|test| test.name == name) => Lane::Worlds(0),
         _ => Lane::Labs,
     }

@@ -119,6 +119,13 @@ const BAD: &[Bad] = &[
         says: &["address", "tor1.example"],
     },
     Bad {
+        what: "dynamic neighbours from a prefix that holds pods",
+        file: "networks.yaml",
+        from: "address: 10.1.0.1",
+        to: "prefix: 10.0.0.0/8",
+        says: &["spec.config.bgpPeers[0].prefix", "10.0.0.0/8 overlaps", "of Subnet rack1-v4"],
+    },
+    Bad {
         what: "text that is no YAML",
         file: "subnets.yaml",
         from: "kind: Subnet",

@@ -18,7 +18,9 @@ mod faults;
 mod flaps;
 mod fleets;
 mod greeter;
+mod guard;
 mod hairpin;
+mod hostile;
 mod hybrid;
 mod interop;
 mod kinds;
@@ -33,11 +35,12 @@ mod operator;
 mod package;
 mod page;
 mod podman;
+pub(crate) mod services;
 mod support;
 mod unnumbered;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +48,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::fabric::Place;
 use crate::progress::{say, seconds, table};
+use crate::uml::link::Link;
 use crate::{packages, product, uml};
 
 /// What a test that did not fail says.
@@ -62,6 +66,8 @@ pub(crate) fn passed(words: impl Into<String>) -> Result<Verdict> {
 /// What a test is given. Tests that run at the same time have one each, of the same programs.
 pub(crate) struct Context {
     pub place: Place,
+    /// Of a test in a user-mode kernel that has a part outside: the file with what that part hands to it.
+    pub handed: Option<PathBuf>,
     built: Arc<Built>,
 }
 
@@ -76,7 +82,7 @@ struct Built {
 impl Context {
     fn new(place: &Place, everything: bool) -> Self {
         let built = Built { everything, product: Once::default(), controller: Once::default() };
-        Self { place: place.clone(), built: Arc::new(built) }
+        Self { place: place.clone(), handed: None, built: Arc::new(built) }
     }
 
     /// The same for another lane, whose labs have other names with a tag more.
@@ -85,7 +91,7 @@ impl Context {
         if let Some(more) = more {
             place.tag = Some(place.tag.unwrap_or_default() + more);
         }
-        Self { place, built: self.built.clone() }
+        Self { place, handed: None, built: self.built.clone() }
     }
 
     /// The folder with the product's binaries, built when it is asked for the first time.
@@ -180,11 +186,13 @@ fn all() -> Vec<&'static Test> {
         doctor::TESTS,
         hybrid::TESTS,
         hairpin::TESTS,
+        guard::TESTS,
         podman::TESTS,
         crash::TESTS,
         page::TESTS,
         l2::kernel::TESTS,
         observability::TESTS,
+        services::TESTS,
     ];
     usual.iter().chain(kube::TESTS).chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
 }
@@ -195,23 +203,33 @@ fn in_user_mode_kernel() -> impl Iterator<Item = &'static Test> {
 
 /// Runs one test in a user-mode kernel.
 fn run_in_user_mode_kernel(context: &Context, test: &Test) -> Result<Verdict> {
-    if let Some(why) = uml::missing() {
-        return Ok(Verdict::Skipped(why.to_owned()));
+    if let Some(why) = uml::missing(&context.place)? {
+        return Ok(Verdict::Skipped(why));
     }
+    boot_for(context, test.name, None)
+}
+
+/// Boots a user-mode kernel that runs one test, with a link to the machine and a file if the test has a part outside.
+fn boot_for(context: &Context, test: &str, handed: Option<(&Link, &Path)>) -> Result<Verdict> {
     context.product()?;
     let lab = std::env::current_exe()?;
     let lab = lab.to_str().context("the lab's path is not text")?;
-    let command = [lab, "user-mode-kernel", "test", test.name];
-    let ended = uml::run(&context.place, &test.name.replace('/', "-"), &command, BOUND)?;
+    let mut command = vec![lab, "user-mode-kernel", "test", test];
+    if let Some((_, file)) = handed {
+        command.extend(["--handed", file.to_str().context("the file's path is not text")?]);
+    }
+    let link = handed.map(|(link, _)| link);
+    let ended = uml::run_linked(&context.place, &test.replace('/', "-"), &command, BOUND, link)?;
     let verdict: Result<Verdict, String> =
         serde_json::from_str(&ended.stdout).with_context(|| format!("no verdict but {:?}", ended.stdout))?;
     verdict.map_err(anyhow::Error::msg)
 }
 
-/// The other end of [`run_in_user_mode_kernel`].
-pub(crate) fn run_inside(place: &Place, name: &str) -> Result<()> {
-    let test = in_user_mode_kernel().find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
-    let context = Context::new(place, false);
+/// The other end of [`boot_for`].
+pub(crate) fn run_inside(place: &Place, name: &str, handed: Option<PathBuf>) -> Result<()> {
+    let mut tests = in_user_mode_kernel().chain(services::INSIDE);
+    let test = tests.find(|t| t.name == name).with_context(|| format!("no test {name:?}"))?;
+    let context = Context { handed, ..Context::new(place, false) };
     // There is nothing to build with in there.
     context.built.product.get("the product", || Ok(product::folder(place)))?;
     let verdict = (test.run)(&context).map_err(|e| format!("{e:#}"));

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 
 use super::bed::{Bed, PATIENCE, lab, lost_nothing};
 use super::{Context, Test, Verdict, passed};
+use crate::daemons::vtysh;
 use crate::shell::{Seen, wait_for};
 use crate::{client, routers};
 
@@ -19,6 +20,11 @@ pub(super) const TESTS: &[Test] = &[
         name: "unnumbered/changes",
         about: "an interface that goes and comes back, and a router with a new address, are followed",
         run: changes,
+    },
+    Test {
+        name: "unnumbered/bfd",
+        about: "BFD with two routers that have one address on two links: each session is of its own link",
+        run: bfd,
     },
 ];
 
@@ -122,5 +128,52 @@ fn changes(context: &Context) -> Result<Verdict> {
         }
         let pings = lost_nothing(bed.pings("outside", &attached.addresses)?)?;
         passed(format!("followed; {pings} pings afterwards, none lost"))
+    })
+}
+
+fn bfd(context: &Context) -> Result<Verdict> {
+    lab(context, "unnumbered", |bed| {
+        ready(bed, BOTH)?;
+        let manifest = bed.manifest("networks.yaml");
+        let text = manifest.read()?;
+        manifest
+            .write(&text.replace("connectRetrySeconds: 1\n", "connectRetrySeconds: 1\n        bfd: {}\n"))?;
+        for (tor, asn) in [("tor1", 65001), ("tor2", 65002)] {
+            let router = format!("router bgp {asn}");
+            vtysh(bed.host(tor)?, &["configure", &router, "neighbor eth1 bfd"])?;
+        }
+        let up = || -> Result<()> {
+            client::wait_bfd(bed.node()?, PATIENCE)?;
+            for tor in ["tor1", "tor2"] {
+                routers::wait_bfd(bed.fabric, tor, PATIENCE)?;
+            }
+            Ok(())
+        };
+        up()?;
+        // How often each session left Up, by interface.
+        let downs = || -> Result<Vec<(String, u64)>> {
+            let peers = client::peers(bed.node()?)?;
+            let downs = |p: trunkline_api::control::Peer| Some((p.interface?, p.bfd?.downs));
+            Ok(peers.into_iter().filter_map(downs).collect())
+        };
+        let before = downs()?;
+        let of = |downs: &[(String, u64)], name: &str| {
+            downs.iter().find(|(interface, _)| interface == name).map(|(_, downs)| *downs)
+        };
+        bed.host("tor1")?.silence()?;
+        wait_for("eth1's session to notice tor1's silence", PATIENCE, || {
+            let now = downs()?;
+            Ok(Seen::when(of(&now, "eth1") > of(&before, "eth1"), || format!("{now:?}, before {before:?}")))
+        })?;
+        ensure!(of(&downs()?, "eth2") == of(&before, "eth2"), "{:?}, before {before:?}", downs()?);
+        bed.host("tor1")?.end_silence()?;
+        up().context("afterwards")?;
+
+        // The link goes and comes with its name: the session follows the interface.
+        bed.node()?.ns.ip(["link", "set", "eth2", "down"])?;
+        bed.node()?.ns.ip(["link", "set", "eth2", "up"])?;
+        ready(bed, BOTH).context("after eth2 is up again")?;
+        up().context("after eth2 is up again")?;
+        passed("one address, two sessions".to_owned())
     })
 }

@@ -2,7 +2,6 @@
 //! order's command, buries whatever is orphaned, and halts.
 
 use std::fs::File;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,14 +10,9 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, WaitOptions, wait};
 use rustix::system::{RebootCommand, reboot};
 
+use super::link::{DEVICE, INSIDE, LENGTH};
 use super::{CURTAIN, Files, Order};
 use crate::shell::{cmd, run};
-
-/// Where the modules lie in Debian's package.
-const MODULES: &str = "/usr/lib/uml/modules";
-
-/// What the kernel runs when it misses a module: modprobe looks in /lib/modules, where those of the machine are.
-const MODPROBE: &str = "/run/uml/modprobe";
 
 /// What is kept of a command that takes too long, before it is killed: the processes, and the addresses, rules and routes of
 /// every namespace. The argument is the command's process.
@@ -52,6 +46,11 @@ fn obey(order: &Path) -> Result<()> {
     let order: Order = serde_json::from_str(&std::fs::read_to_string(order)?)?;
     mounts(&order).context("mounts")?;
     run(&mut cmd("ip", ["link", "set", "lo", "up"]))?;
+    if order.linked {
+        let own = format!("{INSIDE}/{LENGTH}");
+        run(&mut cmd("ip", ["addr", "add", &own, "dev", DEVICE]))?;
+        run(&mut cmd("ip", ["link", "set", DEVICE, "up"]))?;
+    }
     let (program, arguments) = order.command.split_first().context("an order without a command")?;
     eprintln!("{CURTAIN}");
     let mut command = Command::new(program);
@@ -96,7 +95,6 @@ fn mounts(order: &Order) -> Result<()> {
         std::fs::create_dir_all(on)?;
         mount(kind, on, "defaults")?;
     }
-    modules()?;
     // What lies there stays to be seen: the working tree itself may lie under /tmp.
     for (number, on) in [Path::new("/tmp"), &order.scratch].into_iter().enumerate() {
         let (upper, work) = (format!("/run/uml/{number}/upper"), format!("/run/uml/{number}/work"));
@@ -113,16 +111,4 @@ fn mounts(order: &Order) -> Result<()> {
 
 fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{} is not text", path.display()))
-}
-
-/// Lets the kernel find its modules, by itself from here on, and loads what has to be there before it is asked for: IPv6's
-/// sysctls are set before the first IPv6 socket is opened.
-fn modules() -> Result<()> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    std::fs::create_dir_all("/run/uml/lib/modules")?;
-    symlink(Path::new(MODULES).join(release.trim()), Path::new("/run/uml/lib/modules").join(release.trim()))?;
-    std::fs::write(MODPROBE, "#!/bin/sh\nexec /sbin/modprobe -d /run/uml \"$@\"\n")?;
-    std::fs::set_permissions(MODPROBE, std::fs::Permissions::from_mode(0o755))?;
-    std::fs::write("/proc/sys/kernel/modprobe", MODPROBE)?;
-    run(&mut cmd(MODPROBE, ["ipv6"])).map(drop)
 }

@@ -1,21 +1,24 @@
-//! A kernel of our own: Debian's `user-mode-linux`, a Linux 6.1 that runs as a process and has the VLAN, IPVLAN and other
-//! devices that the machine's kernel may lack.
+//! A kernel of our own: Linux 6.12 that runs as a process ([`kernel`] builds it), with the VLAN, IPVLAN and other devices that
+//! the machine's kernel may lack, and with nf_tables.
 //!
 //! ```text
-//! outside: run ── writes order.json ── setpriv ─ unshare ─ linux.uml on hostfs, the machine's own tree, read-only
+//! outside: run ── writes order.json ── setpriv ─ unshare ─ linux on hostfs, the machine's own tree, read-only
 //!            │                                                │ its first process: `lab user-mode-kernel init order.json`
 //!            │  console.log, line by line  <── console ───────┤   mounts, then the order's command, bounded in time
 //!            └─ standard output and status <── files ─────────┘
 //! ```
 //!
 //! What runs inside finds the machine's programs and files at their paths. It can write to /run, /tmp, /var/log and `target/lab`, which
-//! are memory and gone with it, and to `target/lab/failures`, which is the machine's. It has no network but what it makes itself. Two things guard against leaving anything behind: the
+//! are memory and gone with it, and to `target/lab/failures`, which is the machine's. It has no network but what it makes itself, and a
+//! [`Link`] where one is given. Two things guard against leaving anything behind: the
 //! kernel is in a PID namespace of its own, so that all its processes go with the first, and that one goes with us, however
 //! we end; its memory is a file without a name.
 //!
-//! It has one processor, system calls cost three times as much, and nf_tables does not work in it.
+//! It has one processor, and system calls cost three times as much.
 
 mod init;
+mod kernel;
+pub(crate) mod link;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,14 +36,15 @@ use serde::{Deserialize, Serialize};
 use crate::fabric::{Place, failure_folder, failures};
 use crate::interrupt;
 use crate::packages;
-use crate::product;
 use crate::progress::say;
 use crate::shell::cmd;
 
 pub(crate) use init::init;
 
-/// The kernel, modprobe for its modules, and what keeps it from outliving us.
-const PACKAGES: [&str; 3] = ["user-mode-linux", "kmod", "util-linux"];
+use self::link::Link;
+
+/// What keeps the kernel from outliving us.
+const PACKAGES: [&str; 1] = ["util-linux"];
 
 /// Enough for fifty pods, and small enough for a runner in the cloud. Only what is used is taken.
 const MEMORY: &str = "1G";
@@ -65,6 +69,8 @@ struct Order {
     scratch: PathBuf,
     /// The folders of the machine that can be written to. A file made there is root's, whoever makes it.
     writable: Vec<PathBuf>,
+    /// There is a [`Link`].
+    linked: bool,
     /// After this many seconds the command is killed.
     bound: u64,
 }
@@ -104,20 +110,28 @@ pub(crate) struct Ended {
     pub stdout: String,
 }
 
-/// Why there can be no user-mode kernel here, if so.
-pub(crate) fn missing() -> Option<&'static str> {
-    (!cfg!(target_arch = "x86_64")).then_some("the user-mode kernel is packaged for x86-64 alone")
+/// Builds the kernel if it is not there yet; returns why there can be none here, if so.
+pub(crate) fn missing(place: &Place) -> Result<Option<String>> {
+    Ok(kernel::find(place)?.err())
 }
 
 /// Boots the kernel, runs the command in it, shows what it prints on standard error, and halts. If the kernel dies or the
 /// command takes longer than the bound, the error says where the console and the rest lie.
 pub(crate) fn run(place: &Place, name: &str, command: &[&str], bound: Duration) -> Result<Ended> {
-    if let Some(why) = missing() {
-        bail!("{why}");
-    }
+    run_linked(place, name, command, bound, None)
+}
+
+/// As [`run`], with a link to the machine.
+pub(crate) fn run_linked(
+    place: &Place,
+    name: &str,
+    command: &[&str],
+    bound: Duration,
+    link: Option<&Link>,
+) -> Result<Ended> {
     packages::need_root("the user-mode kernel")?;
     packages::need(PACKAGES)?;
-    let preload = product::build_xstate(place)?;
+    let kernel = kernel::find(place)?.map_err(anyhow::Error::msg)?;
     let all = place.state.join("uml");
     std::fs::create_dir_all(&all)?;
     std::fs::create_dir_all(failures(&place.state))?;
@@ -133,7 +147,7 @@ pub(crate) fn run(place: &Place, name: &str, command: &[&str], bound: Duration) 
         std::fs::remove_dir_all(&files.0)?;
     }
     std::fs::create_dir(&files.0)?;
-    let ended = boot(place, &files, &preload, command, bound);
+    let ended = boot(place, &files, &kernel, command, bound, link);
     let kept = failure_folder(&place.state, &format!("uml-{name}"));
     match &ended {
         Ok(_) => std::fs::remove_dir_all(&files.0)?,
@@ -144,7 +158,14 @@ pub(crate) fn run(place: &Place, name: &str, command: &[&str], bound: Duration) 
     ended.map_err(|e| anyhow!("{e:#}\n  the user-mode kernel's console: {}", kept.display()))
 }
 
-fn boot(place: &Place, files: &Files, preload: &Path, command: &[&str], bound: Duration) -> Result<Ended> {
+fn boot(
+    place: &Place,
+    files: &Files,
+    program: &Path,
+    command: &[&str],
+    bound: Duration,
+    link: Option<&Link>,
+) -> Result<Ended> {
     let lab = std::env::current_exe().context("the lab's own program")?;
     let order = Order {
         command: command.iter().map(|&word| word.to_owned()).collect(),
@@ -155,10 +176,11 @@ fn boot(place: &Place, files: &Files, preload: &Path, command: &[&str], bound: D
             .collect(),
         scratch: place.state.clone(),
         writable: vec![files.0.clone(), failures(&place.state)],
+        linked: link.is_some(),
         bound: bound.as_secs(),
     };
     std::fs::write(files.order(), serde_json::to_string_pretty(&order)?)?;
-    let mut kernel = start(&lab, files, preload)?;
+    let mut kernel = start(&lab, files, program, link)?;
     let pid = i32::try_from(kernel.process.id()).ok().and_then(Pid::from_raw).context("no process")?;
     let folder = files.0.clone();
     let _guard = interrupt::on_stop(move || {
@@ -189,24 +211,23 @@ struct Kernel {
     console: Receiver<String>,
 }
 
-fn start(lab: &Path, files: &Files, preload: &Path) -> Result<Kernel> {
+fn start(lab: &Path, files: &Files, program: &Path, link: Option<&Link>) -> Result<Kernel> {
     let (from_kernel, console) = std::io::pipe()?;
     // The last words are the shell's: it waits for the kernel, as the namespace's first process, and all others go with it.
     let mut kernel = cmd("setpriv", ["--pdeathsig", "KILL", "--"]);
+    if let Some(link) = link {
+        kernel.arg("nsenter").arg(format!("--net={}", link.namespace().path().display())).arg("--");
+    }
     kernel
-        .args(["unshare", "--pid", "--net", "--fork", "--kill-child=KILL", "--"])
-        .args(["sh", "-c", "preload=$1; shift; LD_PRELOAD=$preload \"$@\"; exit", "sh"])
-        .arg(preload)
-        .args([
-            "linux.uml",
-            &format!("mem={MEMORY}"),
-            "root=/dev/root",
-            "rootfstype=hostfs",
-            "rootflags=/",
-            "ro",
-        ])
+        .args(["unshare", "--pid"])
+        .args(link.is_none().then_some("--net"))
+        .args(["--fork", "--kill-child=KILL", "--"])
+        .args(["sh", "-c", "\"$@\"; exit", "sh"])
+        .arg(program)
+        .args([&format!("mem={MEMORY}"), "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"])
         .args(["con=null", "con0=fd:0,fd:1", "ssl=null", "quiet", "umid=lab"])
         .arg(format!("uml_dir={}", files.0.display()))
+        .args(link.map(|_| Link::option()))
         .arg(format!("init={}", lab.display()))
         .args(["--", "user-mode-kernel", "init"])
         .arg(files.order())

@@ -4,7 +4,7 @@
 //! the connection: a batch that grows in one reused buffer, and walks that go on after something they cannot read.
 
 use netlink_packet_core::{
-    DecodeError, NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage, NlaBuffer, NlasIterator,
+    DecodeError, NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage, NlaBuffer, NlasIterator, parse_i32,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 
@@ -97,10 +97,47 @@ pub fn attributes<'a, A>(
         .filter_map(move |attribute| read(&attribute).ok())
 }
 
+/// Reads an RTM_NEWNETCONF, a change of settings of one link or of all (none) that was made through sysctls: the link, if it is of IPv4 and
+/// the check of sources is among the settings.
+pub fn read_reverse_path(body: &[u8]) -> Option<Option<u32>> {
+    const NETCONFA_IFINDEX: u16 = 1;
+    const NETCONFA_RP_FILTER: u16 = 3;
+    let (header, settings) = body.split_at_checked(4)?;
+    let is_v4 = i32::from(*header.first()?) == libc::AF_INET;
+    attributes(settings, &[NETCONFA_RP_FILTER], |nla| parse_i32(nla.value())).next().filter(|_| is_v4)?;
+    let index = attributes(settings, &[NETCONFA_IFINDEX], |nla| parse_i32(nla.value())).next()?;
+    // All and default are negative.
+    Some(u32::try_from(index).ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use netlink_packet_core::{Nla, Parseable};
+
+    #[test]
+    fn a_changed_reverse_path_names_its_link() {
+        let body = |family: i32, settings: &[(u16, i32)]| -> Vec<u8> {
+            let setting = |(kind, value): &(u16, i32)| {
+                [&8_u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value.to_ne_bytes()].concat()
+            };
+            let header = [family as u8, 0, 0, 0];
+            [header.to_vec(), settings.iter().flat_map(setting).collect()].concat()
+        };
+        for (family, settings, link) in [
+            (libc::AF_INET, &[(1, 7), (3, 2)][..], Some(Some(7))),
+            (libc::AF_INET, &[(1, -1), (2, 0), (3, 1)], Some(None)),
+            (libc::AF_INET, &[(1, 7), (2, 1)], None), // forwarding
+            (libc::AF_INET6, &[(1, 7), (3, 2)], None),
+            (libc::AF_INET, &[], None),
+        ] {
+            assert_eq!(read_reverse_path(&body(family, settings)), link, "{settings:?}");
+        }
+        let body = body(libc::AF_INET, &[(1, 7), (3, 2)]);
+        for length in 0..body.len() {
+            assert_eq!(read_reverse_path(&body[..length]), None, "{length}");
+        }
+    }
 
     #[test]
     fn a_datagram_that_is_cut_off_ends_the_walk() {

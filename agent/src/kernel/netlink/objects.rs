@@ -11,14 +11,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use ipnet::IpNet;
 use netlink_packet_core::{
-    Emitable, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Parseable, ParseableParametrized,
+    DefaultNla, Emitable, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, Parseable,
+    ParseableParametrized,
 };
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeader, AddressMessage, AddressScope,
 };
 use netlink_packet_route::link::{
-    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InetDevConf, InfoData, InfoKind, InfoVeth,
-    InfoVrf, LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkInfo as Info, LinkMessage,
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, InfoVrf,
+    LinkAttribute, LinkExtentMask, LinkFlags, LinkHeader, LinkInfo as Info, LinkMessage,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage, NeighbourState,
@@ -34,10 +35,12 @@ use trunkline_bgp::types::Family;
 use super::links;
 use super::message::{Batch, attributes};
 use super::vxlan::VxlanInfo;
-use crate::plan::{Hop, LinkKind, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
+use crate::plan::{Hop, LinkKind, Mark, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
 
 /// The routing protocol number (RTPROT) of everything that Trunkline installs.
 pub const PROTOCOL: u8 = 116;
+/// The device group of the host's ends of pods' pairs, by which the guard knows them.
+pub const GROUP: u32 = 116;
 
 // Not in libc: fib_rules.h.
 const FRA_DST: u16 = 1;
@@ -45,8 +48,15 @@ const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
 const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
+const FRA_FWMASK: u16 = 16;
 const FRA_TABLE: u16 = 15;
 const FRA_PROTOCOL: u16 = 21;
+// Nor are these of if_link.h and netlink.h.
+const IFLA_INET_CONF: u16 = 1;
+const NESTED: u16 = 1 << 15;
+/// IPv4 settings of the host's end of a pod's pair, as `IPV4_DEVCONF_…` of ip.h and value: it answers ARP for every address, takes and sends
+/// no redirects, and checks sources strictly.
+const HOST_END: [(u16, u32); 4] = [(3, 1), (4, 0), (6, 0), (8, 1)];
 // Nor is this one of neighbour.h.
 const NDA_PROTOCOL: u16 = 12;
 
@@ -77,6 +87,8 @@ pub struct LinkInfo {
     pub vlan_id: Option<u16>,
     /// The settings of a VXLAN device.
     pub vxlan: Option<VxlanInfo>,
+    /// The device group.
+    pub group: u32,
 }
 
 impl LinkInfo {
@@ -204,16 +216,30 @@ impl Batch {
         self.push(NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(host));
     }
 
-    /// Settings of the host end of a pod's pair, while it is down: its alias, proxy ARP, no automatic link-local address.
+    /// Settings of the host end of a pod's pair, while it is down: its alias and group, proxy ARP, a strict check of IPv4 sources, no
+    /// redirects, no automatic link-local address.
     pub fn set_host_end(&mut self, index: u32, alias: &str) {
-        let mut settings = InetDevConf::default();
-        settings.proxy_arp = 1;
+        // The crate's own message leaves settings out that are 0.
+        let setting = |(number, value): (u16, u32)| {
+            [&8_u16.to_ne_bytes()[..], &number.to_ne_bytes(), &value.to_ne_bytes()].concat()
+        };
+        let settings = HOST_END.into_iter().flat_map(setting).collect();
+        let settings = DefaultNla::new(IFLA_INET_CONF | NESTED, settings);
         let families = vec![
-            AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(settings)]),
+            AfSpecUnspec::Inet(vec![AfSpecInet::Other(settings)]),
             AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]),
         ];
-        let attributes =
-            vec![LinkAttribute::IfAlias(alias.to_owned()), LinkAttribute::AfSpecUnspec(families)];
+        let attributes = vec![
+            LinkAttribute::IfAlias(alias.to_owned()),
+            LinkAttribute::Group(GROUP),
+            LinkAttribute::AfSpecUnspec(families),
+        ];
+        self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
+    }
+
+    /// Puts a pod's device into its group.
+    pub fn set_group(&mut self, index: u32) {
+        let attributes = vec![LinkAttribute::Group(GROUP)];
         self.push(0, RouteNetlinkMessage::SetLink(link(index, LinkFlags::empty(), attributes)));
     }
 
@@ -508,7 +534,7 @@ fn own_rule(rule: &Rule) -> RuleMessage {
     };
     message.attributes.extend(rule.from.map(|from| RuleAttribute::Source(from.addr())));
     message.attributes.extend(rule.to.map(|to| RuleAttribute::Destination(to.addr())));
-    let marks = rule.mark.map(|mark| [RuleAttribute::FwMark(mark), RuleAttribute::FwMask(mark)]);
+    let marks = rule.mark.map(|mark| [RuleAttribute::FwMark(mark.value), RuleAttribute::FwMask(mark.mask)]);
     message.attributes.extend(marks.into_iter().flatten());
     message.attributes.extend(rule.iif.clone().map(RuleAttribute::Iifname));
     message.attributes.extend([
@@ -532,6 +558,7 @@ pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
         libc::IFLA_LINK,
         libc::IFLA_LINK_NETNSID,
         libc::IFLA_LINKINFO,
+        libc::IFLA_GROUP,
     ];
     let read = |nla: &_| LinkAttribute::parse_with_param(nla, AddressFamily::Unspec);
     for attribute in attributes(&body[header.buffer_len()..], WANTED, read) {
@@ -540,6 +567,7 @@ pub fn read_link(body: &[u8]) -> Option<LinkInfo> {
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
+            LinkAttribute::Group(group) => link.group = group,
             LinkAttribute::Link(peer) => link.peer = Some(peer),
             LinkAttribute::LinkNetNsId(netns) => link.peer_netns = Some(netns),
             LinkAttribute::LinkInfo(info) => {
@@ -719,7 +747,7 @@ pub fn read_route(body: &[u8]) -> Option<RouteInfo> {
 /// Reads an RTM_NEWRULE or RTM_DELRULE of IPv4 or IPv6.
 pub fn read_rule(body: &[u8]) -> Option<RuleInfo> {
     const WANTED: &[u16] =
-        &[FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FRA_FWMARK, FRA_TABLE, FRA_PROTOCOL];
+        &[FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FRA_FWMARK, FRA_FWMASK, FRA_TABLE, FRA_PROTOCOL];
     let header = RuleHeader::parse(body).ok()?;
     let family = match header.family {
         AddressFamily::Inet => Family::Ipv4Unicast,
@@ -727,13 +755,13 @@ pub fn read_rule(body: &[u8]) -> Option<RuleInfo> {
         _ => return None,
     };
     let mut rule = Rule::always(family, 0, u32::from(header.table));
-    let mut protocol = 0;
+    let (mut protocol, mut mark) = (0, Mark { value: 0, mask: 0 });
     for attribute in attributes(&body[header.buffer_len()..], WANTED, RuleAttribute::parse) {
         match attribute {
             RuleAttribute::Destination(address) => rule.to = IpNet::new(address, header.dst_len).ok(),
             RuleAttribute::Source(address) => rule.from = IpNet::new(address, header.src_len).ok(),
-            // A mark without a mask is none that Trunkline asks for; no mark reads as 0.
-            RuleAttribute::FwMark(mark) => rule.mark = Some(mark).filter(|mark| *mark != 0),
+            RuleAttribute::FwMark(value) => mark.value = value,
+            RuleAttribute::FwMask(mask) => mark.mask = mask,
             RuleAttribute::Iifname(name) => rule.iif = Some(name),
             RuleAttribute::Priority(priority) => rule.priority = priority,
             RuleAttribute::Table(table) => rule.table = table,
@@ -741,6 +769,8 @@ pub fn read_rule(body: &[u8]) -> Option<RuleInfo> {
             _ => {}
         }
     }
+    // The kernel reports a mask of 0 where a rule has no mark.
+    rule.mark = (mark.mask != 0).then_some(mark);
     Some(RuleInfo { protocol, rule })
 }
 

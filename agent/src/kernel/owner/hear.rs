@@ -4,12 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use netlink_packet_core::NLM_F_REPLACE;
 
 use super::super::events::Events;
-use super::super::nat;
 use super::super::netlink::Batch;
 use super::super::netlink::objects::{self, PROTOCOL};
-use super::super::netlink::{tc, vxlan};
+use super::super::netlink::{message, tc, vxlan};
+use super::super::scan;
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Reason, Request};
 use crate::attach::bandwidth::pair_name;
@@ -21,14 +22,20 @@ enum Notice {
     LinkGone(u32),
     Address(u32, IpNet),
     AddressGone(u32, IpNet),
-    /// An own route was deleted, or one was replaced.
-    Route(objects::RouteInfo),
+    /// An own route was deleted, or one was replaced; or a default route came or went.
+    Route {
+        route: objects::RouteInfo,
+        new: bool,
+        replaces: bool,
+    },
     RuleGone(objects::RuleInfo),
     NeighbourGone(u32, IpAddr),
     /// A forwarding entry of this link came or went.
     Forwarding(u32),
     /// A queue or a filter of this link came, went or changed.
     Queue(u32),
+    /// Somebody wrote `rp_filter` of this link, or of all.
+    ReversePath(Option<u32>),
 }
 
 impl Owner {
@@ -45,12 +52,15 @@ impl Owner {
                 libc::RTM_DELADDR => objects::read_address(message.body)
                     .map(|(index, address)| Notice::AddressGone(index, address)),
                 libc::RTM_NEWROUTE | libc::RTM_DELROUTE => {
-                    objects::read_route(message.body).map(Notice::Route)
+                    let new = message.kind == libc::RTM_NEWROUTE;
+                    let replaces = message.flags & NLM_F_REPLACE != 0;
+                    objects::read_route(message.body).map(|route| Notice::Route { route, new, replaces })
                 }
                 libc::RTM_DELRULE => objects::read_rule(message.body).map(Notice::RuleGone),
                 libc::RTM_NEWQDISC | libc::RTM_DELQDISC | libc::RTM_NEWTFILTER | libc::RTM_DELTFILTER => {
                     tc::read_index(message.body).map(Notice::Queue)
                 }
+                libc::RTM_NEWNETCONF => message::read_reverse_path(message.body).map(Notice::ReversePath),
                 libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => match vxlan::read_fdb(message.body) {
                     Some(entry) => Some(Notice::Forwarding(entry.ifindex)),
                     None if message.kind == libc::RTM_DELNEIGH => {
@@ -74,6 +84,10 @@ impl Owner {
                         .is_some_and(|link| self.topology.is_planned(&link.info));
                     Ok(())
                 }
+                Notice::ReversePath(index) => {
+                    self.mend_reverse_path(index);
+                    Ok(())
+                }
                 Notice::Queue(index) => {
                     self.limits_touched(index);
                     Ok(())
@@ -89,7 +103,10 @@ impl Owner {
                 Notice::LinkGone(index) => self.hear_link_gone(index).and_then(|()| self.settle_links()),
                 Notice::Address(index, address) => self.hear_address(index, address, true),
                 Notice::AddressGone(index, address) => self.hear_address(index, address, false),
-                Notice::Route(route) => self.hear_route(&route),
+                Notice::Route { route, new, replaces } => {
+                    self.hear_gateways(&route, new, replaces);
+                    self.hear_route(&route)
+                }
                 Notice::RuleGone(rule) => {
                     if rule.protocol == PROTOCOL && self.rules.contains(&rule.rule) {
                         tracing::info!(priority = rule.rule.priority, "a rule was deleted by others: back");
@@ -145,15 +162,36 @@ impl Owner {
         }
     }
 
-    /// Somebody touched the NAT table, or this thread did.
-    pub(super) fn mend_nat(&mut self) {
-        match nat::apply(&self.plan.nat) {
-            Ok(true) => {
-                tracing::info!("the NAT table was changed by others: back");
-                self.repairs += 1;
+    /// Others added or deleted a default route. One that is replaced is not named, so the main table is listed again.
+    fn hear_gateways(&mut self, route: &objects::RouteInfo, new: bool, replaces: bool) {
+        let hops: Vec<_> = scan::gateways(route).collect();
+        if route.protocol == PROTOCOL || hops.is_empty() {
+            return;
+        }
+        let before = self.gateways.clone();
+        if new && replaces {
+            let family = hops[0].0;
+            let listed = self.connection.list(|batch| batch.dump_main_routes(family), objects::read_route);
+            if let Ok(routes) = listed {
+                self.gateways.retain(|(of, _)| *of != family);
+                self.gateways.extend(routes.iter().flat_map(scan::gateways));
             }
-            Ok(false) => {}
-            Err(error) => self.fault(Reason::Nftables, error),
+        } else if new {
+            self.gateways.extend(hops);
+        } else {
+            self.gateways.retain(|gateway| !hops.contains(gateway));
+        }
+        if self.gateways != before {
+            self.host_changed();
+        }
+    }
+
+    /// The kernel deletes IPv4 routes of a link that is set down without a word.
+    fn forget_gateways(&mut self, index: u32) {
+        let before = self.gateways.len();
+        self.gateways.retain(|(_, hop)| hop.ifindex != Some(index));
+        if self.gateways.len() != before {
+            self.host_changed();
         }
     }
 
@@ -232,6 +270,8 @@ impl Owner {
         state.info = info;
         let is_usable = state.is_usable();
         if of_pod {
+            let info = state.info.clone();
+            self.mend_group(&info);
             if was_up && !is_up && !self.pod_names.contains_key(&index) {
                 self.limits_touched(index);
             }
@@ -248,6 +288,9 @@ impl Owner {
         }
         if before != self.topology.link(index) {
             self.host_changed();
+        }
+        if was_up && !is_up {
+            self.forget_gateways(index);
         }
         if was_up != is_up || was_usable != is_usable {
             self.farther.clear();
@@ -272,6 +315,7 @@ impl Owner {
             return Ok(());
         }
         self.topology.planned.remove(&index);
+        self.forget_gateways(index);
         self.host_changed();
         self.farther.clear();
         self.forget_installed(index);
@@ -316,6 +360,7 @@ impl Owner {
     pub(super) fn device_gone(&mut self, host_ifname: &str) {
         let Some(pod) = self.pods.remove(host_ifname) else { return };
         self.pod_names.remove(&pod.host_ifindex);
+        self.unguard_pod(&pod);
         pod.proxies.iter().for_each(|proxy| self.delete_proxy(proxy));
         for (key, target) in &pod.routes {
             if self.routes.get(key).is_some_and(|entry| **entry.wanted() == *target) {

@@ -13,7 +13,12 @@ fn early(plan: &Plan) -> Vec<String> {
     let shown = |rule: &Rule| {
         let prefix = |prefix: Option<IpNet>| prefix.map_or("-".to_owned(), |prefix| prefix.to_string());
         let (from, to, iif) = (prefix(rule.from), prefix(rule.to), rule.iif.as_deref().unwrap_or("-"));
-        format!("{} {from} {to} {iif} {:x} {}", rule.priority, rule.mark.unwrap_or(0), rule.table)
+        format!(
+            "{} {from} {to} {iif} {:x} {}",
+            rule.priority,
+            rule.mark.map_or(0, |mark| mark.value),
+            rule.table
+        )
     };
     plan.kernel.rules.iter().filter(|rule| rule.priority < 1000).map(shown).collect()
 }
@@ -43,7 +48,7 @@ fn in_a_vlan_a_subnet_is_reached_by_its_router_and_others_by_their_table() {
     );
     let router = Hop { onlink: true, ..Hop::by("10.20.0.1".parse().unwrap(), 8) };
     assert_eq!(plan.kernel.routes[&key(39_997, "10.20.0.0/24")], RouteTarget::via(vec![router]));
-    assert!(plan.kernel.nat.mark_translated);
+    assert!(plan.kernel.translated.hairpin);
 }
 
 #[test]

@@ -142,6 +142,7 @@ fn a_slave_answers_for_itself_and_goes_with_slaves_only() {
         host_ifindex: 9,
         mac: [2, 0, 0, 0, 0, 1],
         attachment,
+        extra_prefixes: Default::default(),
     };
     let (veth, ipvlan) = (three_subnets(), slaves());
     for (intent, kind, proxies) in [(&veth, AttachmentKind::Veth, 1), (&ipvlan, AttachmentKind::Ipvlan, 0)] {

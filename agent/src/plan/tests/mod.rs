@@ -11,6 +11,7 @@ use super::*;
 
 mod hairpin;
 mod join;
+mod translated;
 mod vlan;
 mod vxlan;
 
@@ -124,12 +125,14 @@ fn rules_lead_local_pods_the_fabric_and_subnets_to_their_tables() {
         rules,
         [
             "1000 None None 39999",
+            "1025 None None 254",
+            "1028 None None 10000",
             "1030 None Some(\"up1\") 39998",
             "1030 None Some(\"up2\") 39998",
             "1100 Some(10.1.0.0/16) None 10000",
         ]
     );
-    assert_eq!(plan.kernel.rules.len(), 8, "the same for IPv6");
+    assert_eq!(plan.kernel.rules.len(), 12, "the same for IPv6");
     let blackholes: Vec<&RouteKey> = plan
         .kernel
         .routes
@@ -144,6 +147,7 @@ fn rules_lead_local_pods_the_fabric_and_subnets_to_their_tables() {
     assert_eq!(
         sysctls,
         [
+            "net/ipv4/conf/all/send_redirects",
             "net/ipv4/conf/up1/rp_filter",
             "net/ipv4/conf/up2/rp_filter",
             "net/ipv4/ip_forward",
@@ -410,6 +414,43 @@ fn neighbours_from_a_prefix_are_peers_once_they_have_come() {
 }
 
 #[test]
+fn a_prefix_that_overlaps_a_subnet_is_refused_by_name() {
+    let peers = |wide: &str| {
+        serde_json::json!([
+            {"asn": 65001, "address": "192.0.2.1"},
+            {"asn": 65010, "prefix": wide, "limit": 7},
+            {"asn": 65011, "prefix": "2001:db8:0:2::/64", "allowNotEstablished": true},
+        ])
+    };
+    let plan_of = |prefix: &str, sessions: &[&str]| {
+        let mut intent = usual();
+        intent.networks = vec![bgp("rack", 65100, peers(prefix))];
+        // Subnets of other networks and of other nodes count too.
+        intent.subnets.push(subnet("far", "elsewhere", "172.16.3.0/24", serde_json::json!({})));
+        let sessions = sessions.iter().map(|peer| session(peer, true, None)).collect();
+        plan(&intent, &host(sessions)).unwrap()
+    };
+    for (prefix, pod, overlap) in [
+        ("10.0.0.0/8", "10.1.0.7", "10.0.0.0/8 overlaps 10.1.0.0/16 of Subnet v4"),
+        ("10.1.3.0/24", "10.1.3.7", "10.1.3.0/24 overlaps 10.1.0.0/16 of Subnet v4"),
+        ("172.16.0.0/12", "172.16.3.7", "172.16.0.0/12 overlaps 172.16.3.0/24 of Subnet far"),
+    ] {
+        let planned = plan_of(prefix, &["192.0.2.1", pod]);
+        // The pod's session, made before the Subnet was, is no next hop.
+        assert_eq!(gateways(&planned, "0.0.0.0/0"), ["192.0.2.1"], "{prefix}");
+        let bgp = planned.bgp.unwrap();
+        let refused = &bgp.refused_ranges[&prefix.parse::<IpNet>().unwrap()];
+        let start = format!("Network rack: spec.config.bgpPeers[1].prefix: {overlap}");
+        assert!(refused.fault.starts_with(&start), "{}", refused.fault);
+        assert_eq!((refused.remote_as, refused.limit), (Asn(65010), 7));
+        let all: Vec<String> = bgp.ranges.keys().map(ToString::to_string).collect();
+        assert_eq!(all, ["2001:db8:0:2::/64"], "the other prefix stays");
+        assert_eq!(bgp.peers.len(), 1, "the configured peer stays");
+    }
+    assert!(plan_of("192.0.2.0/24", &[]).bgp.unwrap().refused_ranges.is_empty());
+}
+
+#[test]
 fn bfd_is_multihop_where_the_peer_may_be_behind_a_router() {
     let peers = serde_json::json!([
         {"asn": 65001, "address": "192.0.2.1", "bfd": {}},
@@ -453,6 +494,7 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
         host_ifindex: 7,
         mac: [2, 0, 0, 0, 0, 1],
         attachment: AttachmentKind::Veth,
+        extra_prefixes: Default::default(),
     };
     for (network, address, communities) in
         [("rack", "10.1.0.5", vec![Community::NO_EXPORT]), ("global", "10.7.0.5", vec![])]
@@ -468,6 +510,47 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
 }
 
 #[test]
+fn a_pod_sends_from_prefixes_that_its_network_allows() {
+    let prefixes =
+        |texts: &[&str]| -> BTreeSet<IpNet> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+    let planned = |allowed: &[&str], asks: &[&str]| {
+        let mut intent = usual();
+        let network = &mut intent.networks[0];
+        network.spec.config.get_or_insert_default().extra_prefixes =
+            allowed.iter().map(|text| (*text).to_owned()).collect();
+        let name = network.name().to_owned();
+        let plan = plan(&intent, &host(Vec::new())).unwrap();
+        let pod = Pod {
+            network: name.clone(),
+            addresses: vec!["10.1.0.5".parse().unwrap()],
+            host_ifname: "tl0123456789ab".to_owned(),
+            host_ifindex: 7,
+            mac: [2, 0, 0, 0, 0, 1],
+            attachment: AttachmentKind::Veth,
+            extra_prefixes: prefixes(asks),
+        };
+        let refused: Vec<String> =
+            plan.networks[&name].refused_prefixes(&name, &pod.extra_prefixes).collect();
+        let planned = plan_pod(&plan, &pod).unwrap();
+        assert_eq!((planned.routes.len(), planned.originate.len()), (1, 1), "nothing leads to a prefix");
+        (planned.sources, refused.len())
+    };
+    const BOTH: &[&str] = &["10.9.0.0/16", "fd00:9::/48"];
+    for (allowed, asks, sources, refused) in [
+        (BOTH, &[][..], &[][..], 0),
+        (BOTH, BOTH, BOTH, 0),
+        (BOTH, &["10.9.1.0/24", "fd00:9:0:1::/64"], &["10.9.1.0/24", "fd00:9:0:1::/64"], 0),
+        (&[], BOTH, &[], 2),
+        (BOTH, &["10.8.0.0/15", "10.9.1.0/24", "::/0"], &["10.9.1.0/24"], 2),
+        // No range lies within another.
+        (BOTH, &["10.9.0.0/24", "10.9.0.128/25", "10.9.1.0/24"], &["10.9.0.0/23"], 0),
+        (&["0.0.0.0/0"], &["10.9.0.0/16", "0.0.0.0/0"], &["0.0.0.0/0"], 0),
+    ] {
+        assert_eq!(planned(allowed, asks), (prefixes(sources), refused), "{allowed:?} {asks:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_by_name() {
     let global = network("global", "GlobalBGP/GlobalBGP", serde_json::json!({}));
     let elsewhere = {
@@ -476,7 +559,10 @@ fn what_cannot_be_served_is_refused_by_name() {
         network
     };
     let planned = plan(&intent(vec![global, elsewhere], Vec::new()), &host(Vec::new())).unwrap();
-    assert!(planned.bgp.is_none() && planned.kernel == KernelPlan::default(), "nothing is done for them");
+    let guard = planned.kernel.guard.clone();
+    assert!(guard.enabled, "always");
+    let nothing = KernelPlan { guard, ..KernelPlan::default() };
+    assert!(planned.bgp.is_none() && planned.kernel == nothing, "nothing is done for them");
     assert!(planned.networks["global"].refused.as_ref().unwrap().contains("needs an Underlay network"));
     assert!(!planned.networks.contains_key("elsewhere"));
 

@@ -101,11 +101,24 @@ fn a_device_is_asked_for_first_and_routed_over_once_it_is_there() {
         rules,
         [
             "1000 None None 39999",
+            "1024 None None 1170007",
+            "1024 None None 1170008",
+            "1025 None None 254",
+            "1025 None None 254",
+            "1025 None None 254",
+            "1028 None None 10000",
+            "1028 None None 10002",
             "1030 None Some(\"up1.10\") 39998",
             "1030 None Some(\"up1.20\") 39998",
             "1100 Some(10.10.0.0/24) None 10000",
             "1100 Some(10.20.0.0/24) None 10002",
             "1000 None None 39999",
+            "1024 None None 1170007",
+            "1024 None None 1170008",
+            "1025 None None 254",
+            "1025 None None 254",
+            "1025 None None 254",
+            "1028 None None 10001",
             "1030 None Some(\"up1.10\") 39998",
             "1100 Some(2001:db8:10::/64) None 10001",
         ]
@@ -116,6 +129,9 @@ fn a_device_is_asked_for_first_and_routed_over_once_it_is_there() {
         ("net/ipv4/neigh/up1.20/proxy_delay", Sysctl::Exactly("0")),
         ("net/ipv6/conf/up1.10/proxy_ndp", Sysctl::Exactly("1")),
         ("net/ipv6/conf/up1.20/accept_ra", Sysctl::IfThere("0")),
+        ("net/ipv6/conf/up1.10/accept_redirects", Sysctl::IfThere("0")),
+        ("net/ipv4/conf/up1.10/accept_redirects", Sysctl::Exactly("0")),
+        ("net/ipv4/conf/up1.20/send_redirects", Sysctl::Exactly("0")),
     ] {
         assert_eq!(second.kernel.sysctls.get(path), Some(&value), "{path}");
     }
@@ -210,6 +226,7 @@ fn what_is_wrong_with_a_device_is_said_and_its_pods_wait() {
         host_ifindex: 9,
         mac: [2, 0, 0, 0, 0, 1],
         attachment: Default::default(),
+        extra_prefixes: Default::default(),
     };
     let fault = |edit: &dyn Fn(&mut Host)| {
         let mut host = with_default();

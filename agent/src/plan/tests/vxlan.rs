@@ -171,6 +171,8 @@ fn rules_stand_in_hybridnets_order() {
             "1000 39999",
             "1010 40000",
             "1020 from 10.200.0.0/16 40001",
+            "1025 254",
+            "1028 10000",
             "1030 iif mgmt.vxlan100 39998",
             "1030 iif up1 39998",
             "1030 iif up2 39998",
@@ -193,6 +195,7 @@ fn an_overlay_pod_is_a_route_and_told_to_nobody() {
         host_ifindex: 77,
         attachment: Default::default(),
         mac: [2; 6],
+        extra_prefixes: Default::default(),
     };
     let planned = plan_pod(&plan, &pod).unwrap();
     assert_eq!(planned.routes.len(), 1);

@@ -62,6 +62,8 @@ impl Task {
             true => Prefixes::new(),
             false => self.prefixes(&bgp.originate),
         };
+        // Before the first peer is added: its BFD session knows its links from the start.
+        self.set_links().await;
         let Some(running) = &mut self.running else { return };
         let all_peers = self.search.is_over(&bgp.unnumbered);
         self.speaker_fault = match running.told.tell(&bgp, wanted, all_peers).await {
@@ -71,6 +73,16 @@ impl Task {
         };
         if let Some(fault) = &self.speaker_fault {
             tracing::error!(%fault, "the BGP speaker does not take a part of the plan");
+        }
+    }
+
+    /// Hands the host's links to the speaker if they have changed. The links are not part of the
+    /// plan: a refused plan does not delay them.
+    pub(super) async fn set_links(&mut self) {
+        if let Some(running) = &mut self.running
+            && let Err(stopped) = running.told.set_links(&self.links).await
+        {
+            self.speaker_fault = Some(stopped.to_string());
         }
     }
 

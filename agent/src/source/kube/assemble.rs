@@ -141,13 +141,14 @@ pub fn assemble(
     }
 }
 
-/// The Secrets that the networks' peers name, with the namespace that they are in.
+/// The Secrets of the peers in this node's networks, with the namespace that they are in. The keys of other racks are not this node's
+/// to read.
 pub fn secrets<'a>(
     networks: impl Iterator<Item = &'a Network>,
+    labels: &BTreeMap<String, String>,
     namespace: &str,
 ) -> BTreeSet<(String, String)> {
-    let peers =
-        networks.filter_map(|network| network.spec.config.as_ref()).flat_map(|config| &config.bgp_peers);
+    let peers = networks.filter(|network| network.selects(labels)).flat_map(Network::peers);
     peers.filter_map(|peer| peer.password_secret_ref.as_ref()).map(|named| place(named, namespace)).collect()
 }
 
@@ -299,8 +300,8 @@ fn resolve(
 ) {
     let mut failed: Vec<Which> = Vec::new();
     for (name, network) in &mut wanted.networks {
-        // What is kept from before has its keys.
-        if !objects.networks.contains_key(name) {
+        // What is kept from before has its keys, and this node opens no session of a network that it is not in.
+        if !objects.networks.contains_key(name) || !network.selects(&objects.labels) {
             continue;
         }
         let peers = network.spec.config.iter_mut().flat_map(|config| &mut config.bgp_peers);

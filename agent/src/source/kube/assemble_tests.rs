@@ -182,7 +182,19 @@ fn keys_come_from_secrets_and_a_network_whose_key_is_lost_keeps_the_one_it_had()
             .map(|network| network.peers()[0].password().unwrap().expose().to_owned())
     };
     let mut objects = with("tor", "md5");
-    assert_eq!(secrets(objects.networks.values(), "kube-system"), [place("tor")].into());
+    let named = |label: &str| {
+        let labels = [("rack".to_owned(), label.to_owned())].into();
+        secrets(objects.networks.values(), &labels, "kube-system")
+    };
+    assert_eq!(named("1"), [place("tor")].into());
+    assert_eq!(named("2"), BTreeSet::new(), "the key of another rack");
+    let elsewhere = Objects { labels: [("rack".to_owned(), "2".to_owned())].into(), ..objects.clone() };
+    let seen = look(&elsewhere, None);
+    assert_eq!(
+        (seen.faults.len(), seen.snapshot.networks.len()),
+        (0, 1),
+        "another rack's network needs no key"
+    );
     objects.secrets.insert(place("tor"), values("s3cret\n"));
     let first = look(&objects, None);
     assert_eq!((key(&first).as_deref(), first.faults.len()), (Some("s3cret"), 0));

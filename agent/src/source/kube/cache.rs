@@ -153,6 +153,7 @@ mod tests {
                     pod: "p".to_owned(),
                     uid: "u".to_owned(),
                     dual: Some(false),
+                    extra_prefixes: ["10.9.0.0/16".parse().unwrap()].into(),
                     seen: (String::new(), String::new()),
                 },
             )],

@@ -35,6 +35,8 @@ pub(super) struct State {
     pub(super) index: Index,
     /// What is wrong with objects, each in words.
     pub(super) faults: Vec<String>,
+    /// Why the API server refuses this node's NodeInfo, if it does.
+    refused: Option<String>,
     /// Of each subnet, as its status has them.
     pub(super) counts: BTreeMap<String, Counts>,
     /// Whether this Node is cordoned, where that is followed and known.
@@ -244,9 +246,20 @@ impl Cluster {
         });
     }
 
+    /// The API server refuses this node's NodeInfo, or accepts it again.
+    pub(super) fn set_refused(&self, refused: Option<String>) {
+        let before = std::mem::replace(&mut self.state().refused, refused.clone());
+        if let Some(words) = refused.filter(|words| before.as_ref() != Some(words)) {
+            self.warn("NodeInfoRefused", words);
+        }
+    }
+
     /// How the API server is doing.
     pub fn status(&self) -> ClusterStatus {
-        let faults = self.state().faults.clone();
+        let faults = {
+            let state = self.state();
+            state.faults.iter().chain(&state.refused).cloned().collect()
+        };
         self.0.health.status(&self.0.connection.server, faults, *self.0.unwritten.borrow())
     }
 

@@ -15,13 +15,13 @@
 //! **Whose is an IPInstance?** Its `spec.binding` names the pod, and the pod's UID: of a StatefulSet the next pod has the same name, and a
 //! retained address is bound to it anew. A runtime that tells no UID is taken at its word. What is being deleted is nobody's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use trunkline_api::names::{annotation, label};
-use trunkline_api::pod::IpFamily;
+use trunkline_api::pod::{IpFamily, extra_prefixes};
 use trunkline_api::resources::{IPInstance, IPInstanceStatus, parse_address, parse_mac};
 
 use crate::ipam::{Assigned, PodName};
@@ -50,6 +50,9 @@ pub struct Row {
     pub uid: String,
     /// Whether the pod is to have an address of each family, if the controller says it.
     pub dual: Option<bool>,
+    /// Prefixes that the pod may send from besides its addresses, if its Network allows them.
+    #[serde(default)]
+    pub extra_prefixes: BTreeSet<IpNet>,
     /// The sandbox and the node that its status names.
     pub seen: (String, String),
 }
@@ -89,6 +92,14 @@ impl Row {
             pod: said(&spec.binding.pod_name, label::POD),
             uid: said(&spec.binding.pod_uid, label::POD_UID),
             dual: is_dual(&meta.annotations),
+            extra_prefixes: extra_prefixes(&meta.name, &meta.annotations).unwrap_or_else(|faults| {
+                for fault in faults {
+                    let name = format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name);
+                    let (field, message) = (fault.field, fault.message);
+                    tracing::warn!("IPInstance {name}: {field}: {message}: none of the annotation counts");
+                }
+                BTreeSet::new()
+            }),
             seen: (seen(|status| &status.sandbox_id), seen(|status| &status.node_name)),
         }))
     }
@@ -103,6 +114,8 @@ pub struct Given {
     pub addresses: Vec<Assigned>,
     /// Its MAC.
     pub mac: [u8; 6],
+    /// Prefixes that it may send from besides its addresses, if its Network allows them.
+    pub extra_prefixes: BTreeSet<IpNet>,
 }
 
 /// What is known of a pod's addresses.
@@ -214,6 +227,7 @@ impl Index {
             network: first.network.clone(),
             addresses: rows.iter().map(|row| row.assigned.clone()).collect(),
             mac: first.mac,
+            extra_prefixes: rows.iter().flat_map(|row| row.extra_prefixes.iter().copied()).collect(),
         };
         match rows.iter().find_map(|row| row.dual).or(dual) {
             _ if rows.len() == 2 => Found::Whole(given),
@@ -351,6 +365,32 @@ mod tests {
             "whole 10.0.0.7",
             "no UID is told"
         );
+    }
+
+    #[test]
+    fn extra_prefixes_are_those_of_all_of_a_pod_s_rows() {
+        let read = |ip: &str, text: Option<&str>| {
+            let mut instance = instance(ip, "u", "DualStack");
+            let text = text.map(|text| (annotation::EXTRA_PREFIXES.to_owned(), text.to_owned()));
+            instance.metadata.annotations.extend(text);
+            Row::read(&instance).unwrap().unwrap()
+        };
+        let given = |v4: Option<&str>, v6: Option<&str>| {
+            let mut index = Index::default();
+            for (name, row) in [("four", read("10.0.0.7/24", v4)), ("six", read("2001:db8::7/64", v6))] {
+                index.set(("web".to_owned(), name.to_owned()), Some(row));
+            }
+            match index.find(&pod("u"), None) {
+                Found::Whole(given) => given.extra_prefixes.iter().map(IpNet::to_string).collect::<Vec<_>>(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let both = Some("10.9.0.0/16,fd00:9::/64");
+        assert!(given(None, None).is_empty());
+        assert_eq!(given(both, both), ["10.9.0.0/16", "fd00:9::/64"]);
+        assert_eq!(given(both, Some("10.10.0.0/16")), ["10.9.0.0/16", "10.10.0.0/16", "fd00:9::/64"]);
+        // What nobody of Trunkline wrote: the pod is served without.
+        assert!(given(Some("10.9.0.0/16,x"), None).is_empty());
     }
 
     #[test]

@@ -95,12 +95,14 @@ impl Parts {
         let Parts { cluster, wishes, unwritten } = self;
         let Beside { node, cache, reconcile, ipam, metrics, observer, drain } = beside;
         let (uid, known_uid) = latest::channel(None);
+        let (addresses, known_addresses) = latest::channel(None);
         let sources = writer::Sources {
             wishes,
             unwritten,
             plan: reconcile.plan(),
             sessions: reconcile.sessions(),
             uid: known_uid,
+            addresses: known_addresses,
         };
         let cordon = drain.map(|drain| cordon::follow(cluster.clone(), ipam.clone(), drain));
         let start = task::Start {
@@ -112,6 +114,7 @@ impl Parts {
             ipam,
             metrics,
             uid,
+            addresses,
         };
         let cordon = async {
             match cordon {

@@ -4,8 +4,9 @@
 //! `PATIENCE` after the first change), when every watch that matters has had its list: a network without its subnets is never seen
 //! downstream. What is the same as what is in force goes no further, so a status that somebody writes costs a comparison.
 //!
-//! Which watches there are follows from the objects. Two are only for nodes in an overlay (and then every node is in it): NodeInfos, and the
-//! overlay's IPInstances. The Secrets that peers name are watched one by one, since the right to list them all is a right to read them all.
+//! Which watches there are follows from the objects. Three are only for nodes in an overlay (and then every node is in it): NodeInfos, the
+//! overlay's IPInstances, and the addresses of this Node. The Secrets that the peers of this node's networks name are watched one by one, since the right to list them all is
+//! a right to read them all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ use kube::{Api, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use trunkline_api::kube::{Kind, Lenient, Object};
+use trunkline_api::kube::{Kind, Lenient, Object, node_addresses};
 use trunkline_api::names::label;
 use trunkline_api::resources::{
     IPInstance, IPInstanceSpec, Network, NetworkSpec, NetworkType, NodeInfo, NodeInfoSpec, Subnet, SubnetSpec,
@@ -47,6 +48,8 @@ const SUBNETS: &str = "subnets";
 pub(super) const NODE: &str = "node";
 const NODES: &str = "nodeinfoes";
 const OVERLAY: &str = "ipinstances of the overlay";
+/// The addresses of this Node, which its NodeInfo may claim: of interest in an overlay only.
+const ADDRESSES: &str = "node's addresses";
 
 /// What the watches tell.
 enum News {
@@ -54,6 +57,7 @@ enum News {
     Subnets(Change<Lenient<SubnetSpec>>),
     Nodes(Change<Lenient<NodeInfoSpec>>),
     Node(Change<Seen>),
+    Addresses(Change<Vec<IpAddr>>),
     Overlay(Change<Lenient<IPInstanceSpec>>),
     /// The index of this node's IPInstances has changed; all of them were listed anew.
     Instances(bool),
@@ -87,6 +91,8 @@ pub struct Start {
     pub metrics: Metrics,
     /// This node's UID goes here.
     pub uid: watch::Sender<Option<String>>,
+    /// The addresses of this Node go here; none while they are not known.
+    pub addresses: watch::Sender<Option<Vec<IpAddr>>>,
 }
 
 struct Task {
@@ -290,7 +296,22 @@ impl Task {
                 });
                 let mut labels = node.labels;
                 labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| self.start.node.clone());
-                std::mem::replace(&mut objects.labels, labels.clone()) != labels
+                let changed = std::mem::replace(&mut objects.labels, labels.clone()) != labels;
+                if changed {
+                    self.follow_networks();
+                }
+                changed
+            }
+            News::Addresses(change) => {
+                let addresses = match change {
+                    Change::Listed(mut nodes) => nodes.pop(),
+                    Change::Applied(addresses) => Some(addresses),
+                    Change::Deleted(_) => None,
+                    Change::Failing(_) => return None,
+                };
+                let known = &self.start.addresses;
+                known.send_if_modified(|known| std::mem::replace(known, addresses.clone()) != addresses);
+                return None;
             }
             News::Overlay(change) => take_overlay(change, &mut self.overlay, &self.start.node),
             News::Instances(listed) => {
@@ -315,9 +336,9 @@ impl Task {
                     Change::Applied(secret) => values(secret),
                     Change::Deleted(_) => gone(),
                     // What is known of it stays; what was never known is not waited for.
-                    Change::Failing(reason) if *known == Known::Unknown => {
-                        Known::Missing(format!("cannot be read: {reason}"))
-                    }
+                    Change::Failing(reason) if *known == Known::Unknown => Known::Missing(format!(
+                        "cannot be read: {reason}: name it in the chart's agent.keySecrets, or in keySecrets of this node's rack"
+                    )),
                     Change::Failing(_) => return None,
                 };
                 std::mem::replace(known, new.clone()) != new
@@ -343,16 +364,23 @@ impl Task {
                 self.watch(NODES, Whole(Api::all(client.clone())), Selector::default(), News::Nodes);
                 let selector = Selector::label(label::NETWORK, &network);
                 self.watch(OVERLAY, Whole(Api::all(client.clone())), selector, News::Overlay);
+                let own = Selector::name(&self.start.node);
+                self.watch(ADDRESSES, Whole(Api::all(client.clone())), own, |change| {
+                    News::Addresses(change.map(|node: Node| node_addresses(&node)))
+                });
             }
             Some(_) => {}
             None => {
                 self.unwatch(OVERLAY);
                 self.unwatch(NODES);
+                self.unwatch(ADDRESSES);
+                self.start.addresses.send_replace(None);
                 self.overlay.clear();
                 self.objects.nodes.clear();
             }
         }
-        let wanted = secrets(self.objects.networks.values(), &self.start.cluster.connection().namespace);
+        let namespace = &self.start.cluster.connection().namespace;
+        let wanted = secrets(self.objects.networks.values(), &self.objects.labels, namespace);
         let gone: Vec<_> =
             self.objects.secrets.keys().filter(|place| !wanted.contains(*place)).cloned().collect();
         for place in gone {

@@ -6,11 +6,13 @@
 //!
 //! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. Nothing on DEL, as there: the controller
 //!   releases or keeps the address, and says so.
-//! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so that what others write there stays theirs.
+//! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so that what others write there stays theirs. Of the host's addresses it claims those
+//!   that its Node has, as the webhook refuses others. A refusal holds up nothing else: it is retried by itself, and when the Node changes.
 //! - **NodeInfo status**: the peers, when a session comes up or goes down, at most once in `PEERS_APART`; the counts of prefixes are as
 //!   fresh as `PEERS_ANEW`. With ten thousand nodes that is 35 writes a second while nothing happens, and none if no count changed.
 //! - **Node condition** `NetworkUnavailable`, when it changes ([`super::condition`]).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use kube::core::Status;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::time::error::Elapsed;
@@ -87,6 +90,8 @@ pub struct Sources {
     pub sessions: watch::Receiver<u64>,
     /// This node's UID in the API server, once it is known.
     pub uid: watch::Receiver<Option<String>>,
+    /// The addresses of this Node in the API server, once they are known.
+    pub addresses: watch::Receiver<Option<Vec<IpAddr>>>,
 }
 
 struct Writer {
@@ -97,6 +102,9 @@ struct Writer {
     instances: Coalesce<ObjectName, Holder>,
     /// The tunnels' end as it was last written; the outer `None`: not since the start.
     vtep: Option<Option<Vtep>>,
+    /// The tunnels' end is not written before: it was refused.
+    vtep_not_before: Option<Instant>,
+    vtep_delays: Option<ExponentialBackoff>,
     peers: Option<Vec<NodePeer>>,
     /// When the peers are to be looked at.
     peers_at: Instant,
@@ -119,6 +127,8 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         metrics,
         instances: Coalesce::default(),
         vtep: None,
+        vtep_not_before: None,
+        vtep_delays: None,
         peers: None,
         peers_at: Instant::now() + PEERS_APART,
         silence: Silence::default(),
@@ -135,7 +145,9 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         let ready = sources.uid.borrow().is_some();
         // Without a plan it is not known whether there are tunnels.
         let vtep = sources.plan.borrow_and_update().as_ref().map(|plan| plan.vtep.clone());
-        let vtep_due = ready && vtep.is_some() && writer.vtep != vtep;
+        let vtep = vtep.and_then(|vtep| claimed(vtep, sources.addresses.borrow().as_deref()));
+        let vtep_pending = ready && vtep.is_some() && writer.vtep != vtep;
+        let vtep_due = vtep_pending && writer.vtep_not_before.is_none();
         let condition_due = writer.verdict.filter(|verdict| writer.said != Some(*verdict));
         let pending = vtep_due || condition_due.is_some() || !writer.instances.is_empty();
         let next = match (writer.not_before, pending) {
@@ -143,6 +155,7 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
             (None, true) => Some(Instant::now()),
             (at, false) => ready.then(|| at.map_or(writer.peers_at, |at| at.max(writer.peers_at))),
         };
+        let retry = writer.vtep_not_before.filter(|_| vtep_pending);
         tokio::select! {
             biased;
             wish = sources.wishes.recv() => match wish {
@@ -155,6 +168,9 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
                 writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
             }
             Ok(()) = sources.uid.changed() => {}
+            // What was refused may be accepted now.
+            Ok(()) = sources.addresses.changed() => writer.vtep_not_before = None,
+            () = sleep_until(retry) => writer.vtep_not_before = None,
             Ok(()) = sources.sessions.changed() => {
                 writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
             }
@@ -176,6 +192,20 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
     }
 }
 
+fn delays() -> ExponentialBackoff {
+    let delays = ExponentialBuilder::default().with_max_delay(MAX_DELAY).with_factor(2.0);
+    delays.with_jitter().without_max_times().build()
+}
+
+/// What of this node's end the NodeInfo claims: its address, and of the others those that the Node has. `None` while these are not known.
+fn claimed(vtep: Option<Vtep>, addresses: Option<&[IpAddr]>) -> Option<Option<Vtep>> {
+    let Some(mut vtep) = vtep else { return Some(None) };
+    let known = addresses?;
+    let ip = vtep.ip;
+    vtep.local.retain(|address| *address == ip || known.contains(address));
+    Some(Some(vtep))
+}
+
 async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -193,8 +223,7 @@ impl Writer {
                         error,
                         "the API server does not take what this node tells: it is told again"
                     );
-                    let delays = ExponentialBuilder::default().with_max_delay(MAX_DELAY).with_factor(2.0);
-                    delays.with_jitter().without_max_times().build()
+                    delays()
                 });
                 self.not_before = Some(Instant::now() + delays.next().unwrap_or(MAX_DELAY));
             }
@@ -245,9 +274,29 @@ impl Writer {
         let params = PatchParams::apply(MANAGER).force();
         let patch = Patch::Apply(&object);
         let written = self.ask("vtep", self.nodes().patch(&self.node, &params, &patch)).await;
+        if let Ok(Err(kube::Error::Api(status))) = &written
+            && status.code != 404
+        {
+            self.postpone_vtep(status);
+            return Ok(());
+        }
         settled(written).map_err(|error| format!("NodeInfo {}: {error}", self.node))?;
+        (self.vtep_not_before, self.vtep_delays) = (None, None);
+        self.cluster.set_refused(None);
         self.vtep = Some(vtep);
         Ok(())
+    }
+
+    /// The API server answers, and does not take the NodeInfo: everything else is written meanwhile.
+    fn postpone_vtep(&mut self, status: &Status) {
+        let words = format!("NodeInfo {}: {} ({})", self.node, status.message, status.code);
+        if self.vtep_delays.is_none() {
+            tracing::warn!(error = words, "the API server refuses this node's NodeInfo: it is written again");
+        }
+        // Where nobody answers the API server's question about it there is no refusal yet.
+        self.cluster.set_refused((status.code < 500).then_some(words));
+        let delays = self.vtep_delays.get_or_insert_with(delays);
+        self.vtep_not_before = Some(Instant::now() + delays.next().unwrap_or(MAX_DELAY));
     }
 
     /// `serves`: networks, on this node.
@@ -413,6 +462,24 @@ pub fn at(ago: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_addresses_of_the_node_are_claimed() {
+        let addresses =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let vtep =
+            |local: &[&str]| Vtep { ip: "10.0.0.1".parse().unwrap(), mac: [2; 6], local: addresses(local) };
+        let host = || Some(vtep(&["10.0.0.1", "192.0.2.7", "fd00::1"]));
+        assert_eq!(claimed(None, None), Some(None), "no tunnels, no claim");
+        assert_eq!(claimed(host(), None), None, "wait for the Node");
+        let known = addresses(&["10.0.0.1", "fd00::1", "198.51.100.1"]);
+        assert_eq!(claimed(host(), Some(&known)), Some(Some(vtep(&["10.0.0.1", "fd00::1"]))));
+        assert_eq!(
+            claimed(host(), Some(&[])),
+            Some(Some(vtep(&["10.0.0.1"]))),
+            "the webhook says what is wrong"
+        );
+    }
 
     #[test]
     fn a_state_that_stays_keeps_its_time() {

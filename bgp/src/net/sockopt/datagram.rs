@@ -4,7 +4,7 @@
 //! session, and the time of arrival, so that being woken late is not taken for the peer's silence.
 
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::{MaybeUninit, size_of, size_of_val};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -13,6 +13,9 @@ use socket2::SockAddr;
 
 use super::set_option;
 use crate::types::InterfaceName;
+
+/// `SK_MEMINFO_DROPS` of linux/sock_diag.h.
+const MEMINFO_DROPS: usize = 8;
 
 /// One datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +124,25 @@ fn read<T: Copy>(data: &[u8]) -> Option<T> {
     }
 }
 
+/// The socket's drops since it was opened: by its filter, or because its buffer was full. The
+/// counter wraps around.
+pub(in crate::net) fn drops(socket: impl AsFd) -> io::Result<u32> {
+    let mut info = [0_u32; MEMINFO_DROPS + 1];
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the pointers are to `info` and to its length, which live over the call; the kernel
+    // writes no more than that into it.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(info[MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Puts the calling thread before all that are not real-time (SCHED_FIFO, lowest priority), or else as far ahead as `nice`
 /// goes.
 pub(in crate::net) fn raise_priority() -> io::Result<()> {
@@ -138,7 +160,7 @@ pub(in crate::net) fn raise_priority() -> io::Result<()> {
     }
 }
 
-/// The name of an interface by its index. Nothing is allocated: BFD asks for each packet of a link-local peer.
+/// The name of an interface by its index.
 pub(in crate::net) fn interface_name(index: u32) -> Option<InterfaceName> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has IF_NAMESIZE octets, as the call demands, and ends in NUL if it succeeds.

@@ -14,10 +14,12 @@
 
 pub mod ipinstance;
 pub mod network;
+pub mod nodeinfo;
 pub mod pod;
 pub mod subnet;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use trunkline_api::resources::{IPInstance, Network, Subnet};
 use trunkline_api::validate::Fault;
@@ -36,6 +38,8 @@ pub struct Facts {
     pub nodes: Vec<Node>,
     /// IPInstances.
     pub instances: Vec<IPInstance>,
+    /// The addresses of one Node; none if there is no such Node.
+    pub node_addresses: Option<Vec<IpAddr>>,
     /// How many RemoteClusters (`multicluster.alibaba.com`) there are.
     pub remote_clusters: usize,
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 
 use trunkline_api::resources::{Network, NetworkMode, NetworkType};
-use trunkline_api::validate::{Fault, validate, validate_change, validate_memberships};
+use trunkline_api::validate::{
+    Fault, NeighbourOverlap, neighbour_overlaps, validate, validate_change, validate_memberships,
+};
 
 use super::{Facts, Verdict, introduced, of, some, still_used, verdict};
 
-/// Reads: every Network, and the nodes that this one selects.
+/// Reads: every Network, every Subnet, and the nodes that this one selects.
 pub fn create(network: &Network, facts: &Facts) -> Verdict {
     verdict(faults(network, facts))
 }
@@ -53,6 +55,8 @@ fn faults(network: &Network, facts: &Facts) -> Vec<Fault> {
         facts.networks.iter().filter(|other| other.name() != name).cloned().collect();
     networks.push(network.clone());
     let mut found = of("Network", name, validate(&networks, &[]));
+    let overlaps = neighbour_overlaps(std::slice::from_ref(network), &facts.subnets);
+    found.extend(overlaps.iter().map(NeighbourOverlap::network_fault));
     // Without labels it selects nothing, or, as the newcomer of a unique type, everything.
     if network.network_type() == NetworkType::Underlay {
         let nodes = facts.nodes.iter().filter(|node| network.selects(&node.labels));
@@ -106,6 +110,11 @@ mod tests {
                "config": {"bgpPeers": [{"asn": 4_200_000_001_u32, "address": "10.0.0.1"}]}})
     }
 
+    fn dynamic(prefix: &str) -> Value {
+        json!({"nodeSelector": {"network": "rack2"}, "netID": 65001, "mode": "BGP",
+               "config": {"bgpPeers": [{"asn": 65100, "prefix": prefix}]}})
+    }
+
     /// `base` with the value at a pointer replaced, or taken away.
     fn with(mut base: Value, pointer: &str, value: Value) -> Value {
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -135,6 +144,11 @@ mod tests {
         both.networks.push(network("overlay", overlay.clone()));
         both.networks.push(network("global", global.clone()));
         let none = &cluster();
+        let mut subnets = cluster();
+        subnets.subnets = vec![
+            subnet("s1", json!({"network": "rack1", "range": {"version": "4", "cidr": "10.1.0.0/24"}})),
+            subnet("s2", json!({"network": "rack1", "range": {"version": "6", "cidr": "fd00:1::/64"}})),
+        ];
         for (case, facts, spec, refusal) in [
             ("underlay", none, underlay("rack2"), ""),
             ("no selector", none, json!({"netID": 10}), "spec.nodeSelector: missing"),
@@ -170,6 +184,14 @@ mod tests {
                 "does not go with type Overlay",
             ),
             ("BGP", none, bgp("rack2"), ""),
+            ("dynamic neighbours", &subnets, dynamic("192.0.2.0/24"), ""),
+            (
+                "dynamic neighbours where pods are",
+                &subnets,
+                dynamic("10.0.0.0/8"),
+                "Network new: spec.config.bgpPeers[0].prefix: 10.0.0.0/8 overlaps 10.1.0.0/24 of Subnet s1",
+            ),
+            ("a part of a Subnet", &subnets, dynamic("fd00:1::8:0/112"), "overlaps fd00:1::/64 of Subnet s2"),
             (
                 "BGP without netID",
                 none,
@@ -216,6 +238,15 @@ mod tests {
             update(&network("rack1", old.clone()), &network("rack1", taken), &two),
             refusal,
         );
+
+        let mut subnets = cluster();
+        subnets.subnets =
+            vec![subnet("s1", json!({"network": "rack1", "range": {"version": "4", "cidr": "10.1.0.0/24"}}))];
+        let apart = network("rack9", dynamic("192.0.2.0/24"));
+        let wide = network("rack9", dynamic("10.0.0.0/8"));
+        let refusal = "spec.config.bgpPeers[0].prefix: 10.0.0.0/8 overlaps 10.1.0.0/24 of Subnet s1";
+        expect("a prefix over a Subnet", update(&apart, &wide, &subnets), refusal);
+        expect("and back", update(&wide, &apart, &subnets), "");
 
         // What was wrong before is not held against who changes something else.
         let wrong = with(old.clone(), "/config/bgpPeers/0/address", json!("x"));

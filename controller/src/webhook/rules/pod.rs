@@ -14,16 +14,17 @@
 //! addresses, and never one twice); one that is refused for an address that has just become free is made again by its owner. That a
 //! name or a namespace is not known *yet* is told apart ([`missing`]), because a user would take it for his mistake.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use serde_json::{Value, json};
 use trunkline_api::names::{
     ATTACHED, QUOTA_NONEMPTY, annotation,
     label::{self, BGP_NETWORK_ATTACHMENT, OVERLAY_NETWORK_ATTACHMENT, UNDERLAY_NETWORK_ATTACHMENT},
 };
-use trunkline_api::pod::{IpFamily, Pools, Wishes, annotation_field};
+use trunkline_api::pod::{IpFamily, Pools, Wishes, annotation_field, extra_prefixes, refused_prefix};
 use trunkline_api::resources::{Network, NetworkType, Subnet};
 use trunkline_api::validate::Fault;
 
@@ -179,6 +180,10 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Verdict {
         Err(mut faults) => found.append(&mut faults),
         Ok(pools) => found.extend(pool_faults(pod, &pools, &selection)),
     }
+    match extra_prefixes(&pod.name, pod.annotations()) {
+        Err(mut faults) => found.append(&mut faults),
+        Ok(prefixes) => found.extend(prefix_fault(pod, &prefixes, &selection, cluster)),
+    }
     if held.is_empty() {
         found.extend(capacity(pod, cluster, &selection));
     }
@@ -266,6 +271,34 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
             )
         })
         .collect()
+}
+
+/// A pod sends from other prefixes than its addresses only where its Network says so.
+fn prefix_fault(
+    pod: &NewPod,
+    prefixes: &BTreeSet<IpNet>,
+    selection: &Selection,
+    cluster: &Cluster,
+) -> Option<Fault> {
+    if prefixes.is_empty() {
+        return None;
+    }
+    let network = match (&selection.network, selection.network_type) {
+        (Some(name), _) => cluster.network(name),
+        // Which it is follows from the node, and there is none yet.
+        (None, NetworkType::Underlay) => {
+            let message = format!(
+                "which prefixes are allowed depends on the Network: write {} or {} too",
+                annotation::SPECIFIED_NETWORK,
+                annotation::SPECIFIED_SUBNET
+            );
+            return Some(pod.fault(annotation::EXTRA_PREFIXES, message));
+        }
+        // One that is missing is named elsewhere.
+        (None, only) => cluster.network_of_type(only),
+    };
+    let (_, message) = refused_prefix(prefixes, network?)?;
+    Some(pod.fault(annotation::EXTRA_PREFIXES, message))
 }
 
 /// Underlay pods are brought to nodes that have an address left by labels; networks that take every node have no such labels.
@@ -378,7 +411,11 @@ mod tests {
             serde_json::from_value(json!({"statistics": {"total": 9, "used": 1, "available": 8}})).unwrap(),
         );
         let networks = [
-            network("rack1", json!({"nodeSelector": {"network": "rack1"}, "netID": 10})),
+            network(
+                "rack1",
+                json!({"nodeSelector": {"network": "rack1"}, "netID": 10,
+                       "config": {"extraPrefixes": ["10.9.0.0/16", "fd00:9::/48"]}}),
+            ),
             network("bgp", json!({"nodeSelector": {"network": "rack2"}, "netID": 65001, "mode": "BGP"})),
             overlay,
         ];
@@ -639,6 +676,47 @@ mod tests {
             ("wrong MAC pool", &[(a::MAC_POOL, "02:12:34:00:00:01,x")], "mac-pool][1]: `x` is not"),
             ("wrong type", &[(a::NETWORK_TYPE, "Underlie")], "`Underlie` is no type of a Network"),
             ("wrong family", &[(a::IP_FAMILY, "IPv5")], "`IPv5` is no family"),
+            ("extra prefixes", &[rack1, (a::EXTRA_PREFIXES, "10.9.0.0/16,10.9.3.0/24,fd00:9::/64")], ""),
+            (
+                "extra prefixes by the Subnet's Network",
+                &[(a::SPECIFIED_SUBNET, "v4"), (a::EXTRA_PREFIXES, "10.9.0.7/32")],
+                "",
+            ),
+            (
+                "an extra prefix beside those of the Network",
+                &[rack1, (a::EXTRA_PREFIXES, "10.9.0.0/16,10.10.0.0/16")],
+                "extra-prefixes]: 10.10.0.0/16: spec.config.extraPrefixes of Network rack1 allows 10.9.0.0/16, fd00:9::/48",
+            ),
+            (
+                "a wider prefix than the Network's",
+                &[rack1, (a::EXTRA_PREFIXES, "10.8.0.0/15")],
+                "extra-prefixes]: 10.8.0.0/15: spec.config.extraPrefixes of Network rack1",
+            ),
+            (
+                "a Network that allows none",
+                &[(a::SPECIFIED_NETWORK, "bgp"), (a::EXTRA_PREFIXES, "10.9.0.0/16")],
+                "spec.config.extraPrefixes of Network bgp allows nothing",
+            ),
+            (
+                "the Overlay allows none",
+                &[(a::NETWORK_TYPE, "Overlay"), (a::EXTRA_PREFIXES, "10.9.0.0/16")],
+                "spec.config.extraPrefixes of Network overlay allows nothing",
+            ),
+            (
+                "extra prefixes without a Network",
+                &[(a::EXTRA_PREFIXES, "10.9.0.0/16")],
+                "which prefixes are allowed depends on the Network: write",
+            ),
+            (
+                "no prefix",
+                &[rack1, (a::EXTRA_PREFIXES, "10.9.0.0/16,10.9.0.1")],
+                "extra-prefixes][1]: `10.9.0.1` has no length: write 10.9.0.1/32",
+            ),
+            (
+                "host bits",
+                &[rack1, (a::EXTRA_PREFIXES, "10.9.0.1/16")],
+                "extra-prefixes][0]: 10.9.0.1/16 has host bits: write 10.9.0.0/16",
+            ),
             ("overlay has IPv4", &[(a::NETWORK_TYPE, "Overlay")], ""),
             (
                 "overlay has no IPv6",
@@ -671,6 +749,16 @@ mod tests {
             let pod = NewPod { name: "kept-0".to_owned(), ..pod(annotations) };
             expect(case, validate(&pod, &cluster, &policy()), refusal);
         }
+        // A namespace has no say in prefixes: its annotation is not read, and its Network counts.
+        let told = |annotations| NewPod { namespace: "told".to_owned(), ..pod(annotations) };
+        let mut said = texts(&[(a::SPECIFIED_NETWORK, "rack1"), (a::EXTRA_PREFIXES, "10.10.0.0/16")]);
+        cluster.namespaces.set("told".into(), Said { annotations: said.clone(), ..Said::default() });
+        expect("the namespace's prefixes", validate(&told(&[]), &cluster, &policy()), "");
+        let own = [(a::EXTRA_PREFIXES, "10.9.0.0/16")];
+        expect("the namespace's Network", validate(&told(&own), &cluster, &policy()), "");
+        said.insert(a::SPECIFIED_NETWORK.to_owned(), "bgp".to_owned());
+        cluster.namespaces.set("told".into(), Said { annotations: said, ..Said::default() });
+        expect("another", validate(&told(&own), &cluster, &policy()), "Network bgp allows nothing");
         // Addresses that are kept are enough, however full the network is.
         give(&mut cluster, "10.5.0.7/24", "overlay", "o4", "kept-1");
         let full = network("overlay", json!({"type": "Overlay", "netID": 4}));

@@ -2,11 +2,11 @@
 
 use ipnet::IpNet;
 use trunkline_api::resources::Subnet;
-use trunkline_api::validate::{Fault, validate, validate_change};
+use trunkline_api::validate::{Fault, NeighbourOverlap, neighbour_overlaps, validate, validate_change};
 
 use super::{Facts, Verdict, introduced, of, some, still_used, verdict};
 
-/// Reads: the Subnet's Network, and every Subnet.
+/// Reads: every Network, and every Subnet.
 pub fn create(subnet: &Subnet, facts: &Facts) -> Verdict {
     verdict(faults(subnet, facts))
 }
@@ -47,7 +47,10 @@ fn faults(subnet: &Subnet, facts: &Facts) -> Vec<Fault> {
     let others = facts.subnets.iter().filter(|other| other.name() != subnet.name());
     let mut subnets: Vec<Subnet> = others.filter(over).cloned().collect();
     subnets.push(subnet.clone());
-    of("Subnet", subnet.name(), validate(&facts.networks, &subnets))
+    let mut found = of("Subnet", subnet.name(), validate(&facts.networks, &subnets));
+    let overlaps = neighbour_overlaps(&facts.networks, std::slice::from_ref(subnet));
+    found.extend(overlaps.iter().map(NeighbourOverlap::subnet_fault));
+    found
 }
 
 fn overlap(one: &IpNet, other: &IpNet) -> bool {
@@ -63,7 +66,7 @@ mod tests {
 
     fn cluster() -> Facts {
         let selector = json!({"network": "rack1"});
-        let peers = json!({"bgpPeers": [{"asn": 65100, "address": "10.0.0.1"}]});
+        let peers = json!({"bgpPeers": [{"asn": 65100, "address": "10.0.0.1"}, {"asn": 65100, "prefix": "192.0.2.0/24"}]});
         Facts {
             networks: vec![
                 network("vlan", json!({"nodeSelector": selector, "netID": 10})),
@@ -166,6 +169,12 @@ mod tests {
             ),
             ("65,536 addresses", spec("bgp", v4("10.16.0.0/16")), ""),
             ("too many", spec("bgp", v4("10.16.0.0/15")), "more than 65536 addresses"),
+            (
+                "over dynamic neighbours",
+                spec("bgp", v4("192.0.2.0/25")),
+                "Subnet new: spec.range.cidr: 192.0.2.0/25 overlaps 192.0.2.0/24, from which Network bgp accepts BGP peers (spec.config.bgpPeers[1].prefix)",
+            ),
+            ("over those of another Network", spec("global", v4("192.0.2.0/25")), "from which Network bgp"),
             ("overlaps", spec("bgp", v4("10.1.0.0/25")), "overlaps 10.1.0.0/24 of Subnet there"),
             (
                 "equal, of another network",

@@ -64,7 +64,7 @@ fn measure_on(cluster: &Cluster, fabric: &Fabric) -> Result<Figures> {
     cluster.wait(Pretended::new(cluster.client()).namespace(NAMESPACE))?;
     let node = fabric.host("node1")?;
     client::wait_answering(node)?;
-    let _doorways = nodes::join(cluster, fabric, &cluster.kubeconfig())?;
+    let _doorways = nodes::join(cluster, fabric, |_| Ok(cluster.kubeconfig()))?;
     client::wait_established(node, Duration::from_secs(60))?;
     let agent = client::agent(node)?;
 

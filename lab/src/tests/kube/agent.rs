@@ -15,7 +15,7 @@ use crate::cni::{self, Sandbox};
 use crate::kube::Cluster;
 use crate::kube::doorway::Doorway;
 use crate::kube::pods::{Plan, Pretended};
-use crate::kube::rights::Accounts;
+use crate::kube::rights::{Accounts, Rack, agent_on};
 use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{Bed, Manifest, lab, lost_nothing};
 use crate::tests::{Context, passed};
@@ -36,6 +36,9 @@ pub(super) const TESTS: &[Test] = &[
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// What the ToRs of the topology have.
 pub(super) const KEY: &str = "one-rack-lab-secret";
+
+/// The agent reads the Secret with the ToRs' key.
+const AGENTS: Rack = ("trunkline-agent", &["tor"]);
 
 const OBJECTS: &str = r#"
 apiVersion: v1
@@ -126,7 +129,7 @@ pub(super) fn on_a_node(
                     &format!("crd/{crd}"),
                 ])?;
             }
-            let accounts = Accounts::create(cluster)?;
+            let accounts = Accounts::create(cluster, &[AGENTS])?;
             cluster.apply(OBJECTS)?;
             cluster.apply(&secret(key))?;
             let doorway = cluster.doorway(&bed.node()?.ns)?;
@@ -134,7 +137,7 @@ pub(super) fn on_a_node(
             config.overwrite(&format!(
                 "nodeName: node1\nsource: kube\nkube: {{kubeconfig: {}, namespace: kube-system}}\nrouterID: 10.0.1.11\n\
                  readiness: {{timeoutSeconds: 10}}\n{settings}\n",
-                accounts.agent.display()
+                agent_on(cluster, AGENTS, "node1")?.display()
             ))?;
             client::end_agent(bed.node()?, Signal::TERM)?;
             client::start_agent(bed.node()?)?;

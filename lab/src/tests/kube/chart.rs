@@ -28,7 +28,9 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("agent", "patch", "nodeinfoes.networking.alibaba.com", true),
     ("agent", "patch", "nodeinfoes.networking.alibaba.com/status", true),
     ("agent", "get", "pods", true),
-    ("agent", "watch", "secrets", true),
+    ("agent", "watch", "secrets", false),
+    ("agent", "list", "secrets", false),
+    ("agent", "get", "secrets", false),
     ("agent", "delete", "ipinstances.networking.alibaba.com", false),
     ("agent", "patch", "ipinstances.networking.alibaba.com", false),
     ("agent", "patch", "networks.networking.alibaba.com", false),
@@ -52,6 +54,28 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("controller", "delete", "nodes", false),
     ("controller", "create", "validatingwebhookconfigurations.admissionregistration.k8s.io", false),
     ("controller", "patch", "validatingwebhookconfigurations.admissionregistration.k8s.io", false),
+];
+
+/// Which account reads which Secret of the namespace.
+const SECRETS: &[(&str, &str, bool)] = &[
+    ("agent", "tor-keys", true),
+    ("agent", "trunkline-webhook", false),
+    ("agent-rack1", "rack1-keys", true),
+    ("agent-rack1", "rack2-keys", false),
+    ("agent-rack1", "tor-keys", false),
+    ("agent-rack1", "trunkline-webhook", false),
+    ("agent-rack1", "", false),
+    ("agent-rack2", "rack2-keys", false),
+    ("controller", "trunkline-webhook", true),
+    ("controller", "tor-keys", false),
+];
+
+/// Two racks, of which the second has no keys.
+const RACKS: &[&str] = &[
+    "--set",
+    "agent.racks[0].name=rack1,agent.racks[0].nodeSelector.rack=rack1,agent.racks[0].keySecrets={rack1-keys}",
+    "--set",
+    "agent.racks[1].name=rack2,agent.racks[1].nodeSelector.rack=rack2",
 ];
 
 fn chart(context: &Lab) -> Result<Verdict> {
@@ -82,14 +106,23 @@ fn chart(context: &Lab) -> Result<Verdict> {
         ),
         (&["--set", "agent.config.vlanInterfaces={bond0,eth0}"], "vlanInterfaces:"),
         (&["--set", "uninstall=true"], "uninstall-cni"),
+        (&["--set", "tenancy.enabled=true"], "name: trunkline-tenancy"),
         (&["--set-string", "cni.conflist=x"], "--conflist=/etc/trunkline/conflist"),
     ] {
         ensure!(!usual.contains(words), "{words:?} is there without being asked for");
         ensure!(render(values)?.contains(words), "{values:?} should make {words:?}");
     }
+    controller(&usual)?;
+    client_ca(&render)?;
     probe(&usual, &render(&["--set", "agent.config.socket=/run/trunkline/other.sock"])?)?;
     let without = render(&["--set", "webhook.enabled=false"])?;
     ensure!(!without.contains("WebhookConfiguration"), "webhooks although they are off");
+    let everywhere = render(&["--set", "agent.ownNodeOnly=false"])?;
+    ensure!(
+        usual.contains("ValidatingAdmissionPolicy") && !everywhere.contains("ValidatingAdmissionPolicy"),
+        "agent.ownNodeOnly does not decide about the policies"
+    );
+    racks(&render)?;
     for never in
         ["privileged: true", "hostPID", "allowPrivilegeEscalation: true", "readOnlyRootFilesystem: false"]
     {
@@ -109,24 +142,41 @@ fn chart(context: &Lab) -> Result<Verdict> {
         apply(&["--validate=strict"], &usual)?;
         let again = apply(&["--validate=strict"], &usual)?;
         ensure!(again.lines().count() == objects, "applied again there are others: {again}");
-        for &(account, verb, resource, is_allowed) in RIGHTS {
-            let allowed = can(cluster, NAMESPACE, account, verb, resource)?;
+        let named = SECRETS.iter().map(|&(account, name, is)| (account, "watch", "secrets", name, is));
+        let all = RIGHTS.iter().map(|&(account, verb, resource, is)| (account, verb, resource, "", is));
+        apply(&["--validate=strict"], &render(RACKS)?)?;
+        for (account, verb, resource, name, is_allowed) in all.chain(named) {
+            let allowed = can(cluster, NAMESPACE, &format!("trunkline-{account}"), verb, resource, name)?;
             ensure!(
                 allowed == is_allowed,
-                "trunkline-{account} {} {verb} {resource}",
+                "trunkline-{account} {} {verb} {resource} {name}",
                 if allowed { "may" } else { "may not" }
             );
         }
-        passed(format!("{objects} objects, {} rights", RIGHTS.len()))
+        passed(format!("{objects} objects, {} rights", RIGHTS.len() + SECRETS.len()))
     })
+}
+
+/// Each rack has agents of its own, on nodes that are of no other rack.
+fn racks(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
+    let racks = render(RACKS)?;
+    for words in
+        ["name: trunkline-agent-rack1\n", "serviceAccountName: trunkline-agent-rack2\n", "rack: rack2\n"]
+    {
+        ensure!(racks.contains(words), "agent.racks should make {words:?}");
+    }
+    ensure!(!racks.contains("serviceAccountName: trunkline-agent\n"), "racks, and agents of no rack");
+    let mut same = RACKS.to_vec();
+    same.extend(["--set", "agent.racks[1].nodeSelector.rack=rack1"]);
+    let refused = render(&same).err().context("two racks with the same nodes were taken")?;
+    ensure!(format!("{refused:#}").contains("rack1 and rack2 may select the same node"), "{refused:#}");
+    Ok(())
 }
 
 /// The agent is asked by its socket whether it is ready; no port is opened for that.
 fn probe(usual: &str, elsewhere: &str) -> Result<()> {
     let agent = |text: &str| -> Result<Value> {
-        let objects = text.split("\n---").filter(|object| object.contains("kind: DaemonSet"));
-        let object = objects.last().context("no DaemonSet")?;
-        let mut object: Value = serde_saphyr::from_str(object)?;
+        let mut object = object(text, "DaemonSet")?;
         Ok(object["spec"]["template"]["spec"]["containers"][0].take())
     };
     let usual = agent(usual)?;
@@ -138,6 +188,53 @@ fn probe(usual: &str, elsewhere: &str) -> Result<()> {
     Ok(())
 }
 
+/// The one object of a kind whose text has these words.
+fn object(text: &str, kind: &str) -> Result<Value> {
+    let objects = text.split("\n---").filter(|object| object.contains(&format!("kind: {kind}\n")));
+    let object = objects.last().with_context(|| format!("no {kind}"))?;
+    Ok(serde_saphyr::from_str(object)?)
+}
+
+/// The controller can be rolled on as many nodes as it has replicas, and its probes are on loopback.
+fn controller(usual: &str) -> Result<()> {
+    let mut deployment = object(usual, "Deployment")?;
+    let strategy = deployment["spec"]["strategy"].take();
+    let wanted = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}});
+    ensure!(strategy == wanted, "the controller's strategy: {strategy}");
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let args: Vec<&str> =
+        container["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    ensure!(args.contains(&"--probe-address=127.0.0.1:9898"), "the controller's flags: {args:?}");
+    let port = |name: &str| {
+        let ports = container["ports"].as_array().into_iter().flatten();
+        ports.filter(|port| port["name"] == name).map(|port| &port["containerPort"]).next_back()
+    };
+    ensure!(port("probes") == Some(&json!(9898)), "the controller's ports: {}", container["ports"]);
+    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        let get = &container[probe]["httpGet"];
+        ensure!(*get == json!({"host": "127.0.0.1", "path": path, "port": "probes"}), "{probe}: {get}");
+    }
+    Ok(())
+}
+
+/// The webhook's client CA comes from a Secret, where one is named.
+fn client_ca(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
+    const FLAG: &str = "--webhook-client-ca=/etc/trunkline/client-ca/ca.crt";
+    ensure!(!render(&[])?.contains("client-ca"), "a client CA without being asked for");
+    let deployment = object(&render(&["--set", "webhook.clientCA.secretName=api-server-ca"])?, "Deployment")?;
+    let pod = &deployment["spec"]["template"]["spec"];
+    ensure!(pod["volumes"][0]["secret"]["secretName"] == "api-server-ca", "its volumes: {}", pod["volumes"]);
+    let container = &pod["containers"][0];
+    ensure!(
+        container["volumeMounts"][0]["mountPath"] == "/etc/trunkline/client-ca",
+        "its mounts: {}",
+        container["volumeMounts"]
+    );
+    let has_flag = container["args"].as_array().is_some_and(|args| args.iter().any(|arg| arg == FLAG));
+    ensure!(has_flag, "its flags: {}", container["args"]);
+    Ok(())
+}
+
 /// Values that the schema refuses.
 fn refused_values(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     for (value, words) in [
@@ -146,6 +243,8 @@ fn refused_values(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
         ("controler.replicas=2", "controler"),
         ("agent.config.source=manifests", "config"),
         ("cni.confName=a/b.conflist", "confName"),
+        ("agent.keySecrets={}", "keySecrets"),
+        ("agent.racks[0].name=Rack_1,agent.racks[0].nodeSelector.rack=1", "name"),
     ] {
         let refused = render(&["--set", value]).err().with_context(|| format!("{value} was taken"))?;
         ensure!(format!("{refused:#}").contains(words), "{value}: {refused:#}");

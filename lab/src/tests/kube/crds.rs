@@ -227,6 +227,8 @@ fn bases() -> Vec<Base> {
                 &[("/type", "\"Underlay\""), ("/mode", "\"VLAN\"")],
                 &[("/config", r#"{"attachment": "ipvlan"}"#)],
                 &[("/config", r#"{"hairpin": true, "attachment": "veth"}"#)],
+                &[("/config", r#"{"extraPrefixes": ["10.9.0.0/16", "fd00:9::/64", "0.0.0.0/0"]}"#)],
+                &[("/config", r#"{"extraPrefixes": [], "attachment": "ipvlan"}"#)],
             ],
             bad: &[
                 (&[("/netID", "4095")], "not a VLAN id"),
@@ -241,6 +243,19 @@ fn bases() -> Vec<Base> {
                     "the mode is not BGP",
                 ),
                 (&[("/config", r#"{"hairpin": true, "attachment": "ipvlan"}"#)], "hairpin: packets of pods"),
+                (
+                    &[("/config", r#"{"extraPrefixes": ["10.9.0.0/16"], "attachment": "ipvlan"}"#)],
+                    "extraPrefixes: packets of pods",
+                ),
+                (
+                    &[("/config", r#"{"extraPrefixes": ["10.9.0.1/16"]}"#)],
+                    "extraPrefixes: one is not a prefix",
+                ),
+                (&[("/config", r#"{"extraPrefixes": ["fd00:9::1"]}"#)], "extraPrefixes: one is not a prefix"),
+                (
+                    &[("/config", r#"{"extraPrefixes": ["fe80::/64"]}"#)],
+                    "extraPrefixes: routers do not forward from one",
+                ),
                 (&[("/config", r#"{"gracefulShutdown": {}}"#)], "only a network with peers"),
             ],
             changes: &[(&[("/mode", "\"BGP\"")], "mode cannot change")],

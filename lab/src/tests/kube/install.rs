@@ -126,6 +126,10 @@ fn install(context: &Lab) -> Result<Verdict> {
         let sent = crate::tests::bed::lost_nothing(pings)?;
         kept_address(cluster, nodes)?;
 
+        for section in ["Keys: one rack or several", "What an agent may write", "Several tenants"] {
+            page.section(section)?;
+        }
+
         // Nothing was restored; the commands stop the controllers and start them again.
         page.section("After etcd was restored")?;
         rolled_out(cluster, "deployment/trunkline-controller")?;
@@ -225,7 +229,8 @@ spec:
 fn nothing_left(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     let left = cluster.kubectl([
         "get",
-        "clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations,crds",
+        "clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies,\
+         validatingadmissionpolicybindings,crds",
         "-o",
         "name",
     ])?;

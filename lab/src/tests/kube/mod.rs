@@ -8,14 +8,17 @@ mod cordon;
 pub(crate) mod crds;
 mod disturbed;
 mod finalizers;
+mod hostile;
 mod hybridnet;
 mod install;
 mod leader;
 mod migrate;
 mod overlay;
+mod own_node;
 mod racks;
 mod restored;
 mod storm;
+mod tenancy;
 mod twice;
 mod walk;
 pub(super) mod webhook;
@@ -38,12 +41,15 @@ pub(super) const TESTS: &[&[Test]] = &[
     crds::TESTS,
     disturbed::TESTS,
     finalizers::TESTS,
+    hostile::TESTS,
     leader::TESTS,
     install::TESTS,
     migrate::TESTS,
     overlay::TESTS,
+    own_node::TESTS,
     racks::TESTS,
     restored::TESTS,
+    tenancy::TESTS,
     twice::TESTS,
     webhook::TESTS,
 ];

@@ -5,24 +5,27 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use anyhow::{Context as _, Result, bail, ensure};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use trunkline_api::kube::NodeInfoObject;
 
-use super::{Test, Verdict, cluster, crds};
+use super::{Test, Verdict, cluster, crds, webhook};
 use crate::client;
 use crate::fabric::Fabric;
 use crate::kube::Cluster;
 use crate::kube::controller::Replicas;
 use crate::kube::nodes::{self, Attached};
 use crate::kube::pods::{Plan, Pretended};
-use crate::kube::rights::{Accounts, Unseen};
+use crate::kube::rights::{self, Accounts, Unseen, WITHOUT_KEYS};
 use crate::shell::{Seen, wait_for};
 use crate::tests::{Context as Lab, passed};
 use crate::topology::Image;
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/overlay",
-    about: "overlay pods on three nodes, known from NodeInfos and IPInstances alone; one moves with its addresses",
+    about: "overlay pods on three nodes, known from NodeInfos and IPInstances alone; one moves; no node claims what is not its own",
     run: overlay,
 }];
 
@@ -37,8 +40,6 @@ const UNSEEN: &[Unseen] = &[
     ("agent", "get", "pods", "addresses that hybridnet gave: kube/agent"),
     ("agent", "create", "events.events.k8s.io", "there is no fault: kube/agent"),
     ("agent", "patch", "events.events.k8s.io", "there is no fault: kube/agent"),
-    ("agent", "list", "secrets", "the peers have no keys: kube/racks"),
-    ("agent", "watch", "secrets", "the peers have no keys: kube/racks"),
 ];
 
 /// Where each node's end of the tunnels is.
@@ -59,16 +60,17 @@ fn overlay(context: &Lab) -> Result<Verdict> {
 
 fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> Result<Verdict> {
     crds::install(cluster)?;
-    let accounts = Accounts::create(cluster)?;
+    let accounts = Accounts::create(cluster, &[WITHOUT_KEYS])?;
     for file in ["networks", "subnets"] {
         let file = fabric.file(&format!("hybrid/manifests/{file}.yaml"));
         cluster.apply(&std::fs::read_to_string(&file).with_context(|| file.display().to_string())?)?;
     }
     cluster.wait(Pretended::new(cluster.client()).namespace(NAMESPACE))?;
-    let _doorways = nodes::join(cluster, fabric, &accounts.agent)?;
-    let flags = ["--webhook=false"];
-    let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 1, &flags)?;
+    let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 2, &[])?;
     replicas.wait_leader(cluster)?;
+    let [one, other] = replicas.webhooks()[..] else { bail!("two replicas") };
+    webhook::register(cluster, &mut replicas, one, other)?;
+    let _doorways = nodes::join(cluster, fabric, |node| rights::agent_on(cluster, WITHOUT_KEYS, node))?;
     for (node, end) in ENDS {
         wait_for(&format!("NodeInfo {node} to tell its end of the tunnels"), PATIENCE, || {
             let args = ["get", "nodeinfo", node, "-o", "json", "--ignore-not-found"];
@@ -116,7 +118,50 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
         nodes::tells_its_peers(cluster, node, 1)?;
         nodes::says(cluster, node, "False", "TrunklineServes")?;
     }
-    replicas.still_running()?;
     let rights = accounts.check(cluster, &["agent"], UNSEEN)?;
+    // What is refused from here on is meant to be.
+    claims(cluster, fabric)?;
+    replicas.still_running()?;
     passed(format!("{} pods on three nodes, all pairs of both families; {rights}", pods.len() + 1))
+}
+
+/// With a node's own token no address is claimed that its Node does not have, so none gets into other nodes' tables.
+fn claims(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
+    let agent = cluster.client_of(&rights::agent_on(cluster, WITHOUT_KEYS, "node3")?)?;
+    let infos: Api<NodeInfoObject> = Api::all(agent);
+    let params = PatchParams::apply("trunkline-agent").force();
+    let claim = |ip: &str, local: &str| {
+        let object = json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "NodeInfo", "metadata": { "name": "node3" },
+            "spec": { "vtepInfo": { "ip": ip, "localIPs": [ip, local] } },
+        });
+        cluster.wait(infos.patch("node3", &params, &Patch::Apply(&object)))
+    };
+    let own = "10.52.0.13";
+    for (ip, local, refused) in [
+        (own, "8.8.8.8", "8.8.8.8"),
+        (own, "10.52.0.1", "10.52.0.1"),
+        (own, "10.51.0.11", "10.51.0.11"),
+        (own, "10.70.0.77", "10.70.0.77"),
+        (own, "10.96.0.1", "10.96.0.1"),
+        ("10.51.0.11", own, "10.51.0.11"),
+    ] {
+        let Err(kube::Error::Api(status)) = claim(ip, local) else { bail!("node3 claimed {refused}") };
+        let words = format!("{refused} is not an address of Node node3");
+        ensure!(status.code == 403 && status.message.contains(&words), "{}", status.message);
+        let table = fabric.host("node1")?.sh("ip route show table 40001")?;
+        let is_there = table.lines().any(|route| route.split(' ').next() == Some(refused));
+        ensure!(!is_there, "node1 sends to {refused} by a tunnel: {table}");
+    }
+
+    // An address of the host that no kubelet reports: the administrator lists it, and the agent claims it.
+    let extra = "192.0.2.33";
+    let link = "dev=$(ip -o addr | grep 10.52.0.13 | awk '{print $2; exit}')";
+    fabric.host("node3")?.sh(&format!("{link}; ip addr add {extra}/32 dev $dev"))?;
+    let annotation = format!("networking.alibaba.com/extra-local-ips={extra}");
+    cluster.kubectl(["annotate", "node", "node3", &annotation])?;
+    wait_for("node1 to send to the listed address by a tunnel", PATIENCE, || {
+        let table = fabric.host("node1")?.sh("ip route show table 40001")?;
+        Ok(Seen::when(table.contains(extra), || table))
+    })
 }

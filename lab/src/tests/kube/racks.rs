@@ -15,7 +15,7 @@ use crate::kube::Cluster;
 use crate::kube::controller::Replicas;
 use crate::kube::nodes::{self, Attached};
 use crate::kube::pods::{Plan, Pretended};
-use crate::kube::rights::{Accounts, Unseen};
+use crate::kube::rights::{Accounts, Rack, Unseen, agent_on};
 use crate::shell::{Seen, wait_for};
 use crate::tests::{Context as Lab, passed};
 use crate::topology::Image;
@@ -68,6 +68,9 @@ kind: Network
 metadata: { name: tunnels }
 spec: { type: Overlay, netID: 4 }
 ";
+
+/// Each rack's agents read the key of their own rack alone.
+const RACKS: [Rack; 2] = [("trunkline-agent-rack1", &["rack1"]), ("trunkline-agent-rack2", &["rack2"])];
 
 /// The Secret that both racks' Networks name for their sessions.
 const SECRETS: &str = "
@@ -126,8 +129,10 @@ impl Racks<'_> {
         cluster.apply(&self.network("node2a")?)?;
         cluster.apply(SUBNETS)?;
         cluster.wait(Pretended::new(cluster.client()).namespace(NAMESPACE))?;
-        let accounts = Accounts::create(cluster)?;
-        let _doorways = nodes::join(cluster, self.fabric, &accounts.agent)?;
+        let accounts = Accounts::create(cluster, &RACKS)?;
+        let _doorways = nodes::join(cluster, self.fabric, |node| {
+            agent_on(cluster, RACKS[usize::from(node.starts_with("node2"))], node)
+        })?;
         let flags = ["--patch-calico-pod-ips-annotation"];
         // Two: the one that does not lead watches the Lease, which one alone may have before it has begun to.
         let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 2, &flags)?;

@@ -54,7 +54,7 @@ fn rules(context: &Lab) -> Result<Verdict> {
 }
 
 /// Kinds, a Lease that somebody else holds, two replicas, configurations that ask one each, and trust.
-fn start(cluster: &Cluster, program: &std::path::Path, flags: &[&str]) -> Result<Replicas> {
+pub(super) fn start(cluster: &Cluster, program: &std::path::Path, flags: &[&str]) -> Result<Replicas> {
     super::crds::install(cluster)?;
     cluster.apply(LEASE)?;
     let mut replicas = Replicas::standing_by(cluster, program, 2, flags)?;
@@ -70,12 +70,8 @@ pub(in crate::tests) fn register(
     validating: u16,
     mutating: u16,
 ) -> Result<()> {
-    let configured = |port: u16| {
-        configurations(
-            &Address::Url(format!("https://127.0.0.1:{port}")),
-            "system:serviceaccount:kube-system:trunkline-controller",
-        )
-    };
+    let configured =
+        |port: u16| configurations(&Address::Url(format!("https://127.0.0.1:{port}")), "kube-system");
     let (validating, mutating) = (configured(validating).0, configured(mutating).1);
     cluster.wait(async {
         Api::all(cluster.client()).create(&PostParams::default(), &validating).await?;
@@ -110,12 +106,12 @@ fn await_verdicts(cluster: &Cluster, replicas: &mut Replicas) -> Result<()> {
     })?
 }
 
-fn network(name: &str, rack: &str) -> Value {
+pub(super) fn network(name: &str, rack: &str) -> Value {
     json!({"apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": name},
            "spec": {"nodeSelector": {"network": rack}, "netID": 100}})
 }
 
-fn pod(name: &str, metadata: Value) -> Value {
+pub(super) fn pod(name: &str, metadata: Value) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
         "spec": {"containers": [{"name": "main", "image": "none"}]},
@@ -126,7 +122,7 @@ fn pod(name: &str, metadata: Value) -> Value {
     pod
 }
 
-fn create(cluster: &Cluster, object: &Value, dry_run: bool) -> Result<DynamicObject> {
+pub(super) fn create(cluster: &Cluster, object: &Value, dry_run: bool) -> Result<DynamicObject> {
     let object: DynamicObject = serde_json::from_value(object.clone())?;
     let kind = object.types.as_ref().context("a kind")?.kind.clone();
     let api = api(cluster, &kind, object.metadata.namespace.as_deref());

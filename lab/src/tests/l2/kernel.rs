@@ -19,8 +19,8 @@ pub(in crate::tests) const TESTS: &[Test] = &[Test {
 const BOUND: Duration = Duration::from_secs(600);
 
 fn kernel_tests(context: &Context) -> Result<Verdict> {
-    if let Some(why) = uml::missing() {
-        return Ok(Verdict::Skipped(why.to_owned()));
+    if let Some(why) = uml::missing(&context.place)? {
+        return Ok(Verdict::Skipped(why));
     }
     // As one of the workspace's, so that it is the one that the unit tests have built too.
     let build = ["test", "--workspace", "--test", "kernel_ipvlan", "--no-run", "--message-format", "json"];

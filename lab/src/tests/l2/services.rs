@@ -1,7 +1,5 @@
-//! Services of pods with attachment `ipvlan`: by the side pair to the node, translated there, and back the same way.
-//!
-//! This kernel has iptables and no nf_tables. So the Services are iptables' here, as kube-proxy writes them, and so is the one rule that the
-//! agent itself would have in nftables: what was translated for a slave gets the node's address. What is looked at is the way of the packets.
+//! Services of pods with attachment `ipvlan`: by the side pair to the node, translated there, and back the same way. What was translated for
+//! a slave gets the node's address, by the agent's own rule. kube-proxy's part is played by plain DNAT rules.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,8 +9,6 @@ use rustix::process::Signal;
 use super::ready;
 use crate::capture::Capture;
 use crate::client;
-use crate::host::Host;
-use crate::shell::{cmd, run};
 use crate::tests::bed::{PATIENCE, lab};
 use crate::tests::greeter::{Greeter, greeted};
 use crate::tests::matrix::{Party, flows, reachable};
@@ -24,16 +20,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[Test {
     run: services,
 }];
 
-/// iptables of a family.
-fn tables(node: &Host, address: IpAddr, rule: &str) -> Result<()> {
-    let program = if address.is_ipv4() { "iptables-legacy" } else { "ip6tables-legacy" };
-    // Not with the node's own /run: iptables calls for its modules by a program that lies in ours.
-    let words = ["netns", "exec", node.ns.name(), program, "-w", "-t", "nat"];
-    run(&mut cmd("ip", words.into_iter().chain(rule.split_whitespace()))).map(drop)
-}
-
 fn services(context: &Context) -> Result<Verdict> {
-    crate::packages::need(["iptables"])?;
     lab(context, "l2", |bed| {
         let node = bed.host("node3")?;
         client::end_agent(node, Signal::TERM)?;
@@ -48,41 +35,26 @@ fn services(context: &Context) -> Result<Verdict> {
         ];
         let _servers: Vec<Greeter> =
             backends.iter().map(|(_, to)| Greeter::listen(&to.ns, 8080)).collect::<Result<_>>()?;
-        let mut services = Vec::new();
+        let (mut services, mut rules) = (Vec::new(), String::new());
         for (number, (place, backend)) in (1..).zip(&backends) {
             for backend in &backend.addresses {
-                let service: IpAddr = if backend.is_ipv4() {
-                    format!("10.96.0.{number}").parse()?
+                let (service, family): (IpAddr, _) = if backend.is_ipv4() {
+                    (format!("10.96.0.{number}").parse()?, "ip")
                 } else {
-                    format!("fd00:96::{number}").parse()?
+                    (format!("fd00:96::{number}").parse()?, "ip6")
                 };
                 let to = SocketAddr::new(*backend, 8080);
-                tables(
-                    node,
-                    service,
-                    &format!("-A PREROUTING -d {service} -p tcp -j DNAT --to-destination {to}"),
-                )?;
+                rules += &format!("{family} daddr {service} tcp dport 80 dnat {family} to {to}; ");
                 services.push((*place, service));
             }
         }
+        node.run(
+            "nft",
+            [format!(
+                "table inet services {{ chain pre {{ type nat hook prerouting priority dstnat; {rules} }}; }}"
+            )],
+        )?;
 
-        let masquerade = |verb: &str| -> Result<()> {
-            for slave in &pod.addresses {
-                let subnet = if slave.is_ipv4() { "10.21.0.0/24" } else { "fd00:21::/112" };
-                tables(
-                    node,
-                    *slave,
-                    &format!("{verb} POSTROUTING -s {subnet} -m conntrack --ctstate DNAT -j MASQUERADE"),
-                )?;
-            }
-            Ok(())
-        };
-        // Without it a backend in the VLAN answers the slave itself, from an address that the pod did not ask.
-        let unmasked = services[2].1;
-        let said = greeted(&pod.ns, SocketAddr::new(unmasked, 80));
-        ensure!(said.is_err(), "{unmasked} was answered without the node's address: {said:?}");
-
-        masquerade("-A")?;
         let wire = Capture::start(&bed.host("sw2")?.ns, "eth1", "icmp or tcp or vlan")?;
         let own: [IpAddr; 2] = ["10.2.0.13".parse()?, "fd00:2::13".parse()?];
         for (place, service) in &services {
@@ -97,6 +69,13 @@ fn services(context: &Context) -> Result<Verdict> {
             let found = lines.iter().find(|line| line.contains(&format!("{service}.80")));
             ensure!(found.is_none(), "a Service's address left the node: {found:?}");
         }
+
+        // It is that rule: without it a backend in the VLAN answers the slave itself, from an address that the pod did not ask.
+        client::end_agent(node, Signal::TERM)?;
+        node.sh("nft delete table inet trunkline")?;
+        let (place, unmasked) = services[2];
+        let said = greeted(&pod.ns, SocketAddr::new(unmasked, 80));
+        ensure!(said.is_err(), "{place} answered without the node's address: {said:?}");
         passed(format!(
             "{} Services, of backends {}",
             services.len(),

@@ -36,6 +36,8 @@ const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_build_info", Lab::TwoRacks),
     ("trunkline_convergence_", Lab::TwoRacks),
     ("trunkline_drain_", Lab::TwoRacks),
+    ("trunkline_guard_", Lab::TwoRacks),
+    ("trunkline_http_", Lab::TwoRacks),
     ("trunkline_kernel_", Lab::TwoRacks),
     ("trunkline_manifests_", Lab::TwoRacks),
     ("trunkline_network_", Lab::TwoRacks),

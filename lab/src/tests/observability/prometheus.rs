@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use crate::client::http_body;
 use crate::host::Host;
 use crate::kube::daemon::Daemon;
 use crate::kube::ports::Port;
@@ -48,7 +48,7 @@ impl Target<'_> {
             Target::Agent(host) => host.ns.within(|| connect(AGENT))?,
             Target::Controller(_, port) => connect(port)?,
         };
-        body(&mut stream, "/metrics")
+        http_body(&mut stream, "/metrics")
     }
 }
 
@@ -282,7 +282,7 @@ fn values(answer: &Value) -> Result<Vec<f64>> {
 fn get(port: &Port, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
     let encoded = parameters.iter().map(|(name, value)| format!("{name}={}", percent(value)));
     let query = encoded.collect::<Vec<_>>().join("&");
-    let text = body(&mut connect(port.number())?, &format!("{path}?{query}"))?;
+    let text = http_body(&mut connect(port.number())?, &format!("{path}?{query}"))?;
     let body: Value = serde_json::from_str(&text).with_context(|| format!("{path}: {text}"))?;
     ensure!(body["status"] == "success", "{parameters:?}: {body}");
     Ok(body["data"].clone())
@@ -291,16 +291,6 @@ fn get(port: &Port, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
 /// To this machine's loopback, or to that of the namespace that the thread is in.
 fn connect(port: u16) -> Result<TcpStream> {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("127.0.0.1:{port}"))
-}
-
-/// What is answered to a GET.
-fn body(stream: &mut TcpStream, path: &str) -> Result<String> {
-    // 1.0: the answer ends with the connection, and is not in chunks.
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (_, body) = answer.split_once("\r\n\r\n").with_context(|| format!("no answer: {answer}"))?;
-    Ok(body.to_owned())
 }
 
 /// Whether one of these samples, of time and value each, is a number.

@@ -13,6 +13,7 @@ use super::rules::RULES;
 use crate::client;
 use crate::cni::{self, Sandbox};
 use crate::daemons::vtysh;
+use crate::forge::Packet;
 use crate::interop::router::kill;
 use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{Bed, PATIENCE, lab};
@@ -42,13 +43,14 @@ fn two_racks(context: &Context) -> Result<Verdict> {
         let folder = bed.fabric.folder.join("prometheus");
         let prometheus = Prometheus::start(&folder, &targets, &hastened(&rules)?)?;
         let (_, _) = pod(bed, "node1a", "first")?;
-        let faults: [(&str, Fault); 6] = [
+        let faults: [(&str, Fault); 7] = [
             ("a pool that is filled", filled),
             ("sessions that are shut down", shut_down),
             ("a router that falls silent again and again", silent),
             ("a router that restarts", restarting),
             ("a table near its limit", limit),
             ("hands in the kernel", hands),
+            ("a pod that forges, and a guard that cannot be loaded", guarded),
         ];
         for (what, fault) in faults {
             crate::progress::say(&format!("      {what}"));
@@ -187,6 +189,28 @@ fn hands(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
          ip addr add fd00:21::22/64 dev eth1; ip addr add fd00:22::22/64 dev eth2")?;
     prometheus.wait_cleared("TrunklineRoutesNotInStep")?;
     prometheus.wait_cleared("TrunklineKernelChangedByOthers")
+}
+
+/// A pod that sends from an address that is not its own; then a node whose `nft` does not work, while others delete the guard's table.
+fn guarded(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
+    let (attacker, _) = pod(bed, "node2b", "attacker")?;
+    let forged = Packet::udp(("8.8.8.8".parse()?, 5_000), ("192.0.2.1".parse()?, 5_000), b"forged")?;
+    (0..40).try_for_each(|_| forged.send(&attacker.ns, "eth0"))?;
+    prometheus.wait_firing("TrunklineGuardDrops", "node2b")?;
+    let node = bed.host("node2b")?;
+    node.sh("mount --bind /bin/false \"$(command -v nft)\"")?;
+    // By the program that is still there outside of the node's mounts.
+    node.ns.within(|| {
+        crate::shell::run(&mut crate::shell::cmd("nft", ["delete", "table", "inet", "trunkline-guard"]))
+    })?;
+    prometheus.wait_firing("TrunklineGuardNotInForce", "node2b")?;
+    let refused = Sandbox::create(bed.fabric, "node2b", "unguarded")?;
+    let error = cni::run(bed.fabric, "ADD", &cni::trunkline(Some("rack2")), &refused)?.error()?;
+    ensure!(error.text.contains("guard"), "an ADD without the guard: {error}");
+    node.sh("umount \"$(command -v nft)\"")?;
+    cni::add(bed.fabric, &cni::trunkline(Some("rack2")), &refused)?;
+    prometheus.wait_cleared("TrunklineGuardNotInForce")?;
+    prometheus.wait_cleared("TrunklineGuardDrops")
 }
 
 /// A subnet of two addresses, for pods that ask for it.

@@ -85,6 +85,7 @@ fn event(entry: &Entry) -> String {
 
 fn pod_lines(pod: &PodStatus) -> Vec<String> {
     let addresses: Vec<String> = pod.addresses.iter().map(IpAddr::to_string).collect();
+    let prefixes: Vec<String> = pod.extra_prefixes.iter().map(ToString::to_string).collect();
     let lines = [
         ("pod", pod.title()),
         ("state", pod.state.clone()),
@@ -94,6 +95,14 @@ fn pod_lines(pod: &PodStatus) -> Vec<String> {
         ("container", pod.container_id.clone()),
         ("interface", format!("{} in the pod, {} here", pod.ifname, pod.host_ifname)),
         ("limits", show::limits(&pod.bandwidth)),
+        (
+            "may send from",
+            if prefixes.is_empty() {
+                "its addresses".to_owned()
+            } else {
+                format!("its addresses, {}", prefixes.join(", "))
+            },
+        ),
         ("namespace", pod.netns.clone()),
     ];
     lines.map(|(name, value)| format!("{name:<13} {value}")).to_vec()

@@ -43,7 +43,11 @@ fn a_rule_is_read_as_it_was_written() {
         Rule::always(Family::Ipv4Unicast, 1000, 39_999),
         Rule::from_prefix(1100, "2001:db8::/64".parse().unwrap(), 10_000),
         Rule::from_link(Family::Ipv4Unicast, "eth1", 39_998),
-        Rule { mark: Some(0x1_0000), ..Rule::always(Family::Ipv6Unicast, 960, 39_999) },
+        Rule { mark: Some(Mark::bits(0x1_0000)), ..Rule::always(Family::Ipv6Unicast, 960, 39_999) },
+        Rule {
+            mark: Some(Mark { value: 0x4_0000, mask: 0x1e_0000 }),
+            ..Rule::always(Family::Ipv4Unicast, 1024, 1_170_003)
+        },
         Rule {
             to: Some("10.1.0.0/24".parse().unwrap()),
             ..Rule::from_prefix(980, "10.2.0.0/16".parse().unwrap(), 39_997)

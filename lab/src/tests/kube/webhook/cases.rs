@@ -55,11 +55,17 @@ fn with(mut base: Value, fields: Value) -> Value {
 
 fn bgp(rack: &str) -> Value {
     json!({"nodeSelector": {"network": rack}, "netID": 65001, "mode": "BGP",
-           "config": {"bgpPeers": [{"asn": 4_200_000_001_u32, "address": "10.0.0.1"}]}})
+           "config": {"bgpPeers": [{"asn": 4_200_000_001_u32, "address": "10.0.0.1"}],
+                      "extraPrefixes": ["10.9.0.0/16", "fd00:9::/48"]}})
 }
 
 fn peer(asn: u32, address: &str) -> Value {
     json!({"config": {"bgpPeers": [{"asn": asn, "address": address}]}})
+}
+
+/// Dynamic neighbours from a prefix.
+fn range(prefix: &str) -> Value {
+    json!({"config": {"bgpPeers": [{"asn": 65100, "prefix": prefix}]}})
 }
 
 fn overlay() -> Value {
@@ -76,6 +82,14 @@ fn vlan(more: Value) -> Value {
 
 fn asking(annotations: &[(&str, &str)]) -> Try {
     Create(pod("new-0", json!({"annotations": annotations_of(annotations)})))
+}
+
+/// A pod that wants to send from prefixes besides its addresses.
+fn routing(network: Option<&str>, prefixes: &str) -> Try {
+    let network: Vec<_> = network.map(|network| ("specified-network", network)).into_iter().collect();
+    let mut annotations = annotations_of(&network);
+    annotations["trunkline.io/extra-prefixes"] = json!(prefixes);
+    Create(pod("router-0", json!({"annotations": annotations})))
 }
 
 fn annotations_of(annotations: &[(&str, &str)]) -> Value {
@@ -202,6 +216,27 @@ fn then() -> Vec<Rule> {
             vec![(Delete("Network", "vlan"), "it still has Subnets: delete these first: vlan4")],
         ),
         rule(REMOTE, vec![], vec![(Delete("Network", "overlay"), "1 RemoteClusters")]),
+        rule(
+            "dynamic neighbours come from no Subnet",
+            vec![
+                Change("Network", "bgp-unused", json!({"spec": range("198.51.100.0/24")})),
+                new("Network", with(bgp("rack5"), range("192.0.2.0/24"))),
+            ],
+            vec![
+                (
+                    Change("Network", "bgp-unused", json!({"spec": range("10.0.0.0/8")})),
+                    "spec.config.bgpPeers[0].prefix: 10.0.0.0/8 overlaps",
+                ),
+                (
+                    new("Network", with(bgp("rack5"), range("10.20.0.0/28"))),
+                    "spec.config.bgpPeers[0].prefix: 10.20.0.0/28 overlaps 10.20.0.0/24 of Subnet bgp4",
+                ),
+                (
+                    subnet("bgp", "192.0.2.0/25", json!({})),
+                    "192.0.2.0/25 overlaps 192.0.2.0/24, from which Network bgp-unused accepts BGP peers",
+                ),
+            ],
+        ),
         rule(
             "BGP delete: without GlobalBGP addresses",
             vec![Delete("Network", "bgp-unused")],
@@ -433,6 +468,21 @@ fn then() -> Vec<Rule> {
             ],
         ),
         rule(
+            "pod: extra prefixes within its Network's",
+            vec![routing(Some("bgp"), "10.9.0.0/16,fd00:9::/64"), routing(Some("bgp"), "10.9.7.0/24")],
+            vec![
+                (
+                    routing(Some("bgp"), "10.9.0.0/16,10.10.0.0/16"),
+                    "10.10.0.0/16: spec.config.extraPrefixes of Network bgp allows 10.9.0.0/16",
+                ),
+                (routing(Some("bgp"), "0.0.0.0/0"), "0.0.0.0/0: spec.config.extraPrefixes of Network bgp"),
+                (routing(Some("vlan"), "10.9.0.0/16"), "extraPrefixes of Network vlan allows nothing"),
+                (routing(None, "10.9.0.0/16"), "depends on the Network"),
+                (routing(Some("bgp"), "10.9.0.1/16"), "extra-prefixes][0]: 10.9.0.1/16 has host bits"),
+                (routing(Some("bgp"), "10.9.0.0/16,"), "extra-prefixes][1]: `` is not a prefix"),
+            ],
+        ),
+        rule(
             "pod: mac-pool, network-type, ip-family",
             vec![
                 asking(&[("mac-pool", "02:12:34:00:00:01,02:12:34:00:00:02")]),
@@ -495,7 +545,7 @@ pub(super) fn run(cluster: &Cluster) -> Result<String> {
     attempt(cluster, vec![rule(REMOTE, vec![Delete("Network", "overlay")], vec![])], &mut seen)?;
     for (kind, name, spec) in [
         ("Network", "vlan-open", json!({"nodeSelector": {"network": "rack3"}})),
-        ("Network", "bgp-unused", bgp("rack4")),
+        ("Network", "bgp-unused", with(bgp("rack4"), range("192.0.2.0/24"))),
         ("Network", "global", json!({"type": "GlobalBGP"})),
         ("Subnet", "vlan4", v4("vlan", "10.21.0.0/24", json!({"gateway": "10.21.0.1"}))),
         ("Subnet", "overlay4", v4("overlay", "10.40.0.0/24", json!({}))),

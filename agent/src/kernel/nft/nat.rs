@@ -1,0 +1,67 @@
+//! Masquerading, and the marks of translated connections, in one table that is replaced as a whole. NAT looks only at a connection's first
+//! packet, so replacing the table leaves connections alone.
+
+use std::fmt::Write as _;
+
+use ipnet::IpNet;
+
+use super::{Table, translated};
+use crate::plan::{NatRules, TranslatedRules};
+
+pub(super) const NAME: &str = "trunkline";
+
+/// The table, not loaded yet.
+pub(in crate::kernel) const TABLE: Table = Table::new("inet", NAME, true);
+
+const MASQUERADE: &str = "\
+\tchain postrouting {
+\t\ttype nat hook postrouting priority srcnat; policy accept;
+\t\tip saddr @sources4 ip daddr != @inside4 masquerade
+\t\tip6 saddr @sources6 ip6 daddr != @inside6 masquerade
+\t\tip saddr @slaves4 ct status dnat masquerade
+\t\tip6 saddr @slaves6 ct status dnat masquerade
+\t}
+";
+
+/// The table as `nft list` writes it, but for line breaks; none where there is nothing to translate and nothing to mark.
+pub(in crate::kernel) fn render(rules: &NatRules, marks: &TranslatedRules) -> Option<String> {
+    if rules.is_empty() && marks.is_empty() {
+        return None;
+    }
+    let mut text = format!("table inet {NAME} {{\n");
+    if !rules.is_empty() {
+        sets(&mut text, "inside", &rules.inside);
+        sets(&mut text, "sources", &rules.sources);
+        sets(&mut text, "slaves", &rules.slaves);
+    }
+    if !marks.is_empty() {
+        sets(&mut text, "pods", &marks.pods);
+        translated::render(marks, &mut text);
+    }
+    if !rules.is_empty() {
+        text.push_str(MASQUERADE);
+    }
+    text.push_str("}\n");
+    Some(text)
+}
+
+/// Two sets, `<name>4` and `<name>6`.
+fn sets<'a>(text: &mut String, name: &str, prefixes: impl IntoIterator<Item = &'a IpNet>) {
+    let mut prefixes: Vec<IpNet> = IpNet::aggregate(&prefixes.into_iter().copied().collect());
+    prefixes.sort_unstable();
+    for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
+        let _ = write!(text, "\tset {name}{family} {{\n\t\ttype {kind}\n\t\tflags interval\n");
+        let of_family = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4() == (family == 4));
+        let words: Vec<String> = of_family.map(word).collect();
+        if !words.is_empty() {
+            let _ = writeln!(text, "\t\telements = {{ {} }}", words.join(", "));
+        }
+        text.push_str("\t}\n\n");
+    }
+}
+
+/// A prefix as `nft` writes it.
+pub(super) fn word(prefix: &IpNet) -> String {
+    let is_host = prefix.prefix_len() == prefix.max_prefix_len();
+    if is_host { prefix.addr().to_string() } else { prefix.to_string() }
+}

@@ -1,0 +1,26 @@
+//! What the guard against pods and foreign tunnels must know of this node ([`crate::kernel`] has its rules).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::{GuardPlan, GuardSettings, GuardedTunnel};
+
+/// The port of hybridnet and flannel, and IANA's (RFC 7348 §5). Other programs' tunnels are on this node, too.
+const VXLAN_PORTS: [u16; 2] = [4789, 8472];
+/// RFC 4271 §8.2.1.
+const BGP_PORT: u16 = 179;
+
+/// The guard of a node without an overlay.
+pub(super) fn plan(settings: &GuardSettings, vxlan_port: u16) -> GuardPlan {
+    GuardPlan {
+        enabled: settings.enabled,
+        bgp_ports: settings.bgp_ports.iter().copied().chain([BGP_PORT]).collect(),
+        vxlan_ports: VXLAN_PORTS.into_iter().chain([vxlan_port]).collect(),
+        tunnel: None,
+    }
+}
+
+/// The overlay's tunnels, and the nodes that they may come from.
+pub(super) fn tunnel(vni: u32, port: u16, vteps: impl Iterator<Item = IpAddr>) -> GuardedTunnel {
+    GuardedTunnel { vni, port, vteps: vteps.collect::<BTreeSet<IpAddr>>() }
+}

@@ -1,0 +1,160 @@
+//! Whether a pod may get the addresses that its kubelet reports, although no IPInstance records them (etcd was restored from an old snapshot).
+//!
+//! A node that was taken over can write any `status.podIPs` for its own pods. So the report counts only for what the pod could have got
+//! on this node anyway: a free address of the pod's own network, which [`crate::selection::place`] has checked against the node's
+//! labels, and of no private Subnet and no reserved address unless the pod asks for it.
+
+use std::net::IpAddr;
+
+use crate::cluster::PodRow;
+use crate::ipam::Known;
+use crate::selection::Selection;
+
+/// Why a pod does not get what its kubelet reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotRecovered {
+    /// Another plugin gave the addresses: no Subnet has any of them.
+    Foreign,
+    /// The report does not fit: what does not, and what to do.
+    Refused(String),
+}
+
+/// Checks the addresses that a pod's kubelet reports. `network` is the pod's, on its node; `known` looks an address up.
+///
+/// # Errors
+/// The pod does not get these addresses.
+pub fn check(
+    pod: &PodRow,
+    selection: &Selection,
+    network: &str,
+    known: impl Fn(IpAddr) -> Option<Known>,
+) -> Result<(), NotRecovered> {
+    let found: Vec<(IpAddr, Option<Known>)> =
+        pod.addresses.iter().map(|address| (*address, known(*address))).collect();
+    if found.iter().all(|(_, known)| known.is_none()) {
+        return Err(NotRecovered::Foreign);
+    }
+    let refuse = |address: IpAddr, why: String| {
+        Err(NotRecovered::Refused(format!(
+            "the kubelet reports {address} for this pod, which no IPInstance records: {why}: delete the pod if it does not get an address"
+        )))
+    };
+    for (address, known) in found {
+        let Some(known) = known else {
+            return refuse(address, "no Subnet has it".to_owned());
+        };
+        let Known { subnet, network: of, private, reserved, holder } = known;
+        let is_named = selection.subnets.contains(&subnet);
+        if !pod.started {
+            return refuse(address, "the pod's phase is not Running yet".to_owned());
+        }
+        if of != network {
+            return refuse(address, format!("Subnet {subnet} is of Network {of}, the pod's is {network}"));
+        }
+        if let Some(namespace) = holder {
+            return refuse(address, format!("an IPInstance of namespace {namespace} has it"));
+        }
+        if private && !is_named {
+            return refuse(address, format!("Subnet {subnet} is private, and the pod does not name it"));
+        }
+        if !selection.subnets.is_empty() && !is_named {
+            return refuse(address, format!("the pod names other Subnets than {subnet}"));
+        }
+        if reserved {
+            return refuse(address, format!("it is one of the reservedIPs of Subnet {subnet}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_api::pod::IpFamily;
+    use trunkline_api::resources::NetworkType;
+
+    use super::*;
+    use crate::cluster::{Life, Said};
+
+    fn known(network: &str) -> Known {
+        Known {
+            subnet: "sub".to_owned(),
+            network: network.to_owned(),
+            private: false,
+            reserved: false,
+            holder: None,
+        }
+    }
+
+    #[test]
+    fn only_what_the_pod_could_have_got_is_recovered() {
+        let (rack, private) = (known("rack"), Known { private: true, ..known("rack") });
+        for (case, started, subnets, first, second, refused) in [
+            ("free, of its network", true, &[][..], Some(rack.clone()), Some(rack.clone()), None),
+            ("not started", false, &[], Some(rack.clone()), None, Some("not Running yet")),
+            (
+                "another rack's",
+                true,
+                &[],
+                Some(known("other")),
+                None,
+                Some("of Network other, the pod's is rack"),
+            ),
+            (
+                "somebody has it",
+                true,
+                &[],
+                Some(Known { holder: Some("ns".to_owned()), ..rack.clone() }),
+                None,
+                Some("an IPInstance of namespace ns has it"),
+            ),
+            ("private", true, &[], Some(private.clone()), None, Some("private")),
+            ("private and named", true, &["sub"], Some(private.clone()), Some(private), None),
+            (
+                "of another subnet than named",
+                true,
+                &["else"],
+                Some(rack.clone()),
+                None,
+                Some("other Subnets than sub"),
+            ),
+            (
+                "reserved",
+                true,
+                &[],
+                Some(Known { reserved: true, ..rack.clone() }),
+                None,
+                Some("reservedIPs of Subnet sub"),
+            ),
+            ("one of two is of no subnet", true, &[], Some(rack), None, Some("no Subnet has it")),
+        ] {
+            let pod = PodRow {
+                uid: "uid".into(),
+                node: Some("n1".into()),
+                host_network: false,
+                owner: None,
+                said: Said::default(),
+                life: Life::Alive,
+                running: true,
+                started,
+                finalizer: false,
+                addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            };
+            let selection = Selection {
+                network: None,
+                subnets: subnets.iter().map(|name| (*name).to_owned()).collect(),
+                network_type: NetworkType::Underlay,
+                family: IpFamily::DualStack,
+                retained: false,
+            };
+            let look = |address: IpAddr| if address.is_ipv4() { first.clone() } else { second.clone() };
+            match (check(&pod, &selection, "rack", look), refused) {
+                (Ok(()), None) => {}
+                (Err(NotRecovered::Refused(text)), Some(words)) => {
+                    assert!(text.contains(words), "{case}: {text}");
+                }
+                (other, _) => panic!("{case}: {other:?}"),
+            }
+            assert_eq!(check(&pod, &selection, "rack", |_| None), Err(NotRecovered::Foreign), "{case}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What the guard and the marks of translated connections cost: a node of this commit beside a node of the commit before them (`--before`,
+//! a folder with its programs), or beside one with the guard switched off.
+//!
+//! Both nodes are up at the same time, each between its own routers, and take turns, measurement by measurement. Traffic goes from a pod to
+//! a pod of the same node: no wire in between hides what a packet costs the node.
+
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use rustix::process::Signal;
+use serde::Serialize;
+
+use super::attach::{Contender, sandboxes};
+use super::l2::iperf;
+use super::{Bound, report, warn_if_busy};
+use crate::cni::{self, Sandbox, plugin_path};
+use crate::demo::ms;
+use crate::fabric::{Fabric, Place};
+use crate::progress::step;
+use crate::stats::{percentile, round};
+use crate::{client, packages, product};
+
+const TOPOLOGY: &str = "one-rack";
+const NODE: &str = "node1";
+const FEW: usize = 10;
+const MANY: usize = 1_000;
+/// ADDs of each node for each number of pods.
+const SAMPLES: usize = 100;
+/// Rounds of traffic, each node once.
+const ROUNDS: usize = 9;
+/// How long connections are counted in a round.
+const COUNTED: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One node's medians.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Node {
+    pub add_p50_ms: f64,
+    pub mbit: f64,
+    pub connections_per_second: f64,
+}
+
+/// Both nodes with so many pods.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct With {
+    pub pods: usize,
+    pub before: Node,
+    pub now: Node,
+    /// Now through before.
+    pub ratio_add_p50: f64,
+    pub ratio_mbit: f64,
+    pub ratio_connections: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Figures {
+    pub bench: &'static str,
+    /// What "before" is.
+    pub before: String,
+    pub with: Vec<With>,
+    pub bounds: Vec<Bound>,
+}
+
+/// `cargo lab bench guard`.
+pub(crate) fn bench(place: &Place, json: bool, before: Option<&Path>) -> Result<bool> {
+    packages::need_root("cargo lab bench guard")?;
+    packages::need(packages::ALWAYS.into_iter().chain(["iperf3", "frr"]))?;
+    let product = product::build(place)?;
+    warn_if_busy();
+    let tagged = |tag: &str| Place {
+        tag: Some(format!("{}{tag}", place.tag.clone().unwrap_or_default())),
+        ..place.clone()
+    };
+    let programs: PathBuf = before.map_or_else(|| product.clone(), Path::to_owned);
+    let (former, present) = step("bringing both up", || {
+        Ok((Fabric::up(&tagged("b"), TOPOLOGY, &programs)?, Fabric::up(&tagged("n"), TOPOLOGY, &product)?))
+    })?;
+    let figures = former.watched(|former| {
+        present.watched(|present| {
+            if before.is_none() {
+                switch_off(former)?;
+            }
+            measure(former, present)
+        })
+    })?;
+    let before = before.map_or("the guard switched off".to_owned(), |folder| folder.display().to_string());
+    let figures = Figures { before, ..figures };
+    report(json, &figures, &words(&figures), &figures.bounds)
+}
+
+fn words(figures: &Figures) -> String {
+    let head = ["pods", "", "ADD p50", "iperf3", "connections"].map(str::to_owned).to_vec();
+    let mut rows = vec![head];
+    for with in &figures.with {
+        for (name, node) in [("before", &with.before), ("now", &with.now)] {
+            rows.push(vec![
+                with.pods.to_string(),
+                name.to_owned(),
+                format!("{:.2} ms", node.add_p50_ms),
+                format!("{:.0} Mbit/s", node.mbit),
+                format!("{:.0}/s", node.connections_per_second),
+            ]);
+        }
+        rows.push(vec![
+            String::new(),
+            "ratio".to_owned(),
+            format!("{:.3}", with.ratio_add_p50),
+            format!("{:.3}", with.ratio_mbit),
+            format!("{:.3}", with.ratio_connections),
+        ]);
+    }
+    format!("{}\n  before: {}\n", crate::progress::table(&rows), figures.before)
+}
+
+fn switch_off(fabric: &Fabric) -> Result<()> {
+    let node = fabric.host(NODE)?;
+    client::wait_answering(node)?;
+    client::end_agent(node, Signal::TERM)?;
+    let config = fabric.file(&format!("{TOPOLOGY}/{NODE}/agent.yaml"));
+    let text = std::fs::read_to_string(&config)?;
+    std::fs::write(&config, format!("{text}\nguard: {{ enabled: false }}\n"))?;
+    client::start_agent(node)
+}
+
+/// A node with pods, and two of them for traffic.
+struct Loaded<'a> {
+    contender: Contender<'a>,
+    from: Sandbox,
+    to: Sandbox,
+    address: IpAddr,
+}
+
+impl<'a> Loaded<'a> {
+    fn of(fabric: &'a Fabric) -> Result<Self> {
+        let host = fabric.host(NODE)?;
+        client::wait_answering(host)?;
+        client::wait_established(host, PATIENCE)?;
+        let conf = cni::trunkline(Some("rack1"));
+        let (from, to) = (Sandbox::create(fabric, NODE, "from")?, Sandbox::create(fabric, NODE, "to")?);
+        cni::add(fabric, &conf, &from)?;
+        let address = cni::add(fabric, &conf, &to)?.addresses.first().copied().context("an address")?;
+        Ok(Loaded { contender: Contender { host, conf, path: plugin_path(host) }, from, to, address })
+    }
+
+    /// ADD's time; the pod is taken away again.
+    fn add(&self, pod: &Sandbox) -> Result<f64> {
+        let run = |verb| self.contender.host.within(|| self.contender.run(verb, pod));
+        let took = ms(run("ADD")?.took);
+        run("DEL")?;
+        Ok(took)
+    }
+
+    /// Connections that are opened one after another, each until the server has closed it.
+    fn connections(&self) -> Result<f64> {
+        let listener = self.to.ns.within(|| Ok(TcpListener::bind((IpAddr::from([0; 4]), 0))?))?;
+        let to = SocketAddr::new(self.address, listener.local_addr()?.port());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // Ends with the first connection that says so.
+                while let Ok((mut connection, _)) = listener.accept() {
+                    let mut octet = [0];
+                    if connection.read(&mut octet).is_ok_and(|octets| octets > 0) {
+                        break;
+                    }
+                }
+            });
+            self.from.ns.within(|| {
+                let start = Instant::now();
+                let mut opened = 0_u32;
+                while start.elapsed() < COUNTED {
+                    drop(TcpStream::connect(to)?);
+                    opened += 1;
+                }
+                let rate = f64::from(opened) / start.elapsed().as_secs_f64();
+                std::io::Write::write_all(&mut TcpStream::connect(to)?, &[1])?;
+                Ok(rate)
+            })
+        })
+    }
+}
+
+fn measure(former: &Fabric, present: &Fabric) -> Result<Figures> {
+    let nodes =
+        step("BGP sessions, and two pods for traffic", || Ok([Loaded::of(former)?, Loaded::of(present)?]))?;
+    let mut with = Vec::new();
+    let mut there = 2;
+    for pods in [FEW, MANY] {
+        step(&format!("{pods} pods on each node"), || {
+            for (fabric, node) in [former, present].into_iter().zip(&nodes) {
+                for pod in sandboxes(fabric, NODE, there, pods - there)? {
+                    node.contender.host.within(|| node.contender.run("ADD", &pod))?;
+                }
+            }
+            Ok(())
+        })?;
+        there = pods;
+        let [before, now] = compared([former, present], &nodes, pods)?;
+        with.push(With {
+            pods,
+            ratio_add_p50: round(now.add_p50_ms / before.add_p50_ms),
+            ratio_mbit: round(now.mbit / before.mbit),
+            ratio_connections: round(now.connections_per_second / before.connections_per_second),
+            before,
+            now,
+        });
+    }
+    let worst = |ratio: fn(&With) -> f64| with.iter().map(ratio).fold(0.0, f64::max);
+    let bounds = vec![
+        Bound::at_most("ADD p50 against before", worst(|with| with.ratio_add_p50), 1.03),
+        Bound::at_most(
+            "before's throughput against ours (0.98 of it)",
+            worst(|with| 1.0 / with.ratio_mbit),
+            1.0 / 0.98,
+        ),
+        Bound::at_most(
+            "before's connections per second against ours (0.97 of them)",
+            worst(|with| 1.0 / with.ratio_connections),
+            1.0 / 0.97,
+        ),
+    ];
+    Ok(Figures { bench: "guard", before: String::new(), with, bounds })
+}
+
+/// The nodes' medians, taken in turns.
+fn compared(fabrics: [&Fabric; 2], nodes: &[Loaded<'_>; 2], pods: usize) -> Result<[Node; 2]> {
+    let mut times = [Vec::new(), Vec::new()];
+    step(&format!("ADD with {pods} pods, taking turns"), || {
+        let name = |number: usize| format!("add{pods}-{number}");
+        for number in 0..SAMPLES {
+            crate::interrupt::check()?;
+            for turn in 0..2 {
+                let which = (number + turn) % 2;
+                let pod = Sandbox::create(fabrics[which], NODE, &name(number))?;
+                times[which].push(nodes[which].add(&pod)?);
+                pod.ns.delete()?;
+            }
+        }
+        Ok(())
+    })?;
+    let (mut mbit, mut rates) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    step("iperf3 and connections, taking turns", || {
+        for number in 0..ROUNDS {
+            crate::interrupt::check()?;
+            for turn in 0..2 {
+                let which = (number + turn) % 2;
+                let node = &nodes[which];
+                mbit[which].push(iperf(&node.from.ns, &node.to.ns, &node.address.to_string())?);
+                rates[which].push(node.connections()?);
+            }
+        }
+        Ok(())
+    })?;
+    let node = |which: usize| Node {
+        add_p50_ms: percentile(&times[which], 50.0),
+        mbit: percentile(&mbit[which], 50.0),
+        connections_per_second: round(percentile(&rates[which], 50.0)),
+    };
+    Ok([node(0), node(1)])
+}

@@ -1,0 +1,91 @@
+//! kube-proxy on a node: the real one, in the node's namespaces. It needs of the cluster only Services, EndpointSlices and
+//! its own Node; it does not matter who writes these.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::daemon::Daemon;
+use crate::host::Host;
+use crate::shell::Seen;
+
+/// The account that kubeadm's kube-proxy has.
+pub(crate) const ACCOUNT: (&str, &str) = ("kube-system", "kube-proxy");
+
+/// Its rights: the role is one of those that every API server makes.
+pub(crate) const RIGHTS: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: { name: kube-proxy }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: 'system:node-proxier' }
+subjects: [{ kind: ServiceAccount, name: kube-proxy, namespace: kube-system }]
+";
+
+/// How long the first rules may take; a busy machine needs half a minute.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Which rules it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Mode {
+    Iptables,
+    Nftables,
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        }
+    }
+
+    /// Command lines that print its rules of each family.
+    fn rules(self) -> [&'static str; 2] {
+        match self {
+            Self::Iptables => ["iptables-save", "ip6tables-save"],
+            Self::Nftables => ["nft list table ip kube-proxy", "nft list table ip6 kube-proxy"],
+        }
+    }
+}
+
+/// Starts it on a node, with its log in the folder.
+pub(crate) fn start(
+    folder: &Path,
+    host: &Host,
+    program: &Path,
+    kubeconfig: &Path,
+    mode: Mode,
+) -> Result<Daemon> {
+    let command = host.command(
+        &program.display().to_string(),
+        [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--hostname-override={}", host.name),
+            format!("--proxy-mode={}", mode.name()),
+            // Pods are what is behind these links, whatever their addresses.
+            "--detect-local-mode=InterfaceNamePrefix".to_owned(),
+            "--pod-interface-name-prefix=tl".to_owned(),
+            // These are sysctls of the machine.
+            "--conntrack-max-per-core=0".to_owned(),
+            "--conntrack-min=0".to_owned(),
+            "--conntrack-tcp-timeout-established=0".to_owned(),
+            "--conntrack-tcp-timeout-close-wait=0".to_owned(),
+            "--oom-score-adj=0".to_owned(),
+            "--v=2".to_owned(),
+        ],
+    );
+    Daemon::start(folder, &format!("kube-proxy-{}", host.name), command)
+}
+
+/// Waits until its rules on a node name each of these Services, in both families.
+pub(crate) fn wait_rules(proxy: &mut Daemon, host: &Host, mode: Mode, services: &[String]) -> Result<()> {
+    proxy.wait_while_running(&format!("kube-proxy's rules on {}", host.name), PATIENCE, || {
+        let [v4, v6] = mode.rules().map(|rules| host.sh(rules));
+        let (v4, v6) = (v4?, v6?);
+        let named = |name: &str| [&v4, &v6].iter().all(|rules| rules.contains(&format!("default/{name}")));
+        let missing: Vec<&String> = services.iter().filter(|name| !named(name)).collect();
+        Ok(Seen::when(missing.is_empty(), || format!("no rules of {missing:?}")))
+    })
+}

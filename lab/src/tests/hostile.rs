@@ -1,0 +1,41 @@
+//! Clients that mean no good, or many of them: all of one source, 127.0.0.2, so that what a server does for 127.0.0.1 can be seen beside them.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+use anyhow::Result;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
+
+const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// A connection from the hostile source.
+pub(super) fn connect(to: SocketAddr) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((SOURCE, 0)).into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
+/// Opens connections, sends these octets on each and nothing more, and looks in on the way whether others are served. All stay open until the
+/// last look.
+pub(super) fn flood(
+    to: SocketAddr,
+    count: usize,
+    octets: &[u8],
+    mut look: impl FnMut(usize) -> Result<()>,
+) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    let mut open = Vec::with_capacity(count);
+    for number in 1..=count {
+        let mut stream = connect(to)?;
+        // An error is a connection that was closed already.
+        let _ = stream.write_all(octets);
+        open.push(stream);
+        if number % (count / 10) == 0 {
+            look(number)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,454 @@
+//! What the token of one node's agent may write: nothing of another node, and of its own what an agent needs. And which Secrets it reads: the keys
+//! of its own rack. Each write goes to a real API server
+//! with a token as a kubelet requests it. Without the policies of the chart each refused write is accepted, which the test shows at its end.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::{Test, Verdict, cluster, crds};
+use crate::kube::Cluster;
+use crate::kube::rights::{Accounts, Rack, agent_on};
+use crate::shell::{Seen, wait_for};
+use crate::tests::{Context as Lab, passed};
+
+pub(super) const TESTS: &[Test] = &[Test {
+    name: "kube/own-node",
+    about: "the token of one node's agent writes nothing of another node, and no label, address or condition that is not the agent's",
+    run: own_node,
+}];
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// node-a is in the first rack, node-b in the second.
+const RACKS: [Rack; 2] = [("trunkline-agent-a", &["rack-a"]), ("trunkline-agent-b", &["rack-b"])];
+
+const OBJECTS: &str = "
+{apiVersion: v1, kind: Secret, metadata: {name: rack-a, namespace: kube-system}, stringData: {key: the-first}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: rack-b, namespace: kube-system}, stringData: {key: the-second}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: trunkline-webhook, namespace: kube-system}, stringData: {tls.key: the-third}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: node-a, labels: {rack: '1'}}, spec: {taints: [{key: kept, effect: NoSchedule}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: node-b, labels: {rack: '2'}}}
+---
+{apiVersion: networking.alibaba.com/v1, kind: NodeInfo, metadata: {name: node-b}, spec: {vtepInfo: {ip: 10.0.0.2}}}
+---
+{apiVersion: networking.alibaba.com/v1, kind: IPInstance, metadata: {name: of-a, namespace: default, labels: {networking.alibaba.com/node: node-a}},
+ spec: {network: rack, subnet: rack-v4, address: {version: '4', ip: 10.9.0.1/24, mac: '02:00:00:00:00:01'}, binding: {nodeName: node-a, podName: p}}}
+---
+{apiVersion: networking.alibaba.com/v1, kind: IPInstance, metadata: {name: of-b, namespace: default, labels: {networking.alibaba.com/node: node-b}},
+ spec: {network: rack, subnet: rack-v4, address: {version: '4', ip: 10.9.0.2/24, mac: '02:00:00:00:00:02'}, binding: {nodeName: node-b, podName: q}}}
+";
+
+/// What a kubelet writes into a Node's status.
+const STATUS: &str = r#"{"status": {
+    "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "node-a"}],
+    "capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"},
+    "conditions": [{"type": "Ready", "status": "True", "reason": "Lab"}, {"type": "DiskPressure", "status": "False", "reason": "Lab"}],
+    "images": [{"names": ["one:1", "one:2"], "sizeBytes": 7}]
+}}"#;
+
+/// One write.
+struct Write {
+    what: &'static str,
+    kind: &'static str,
+    name: &'static str,
+    subresource: bool,
+    how: How,
+    body: Value,
+}
+
+#[derive(Clone, Copy)]
+enum How {
+    Create,
+    /// Server-side apply, as agents write NodeInfos.
+    Apply,
+    Merge,
+    Strategic,
+}
+
+fn write(what: &'static str, kind: &'static str, name: &'static str, how: How, body: Value) -> Write {
+    Write { what, kind, name, subresource: false, how, body }
+}
+
+fn status(what: &'static str, kind: &'static str, name: &'static str, how: How, body: Value) -> Write {
+    Write { subresource: true, ..write(what, kind, name, how, body) }
+}
+
+impl Write {
+    fn send(&self, cluster: &Cluster, client: &Client, dry_run: bool) -> kube::Result<DynamicObject> {
+        let (group, plural) = match self.kind {
+            "Node" => ("", "nodes"),
+            "Event" => ("events.k8s.io", "events"),
+            "NodeInfo" => ("networking.alibaba.com", "nodeinfoes"),
+            _ => ("networking.alibaba.com", "ipinstances"),
+        };
+        let kind = GroupVersionKind::gvk(group, "v1", self.kind);
+        let resource = ApiResource::from_gvk_with_plural(&kind, plural);
+        let api: Api<DynamicObject> = match self.kind {
+            "Node" | "NodeInfo" => Api::all_with(client.clone(), &resource),
+            _ => Api::namespaced_with(client.clone(), "default", &resource),
+        };
+        let mut body = self.body.clone();
+        body["apiVersion"] = json!(resource.api_version);
+        body["kind"] = json!(self.kind);
+        body["metadata"]["name"] = json!(self.name);
+        let params = PatchParams { dry_run, ..PatchParams::default() };
+        let apply = PatchParams { dry_run, ..PatchParams::apply("trunkline-agent").force() };
+        cluster.wait(async {
+            let (params, patch) = match self.how {
+                How::Create => {
+                    let object = serde_json::from_value(body).map_err(kube::Error::SerdeError)?;
+                    return api.create(&PostParams { dry_run, ..PostParams::default() }, &object).await;
+                }
+                How::Apply => (apply, Patch::Apply(body)),
+                How::Merge => (params, Patch::Merge(body)),
+                How::Strategic => (params, Patch::Strategic(body)),
+            };
+            match self.subresource {
+                true => api.patch_status(self.name, &params, &patch).await,
+                false => api.patch(self.name, &params, &patch).await,
+            }
+        })
+    }
+
+    fn accepted(&self, cluster: &Cluster, client: &Client) -> Result<DynamicObject> {
+        self.send(cluster, client, false).with_context(|| self.what)
+    }
+
+    /// The policy refuses it in these words.
+    fn refused(&self, cluster: &Cluster, client: &Client, words: &str) -> Result<()> {
+        let answer = self.send(cluster, client, false);
+        let Err(kube::Error::Api(refusal)) = answer else {
+            anyhow::bail!("{}: expected a refusal, got {answer:?}", self.what)
+        };
+        ensure!(
+            refusal.code == 403 && refusal.message.contains(words),
+            "{}: expected {words:?}, got {}",
+            self.what,
+            refusal.message
+        );
+        Ok(())
+    }
+}
+
+fn condition(kind: &str, status: &str) -> Value {
+    json!({"status": {"conditions": [{"type": kind, "status": status, "reason": "Test", "message": "a test",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}})
+}
+
+fn event(about: &str, by: &str) -> Value {
+    json!({"metadata": {"namespace": "default"}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Warning", "reason": "Test", "action": "Serve",
+        "reportingController": "trunkline-agent", "reportingInstance": by, "note": "a test",
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": about, "uid": about}})
+}
+
+fn series() -> Value {
+    json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}})
+}
+
+/// What the agent of node-a writes.
+fn allowed(uid: &str) -> Vec<Write> {
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}]);
+    let info = |ip: &str| json!({"metadata": {"ownerReferences": owner}, "spec": {"vtepInfo": {"ip": ip, "mac": "02:12:0a:00:00:01", "localIPs": [ip]}}});
+    let sandbox = json!({"status": {"sandboxID": "s", "nodeName": "node-a", "podName": "p", "podNamespace": "default"}});
+    vec![
+        write("make its NodeInfo", "NodeInfo", "node-a", How::Apply, info("10.0.0.1")),
+        write("change its NodeInfo", "NodeInfo", "node-a", How::Apply, info("10.0.0.11")),
+        status(
+            "report its peers",
+            "NodeInfo",
+            "node-a",
+            How::Apply,
+            json!({"status": {"peers": [{"name": "10.1.0.1", "asn": 65001, "state": "Idle"}]}}),
+        ),
+        status(
+            "set its condition",
+            "Node",
+            "node-a",
+            How::Strategic,
+            condition("NetworkUnavailable", "True"),
+        ),
+        status(
+            "reset its condition",
+            "Node",
+            "node-a",
+            How::Strategic,
+            condition("NetworkUnavailable", "False"),
+        ),
+        status("report a sandbox", "IPInstance", "of-a", How::Merge, sandbox),
+        write("write an event", "Event", "of-a", How::Create, event("node-a", "node-a")),
+        write("count an event up", "Event", "of-a", How::Merge, series()),
+    ]
+}
+
+/// What it may not write, and the words of the refusal.
+fn forbidden() -> Vec<(Write, &'static str)> {
+    let other = "NodeInfo of its own node, and not that of node-b";
+    let metadata = "does not change the labels, annotations or any other metadata";
+    let rest = "nothing else in the status of its Node but the condition NetworkUnavailable";
+    let taken = json!({"status": {"sandboxID": "x", "nodeName": "node-a"}});
+    let moved = json!({"status": {"sandboxID": "x", "nodeName": "node-b"}});
+    let address = json!({"status": {"addresses": [{"type": "ExternalIP", "address": "8.8.8.8"}]}});
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}});
+    let stranger = json!([{"apiVersion": "v1", "kind": "Node", "name": "node-b", "uid": "u"}]);
+    let strategic = How::Strategic;
+    vec![
+        (
+            write(
+                "change a NodeInfo",
+                "NodeInfo",
+                "node-b",
+                How::Apply,
+                json!({"spec": {"vtepInfo": {"ip": "10.0.0.66"}}}),
+            ),
+            other,
+        ),
+        (
+            status(
+                "report another's peers",
+                "NodeInfo",
+                "node-b",
+                How::Apply,
+                json!({"status": {"peers": []}}),
+            ),
+            other,
+        ),
+        (
+            write(
+                "claim a block",
+                "NodeInfo",
+                "node-a",
+                How::Merge,
+                json!({"spec": {"config": {"podCIDRs": ["10.9.0.0/24"]}}}),
+            ),
+            "spec.config",
+        ),
+        (
+            write(
+                "add a finalizer",
+                "NodeInfo",
+                "node-a",
+                How::Merge,
+                json!({"metadata": {"finalizers": ["lab/held"]}}),
+            ),
+            "adds no finalizers",
+        ),
+        (
+            write(
+                "add an owner",
+                "NodeInfo",
+                "node-a",
+                How::Merge,
+                json!({"metadata": {"ownerReferences": stranger}}),
+            ),
+            "no owner but its own Node",
+        ),
+        (
+            status(
+                "set another's condition",
+                "Node",
+                "node-b",
+                strategic,
+                condition("NetworkUnavailable", "True"),
+            ),
+            "and not of node-b",
+        ),
+        (
+            status(
+                "label a Node",
+                "Node",
+                "node-a",
+                strategic,
+                json!({"metadata": {"labels": {"rack": "2"}}}),
+            ),
+            metadata,
+        ),
+        (
+            status(
+                "add a label",
+                "Node",
+                "node-a",
+                strategic,
+                json!({"metadata": {"labels": {"more": "1"}}}),
+            ),
+            metadata,
+        ),
+        (
+            status(
+                "remove a label",
+                "Node",
+                "node-a",
+                strategic,
+                json!({"metadata": {"labels": {"rack": null}}}),
+            ),
+            metadata,
+        ),
+        (
+            status(
+                "annotate a Node",
+                "Node",
+                "node-a",
+                strategic,
+                json!({"metadata": {"annotations": {"more": "1"}}}),
+            ),
+            metadata,
+        ),
+        (
+            status(
+                "label another Node",
+                "Node",
+                "node-b",
+                strategic,
+                json!({"metadata": {"labels": {"rack": "1"}}}),
+            ),
+            "and not of node-b",
+        ),
+        (status("add an address", "Node", "node-a", strategic, address), rest),
+        (
+            status(
+                "change the capacity",
+                "Node",
+                "node-a",
+                strategic,
+                json!({"status": {"capacity": {"cpu": "99"}}}),
+            ),
+            rest,
+        ),
+        (status("empty the images", "Node", "node-a", How::Merge, json!({"status": {"images": null}})), rest),
+        (
+            status("set the condition Ready", "Node", "node-a", strategic, condition("Ready", "False")),
+            "no condition of its Node but",
+        ),
+        (
+            status("add a condition", "Node", "node-a", strategic, condition("Own", "True")),
+            "no condition of its Node but",
+        ),
+        (
+            status("remove the condition Ready", "Node", "node-a", strategic, ready),
+            "no condition of its Node but",
+        ),
+        (status("take an IPInstance", "IPInstance", "of-b", How::Merge, taken), "of-b is not one of them"),
+        (
+            status("move an IPInstance", "IPInstance", "of-a", How::Merge, moved),
+            "names its own node in status.nodeName",
+        ),
+        (
+            write("write about another Node", "Event", "e1", How::Create, event("node-b", "node-a")),
+            "events about its own Node",
+        ),
+        (
+            write("write as another agent", "Event", "e2", How::Create, event("node-a", "node-b")),
+            "writes its own events",
+        ),
+        (write("change another's event", "Event", "of-b", How::Merge, series()), "events about its own Node"),
+    ]
+}
+
+fn own_node(context: &Lab) -> Result<Verdict> {
+    cluster(context, "own-node", |cluster| {
+        crds::install(cluster)?;
+        cluster.apply(OBJECTS)?;
+        cluster.kubectl(["patch", "node", "node-a", "--subresource=status", "-p", STATUS])?;
+        Accounts::create(cluster, &RACKS)?;
+        let client = |file: &Path| cluster.client_of(file);
+        let a = client(&agent_on(cluster, RACKS[0], "node-a")?)?;
+        let b = client(&agent_on(cluster, RACKS[1], "node-b")?)?;
+        let unbound = client(&cluster.service_account("kube-system", RACKS[0].0)?)?;
+        let secrets = secrets(cluster, &a)?;
+        write("write an event", "Event", "of-b", How::Create, event("node-b", "node-b"))
+            .accepted(cluster, &b)?;
+
+        let uid = cluster.kubectl(["get", "node", "node-a", "-o", "jsonpath={.metadata.uid}"])?;
+        let allowed = allowed(uid.trim());
+        for write in &allowed {
+            write.accepted(cluster, &a)?;
+            write.refused(cluster, &unbound, "token has no node")?;
+        }
+        let before = state(cluster)?;
+        let forbidden = forbidden();
+        for (write, words) in &forbidden {
+            write.refused(cluster, &a, words)?;
+            write.refused(cluster, &unbound, "token has no node")?;
+        }
+        // The API server itself ignores a spec in a write of the status.
+        let taint = json!({"spec": {"taints": []}});
+        status("take a taint", "Node", "node-a", How::Merge, taint).accepted(cluster, &a)?;
+        let after = state(cluster)?;
+        ensure!(before == after, "refused writes changed something:\n{before}\n{after}");
+
+        // Nothing but the policies refused them.
+        cluster.kubectl(["delete", "validatingadmissionpolicybindings", "--all"])?;
+        for (write, _) in &forbidden {
+            wait_for(&format!("the API server to let an agent {}", write.what), PATIENCE, || {
+                let refused = write.send(cluster, &a, true).err();
+                Ok(Seen::when(refused.is_none(), || format!("{refused:?}")))
+            })?;
+        }
+        passed(format!(
+            "{} writes accepted, {} refused; {secrets} reads of Secrets refused",
+            allowed.len(),
+            forbidden.len()
+        ))
+    })
+}
+
+/// The agent reads the key of its rack, as it does it, and no other Secret in any way. Says how many ways were tried.
+fn secrets(cluster: &Cluster, agent: &Client) -> Result<usize> {
+    let api: Api<Secret> = Api::namespaced(agent.clone(), "kube-system");
+    let named = |name: &str| ListParams::default().fields(&format!("metadata.name={name}"));
+    let own = cluster.wait(api.list(&named("rack-a")))?;
+    ensure!(own.items.len() == 1 && own.items[0].metadata.name.as_deref() == Some("rack-a"), "{own:?}");
+    let watched = WatchParams::default();
+    drop(cluster.wait(api.watch(&watched.clone().fields("metadata.name=rack-a"), "0"))?);
+    let mut refused = 0;
+    let mut none = |what: &str, code: Option<u16>| {
+        refused += 1;
+        ensure!(code == Some(403), "{what}: {code:?}");
+        Ok(())
+    };
+    fn code<T>(answer: kube::Result<T>) -> Option<u16> {
+        match answer {
+            Err(kube::Error::Api(status)) => Some(status.code),
+            _ => None,
+        }
+    }
+    for name in ["rack-b", "trunkline-webhook"] {
+        none(name, code(cluster.wait(api.get(name))))?;
+        none(name, code(cluster.wait(api.list(&named(name)))))?;
+        let field = format!("metadata.name={name}");
+        none(
+            name,
+            code(cluster.wait(async { api.watch(&watched.clone().fields(&field), "0").await.map(drop) })),
+        )?;
+    }
+    none("all of the namespace", code(cluster.wait(api.list(&ListParams::default()))))?;
+    let everywhere: Api<Secret> = Api::all(agent.clone());
+    none("all", code(cluster.wait(everywhere.list(&ListParams::default()))))?;
+    let not = ListParams::default().fields("metadata.name!=rack-a");
+    none("all others", code(cluster.wait(api.list(&not))))?;
+    Ok(refused)
+}
+
+/// Everything that an agent might change, without what changes by itself.
+fn state(cluster: &Cluster) -> Result<String> {
+    let kinds = "nodes,nodeinfoes,ipinstances,events.v1.events.k8s.io";
+    let text = cluster.kubectl(["get", kinds, "-A", "-o", "json"])?;
+    let mut all: Value = serde_json::from_str(&text)?;
+    for item in all["items"].as_array_mut().into_iter().flatten() {
+        if let Some(metadata) = item["metadata"].as_object_mut() {
+            metadata
+                .retain(|key, _| !["managedFields", "resourceVersion", "generation"].contains(&key.as_str()));
+        }
+    }
+    Ok(all["items"].to_string())
+}

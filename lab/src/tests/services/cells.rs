@@ -1,0 +1,227 @@
+//! The cells of the Services matrix, and what the documentation promises for each. Nothing here looks at a network.
+
+use std::fmt;
+
+/// Where a Service can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Frontend {
+    ClusterIp,
+    NodePort,
+    LoadBalancer,
+    ExternalIp,
+    HostPort,
+}
+
+/// externalTrafficPolicy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Policy {
+    Cluster,
+    Local,
+}
+
+/// Where the backend is, seen from the asked node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Backend {
+    SameNode,
+    SameRack,
+    OtherRack,
+}
+
+/// Who asks. Node and pod are on the asked node, the backend is where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Client {
+    Outside,
+    Node,
+    Pod,
+    Backend,
+}
+
+/// One kind of connection, in any network, family and mode of kube-proxy: the promise is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cell {
+    pub frontend: Frontend,
+    /// Of frontends that have one.
+    pub policy: Option<Policy>,
+    pub backend: Backend,
+    pub client: Client,
+}
+
+/// What the backend sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Promise {
+    /// The client's own address.
+    Client,
+    /// An address of the asked node.
+    AskedNode,
+    /// An address of the backend's own node.
+    BackendNode,
+    /// Nothing: the client gets no connection, for this reason.
+    Refused(&'static str),
+}
+
+pub(crate) const NO_LOCAL_BACKEND: &str = "the asked node has no backend";
+pub(crate) const NOT_ROUTED: &str = "the fabric has no route to cluster IPs";
+
+impl Backend {
+    pub(crate) const ALL: [Self; 3] = [Self::SameNode, Self::SameRack, Self::OtherRack];
+}
+
+impl Client {
+    pub(crate) const ALL: [Self; 4] = [Self::Outside, Self::Node, Self::Pod, Self::Backend];
+}
+
+impl Cell {
+    /// Every cell of one network, family and mode.
+    pub(crate) fn all() -> Vec<Self> {
+        let external = [Frontend::NodePort, Frontend::LoadBalancer, Frontend::ExternalIp];
+        let external = external
+            .into_iter()
+            .flat_map(|frontend| [Policy::Cluster, Policy::Local].map(|policy| (frontend, Some(policy))));
+        [(Frontend::ClusterIp, None)]
+            .into_iter()
+            .chain(external)
+            .chain([(Frontend::HostPort, None)])
+            .flat_map(|(frontend, policy)| {
+                Backend::ALL.into_iter().flat_map(move |backend| {
+                    Client::ALL.map(|client| Self { frontend, policy, backend, client })
+                })
+            })
+            .collect()
+    }
+
+    /// What the documentation promises.
+    pub(crate) fn promise(self) -> Promise {
+        let local = self.policy == Some(Policy::Local);
+        let same_node = self.backend == Backend::SameNode;
+        match (self.frontend, self.client) {
+            (Frontend::ClusterIp, Client::Outside) => Promise::Refused(NOT_ROUTED),
+            (Frontend::ClusterIp | Frontend::HostPort, Client::Pod)
+            | (Frontend::HostPort, Client::Outside) => Promise::Client,
+            // The asked node is the pod's own for all but a NodePort, which names the node.
+            (Frontend::ClusterIp | Frontend::HostPort, Client::Backend)
+            | (Frontend::LoadBalancer | Frontend::ExternalIp, Client::Backend) => Promise::BackendNode,
+            (_, Client::Node) => Promise::AskedNode,
+            (Frontend::NodePort, Client::Backend) | (_, Client::Outside) if local && !same_node => {
+                Promise::Refused(NO_LOCAL_BACKEND)
+            }
+            (_, Client::Outside | Client::Pod) if local => Promise::Client,
+            (_, Client::Outside | Client::Pod | Client::Backend) => Promise::AskedNode,
+        }
+    }
+}
+
+impl fmt::Display for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::NodePort => "NodePort",
+            Self::LoadBalancer => "LoadBalancer",
+            Self::ExternalIp => "externalIP",
+            Self::HostPort => "hostPort",
+        })
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cluster => "Cluster",
+            Self::Local => "Local",
+        })
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SameNode => "this node",
+            Self::SameRack => "other node of the rack",
+            Self::OtherRack => "other rack",
+        })
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Outside => "outside",
+            Self::Node => "node",
+            Self::Pod => "pod",
+            Self::Backend => "the backend itself",
+        })
+    }
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "the client",
+            Self::AskedNode => "the asked node",
+            Self::BackendNode => "the backend's node",
+            Self::Refused(why) => return write!(f, "no connection: {why}"),
+        })
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.frontend)?;
+        if let Some(policy) = self.policy {
+            write!(f, " {policy}")?;
+        }
+        write!(f, ", backend on {}, from {}", self.backend, self.client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn promise(frontend: Frontend, policy: Option<Policy>, backend: Backend, client: Client) -> Promise {
+        Cell { frontend, policy, backend, client }.promise()
+    }
+
+    #[test]
+    fn there_are_96_cells_and_none_twice() {
+        let mut cells = Cell::all();
+        assert_eq!(cells.len(), 96);
+        cells.sort_unstable();
+        cells.dedup();
+        assert_eq!(cells.len(), 96);
+    }
+
+    #[test]
+    fn local_keeps_the_source_or_refuses() {
+        for frontend in [Frontend::NodePort, Frontend::LoadBalancer, Frontend::ExternalIp] {
+            let outside = |backend| promise(frontend, Some(Policy::Local), backend, Client::Outside);
+            assert_eq!(outside(Backend::SameNode), Promise::Client);
+            assert_eq!(outside(Backend::SameRack), Promise::Refused(NO_LOCAL_BACKEND));
+            assert_eq!(outside(Backend::OtherRack), Promise::Refused(NO_LOCAL_BACKEND));
+        }
+    }
+
+    #[test]
+    fn a_backend_that_reaches_itself_sees_its_node() {
+        for cell in Cell::all() {
+            if cell.client == Client::Backend && cell.frontend != Frontend::NodePort {
+                assert_eq!(cell.promise(), Promise::BackendNode, "{cell}");
+            }
+        }
+    }
+
+    #[test]
+    fn cluster_ip_keeps_a_pods_address() {
+        for backend in Backend::ALL {
+            assert_eq!(promise(Frontend::ClusterIp, None, backend, Client::Pod), Promise::Client);
+        }
+    }
+
+    #[test]
+    fn policy_cluster_shows_the_asked_node_outside() {
+        for cell in Cell::all() {
+            if cell.policy == Some(Policy::Cluster) && cell.client == Client::Outside {
+                assert_eq!(cell.promise(), Promise::AskedNode, "{cell}");
+            }
+        }
+    }
+}

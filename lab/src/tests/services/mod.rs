@@ -1,0 +1,120 @@
+//! Services beside Trunkline: real kube-proxy with a real API server, and one connection for each cell of the matrix. The
+//! backend answers with the address that it sees, and that is what [`cells::Cell::promise`] says.
+//!
+//! ```text
+//! cells   the cells and their promises, which `docs/services.md` shows
+//! plan    nodes, networks, pods, Services: who is where
+//! vlan    the same in a user-mode kernel, with the API server on the machine
+//! world   a topology with the pods, kube-proxy on each node, and the connections
+//! return_path  nodes with several links: by which one an answer leaves
+//! ```
+//!
+//! The test pretends the rest of the cluster: it writes Nodes, Services and EndpointSlices itself.
+
+pub(crate) mod cells;
+mod plan;
+mod return_path;
+mod vlan;
+mod world;
+
+use anyhow::Result;
+
+use self::plan::{Kind, Node, Plan};
+use super::bed::{PATIENCE, lab};
+use super::kube::cluster;
+use super::{Context, Test, Verdict, hybrid};
+use crate::kube::assets::Assets;
+use crate::kube::proxy::Mode;
+
+pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "services/iptables",
+        about: "BGP, GlobalBGP, VXLAN beside kube-proxy in iptables mode: every frontend, policy, backend, client; the promised source",
+        run: |context| routed(context, Mode::Iptables),
+    },
+    Test {
+        name: "services/nftables",
+        about: "BGP, GlobalBGP, VXLAN beside kube-proxy in nftables mode: every frontend, policy, backend, client; the promised source",
+        run: |context| routed(context, Mode::Nftables),
+    },
+    Test {
+        name: "services/vlan-iptables",
+        about: "tagged and untagged VLAN beside kube-proxy in iptables mode: the same matrix, in a user-mode kernel",
+        run: |context| vlan::outside(context, Mode::Iptables),
+    },
+    Test {
+        name: "services/vlan-nftables",
+        about: "tagged and untagged VLAN beside kube-proxy in nftables mode: the same matrix, in a user-mode kernel",
+        run: |context| vlan::outside(context, Mode::Nftables),
+    },
+    Test {
+        name: "services/return-path",
+        about: "two uplinks and a management network: whatever translates, an answer leaves by the link that was asked",
+        run: return_path::run,
+    },
+];
+
+/// The parts of tests that run in a user-mode kernel.
+pub(super) const INSIDE: &[Test] = &[
+    Test { name: "services/vlan-iptables", about: "its part inside", run: vlan::inside },
+    Test { name: "services/vlan-nftables", about: "its part inside", run: vlan::inside },
+];
+
+/// Networks, and the tests that hold the matrix for them with kube-proxy in modes iptables and nftables.
+pub(crate) fn coverage() -> impl Iterator<Item = (&'static str, [&'static str; 2])> {
+    let routed = ROUTED.kinds.iter().map(|kind| (kind.name, ["services/iptables", "services/nftables"]));
+    let vlan =
+        vlan::PLAN.kinds.iter().map(|kind| (kind.name, ["services/vlan-iptables", "services/vlan-nftables"]));
+    routed.chain(vlan)
+}
+
+/// In the machine's kernel.
+const ROUTED: Plan = Plan {
+    topology: "hybrid",
+    nodes: [
+        Node { name: "node1", addresses: ["10.51.0.11", "fd00:51::11"] },
+        Node { name: "node2", addresses: ["10.51.0.12", "fd00:51::12"] },
+        Node { name: "node3", addresses: ["10.52.0.13", "fd00:52::13"] },
+    ],
+    kinds: &[
+        Kind {
+            name: "BGP",
+            networks: ["rack1", "rack1", "rack2"],
+            v4: ["10.61.1.", "10.61.2.", "10.62.0."],
+            v6: ["fd00:61::10", "fd00:61::20", "fd00:62::"],
+        },
+        Kind {
+            name: "GlobalBGP",
+            networks: ["global", "global", "global"],
+            v4: ["10.63.1.", "10.63.2.", "10.63.3."],
+            v6: ["fd00:63::10", "fd00:63::20", "fd00:63::30"],
+        },
+        Kind {
+            name: "VXLAN",
+            networks: ["overlay", "overlay", "overlay"],
+            v4: ["10.70.1.", "10.70.2.", "10.70.3."],
+            v6: ["fd00:70::10", "fd00:70::20", "fd00:70::30"],
+        },
+    ],
+    router: "tor1",
+    outside: ["10.90.0.2", "fd00:90::2"],
+};
+
+/// The matrix in the machine's kernel.
+fn routed(context: &Context, mode: Mode) -> Result<Verdict> {
+    let program = match Assets::proxy(&context.place)? {
+        Ok(program) => program,
+        Err(missing) => return Ok(Verdict::Skipped(missing)),
+    };
+    cluster(context, &format!("services-{}", mode.name()), |cluster| {
+        let kubeconfig = world::prepare(cluster, &ROUTED)?;
+        lab(context, ROUTED.topology, |bed| {
+            hybrid::ready(bed)?;
+            let doorways = ROUTED.nodes.iter().map(|node| cluster.doorway(&bed.host(node.name)?.ns));
+            let _doorways = doorways.collect::<Result<Vec<_>>>()?;
+            let of =
+                world::Proxies { folder: cluster.folder(), program: &program, kubeconfig: &kubeconfig, mode };
+            world::run(bed, &ROUTED, &of, PATIENCE)
+        })
+    })
+}

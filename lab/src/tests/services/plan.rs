@@ -1,0 +1,232 @@
+//! Who is where in the Services matrix: nodes, networks, pods with their addresses, and the objects for kube-proxy. All of it is
+//! known before anything runs.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::cells::{Backend, Cell, Client, Frontend, Policy, Promise};
+use super::world::endpoints;
+
+/// Port of every Service, and that of its backend.
+const PORT: u16 = 80;
+pub(super) const BACKEND_PORT: u16 = 8080;
+
+/// The first host number of pods in their blocks; the client has it.
+const FIRST_HOST: usize = 50;
+
+/// A topology and what the matrix takes of it.
+pub(super) struct Plan {
+    pub topology: &'static str,
+    /// The asked node, another one of its rack, and one of another rack.
+    pub nodes: [Node; 3],
+    pub kinds: &'static [Kind],
+    /// The router that leads load balancers' addresses and external IPs to the asked node.
+    pub router: &'static str,
+    pub outside: [&'static str; 2],
+}
+
+/// A node with an address of each family.
+pub(super) struct Node {
+    pub name: &'static str,
+    pub addresses: [&'static str; 2],
+}
+
+/// A kind of network. Pods' addresses are a prefix and their number.
+pub(super) struct Kind {
+    pub name: &'static str,
+    /// Of each node.
+    pub networks: [&'static str; 3],
+    pub v4: [&'static str; 3],
+    pub v6: [&'static str; 3],
+}
+
+/// A pod that the matrix needs.
+pub(super) struct Pod {
+    pub name: String,
+    pub node: usize,
+    pub kind: usize,
+    /// IPv4, IPv6.
+    pub addresses: [IpAddr; 2],
+    /// Of a backend.
+    pub host_port: Option<u16>,
+}
+
+/// A cell in one network and family.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    pub cell: Cell,
+    pub kind: usize,
+    pub v4: bool,
+}
+
+impl Plan {
+    /// The client of a kind, or its backend.
+    pub(super) fn pod(&self, kind: usize, backend: Option<Backend>) -> Result<Pod> {
+        let node = backend.map_or(0, place);
+        let number = FIRST_HOST + backend.map_or(0, |backend| 1 + place(backend));
+        let of = &self.kinds[kind];
+        let address = |prefix: &str| -> Result<IpAddr> {
+            let text = format!("{prefix}{number}");
+            text.parse().with_context(|| text.clone())
+        };
+        let role = backend.map_or("client".to_owned(), |backend| format!("backend{}", place(backend)));
+        Ok(Pod {
+            name: format!("{}-{role}", of.name.to_lowercase().replace(' ', "")),
+            node,
+            kind,
+            addresses: [address(of.v4[node])?, address(of.v6[node])?],
+            host_port: backend.map(|backend| host_port(kind, backend)),
+        })
+    }
+
+    pub(super) fn pods(&self) -> Result<Vec<Pod>> {
+        let roles = || [None].into_iter().chain(Backend::ALL.map(Some));
+        (0..self.kinds.len()).flat_map(|kind| roles().map(move |role| self.pod(kind, role))).collect()
+    }
+
+    pub(super) fn asks(&self) -> Vec<Ask> {
+        (0..self.kinds.len())
+            .flat_map(|kind| [true, false].map(|v4| (kind, v4)))
+            .flat_map(|(kind, v4)| Cell::all().into_iter().map(move |cell| Ask { cell, kind, v4 }))
+            .collect()
+    }
+
+    /// Every Service's name.
+    pub(super) fn services(&self) -> Vec<String> {
+        self.each_service().map(|(kind, backend, policy)| self.name(kind, backend, policy)).collect()
+    }
+
+    fn each_service(&self) -> impl Iterator<Item = (usize, Backend, Policy)> {
+        (0..self.kinds.len()).flat_map(|kind| Backend::ALL.map(|backend| (kind, backend))).flat_map(
+            |(kind, backend)| [Policy::Cluster, Policy::Local].map(|policy| (kind, backend, policy)),
+        )
+    }
+
+    fn name(&self, kind: usize, backend: Backend, policy: Policy) -> String {
+        let kind = self.kinds[kind].name.to_lowercase().replace(' ', "");
+        format!("{kind}-{}-{}", place(backend), policy.to_string().to_lowercase())
+    }
+
+    /// Nodes, Services and EndpointSlices, as YAML documents.
+    pub(super) fn objects(&self) -> Result<String> {
+        let mut objects: Vec<Value> = self.nodes.iter().map(Node::object).collect();
+        for (kind, backend, policy) in self.each_service() {
+            let name = self.name(kind, backend, policy);
+            let number = number(kind, backend, policy);
+            let pod = self.pod(kind, Some(backend))?;
+            let both = |frontend| [address(frontend, number, true), address(frontend, number, false)];
+            objects.push(json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
+                "spec": {
+                    "type": "LoadBalancer", "ipFamilyPolicy": "RequireDualStack",
+                    "clusterIP": address(Frontend::ClusterIp, number, true),
+                    "clusterIPs": both(Frontend::ClusterIp),
+                    "externalIPs": both(Frontend::ExternalIp),
+                    "externalTrafficPolicy": policy.to_string(),
+                    "ports": [{ "port": PORT, "targetPort": BACKEND_PORT, "nodePort": node_port(number) }],
+                },
+            }));
+            for address in pod.addresses {
+                let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+                let node = self.nodes[pod.node].name;
+                objects.push(endpoints(&name, family, &address.to_string(), BACKEND_PORT, node));
+            }
+        }
+        Ok(objects.iter().map(|object| format!("{object}\n---\n")).collect())
+    }
+
+    /// What a load balancer writes into each Service's status.
+    pub(super) fn statuses(&self) -> impl Iterator<Item = (String, Value)> {
+        self.each_service().map(|(kind, backend, policy)| {
+            let number = number(kind, backend, policy);
+            let ingress = [true, false]
+                .map(|v4| json!({ "ip": address(Frontend::LoadBalancer, number, v4), "ipMode": "VIP" }));
+            let status = json!({ "status": { "loadBalancer": { "ingress": ingress } } });
+            (self.name(kind, backend, policy), status)
+        })
+    }
+
+    /// Routes of the router: to what is not a node's own address.
+    pub(super) fn routes(&self) -> String {
+        let [v4, v6] = self.nodes[0].addresses;
+        format!(
+            "ip route add 203.0.113.0/24 via {v4}; ip route add 198.51.100.0/24 via {v4}; \
+             ip -6 route add 2001:db8:113::/64 via {v6}; ip -6 route add 2001:db8:100::/64 via {v6}"
+        )
+    }
+
+    /// Where a cell connects to.
+    pub(super) fn target(&self, ask: Ask) -> Result<SocketAddr> {
+        let Cell { frontend, policy, backend, .. } = ask.cell;
+        let number = number(ask.kind, backend, policy.unwrap_or(Policy::Cluster));
+        let node = |node: usize| self.nodes[node].addresses[usize::from(!ask.v4)];
+        let (address, port) = match frontend {
+            Frontend::NodePort => (node(0).to_owned(), node_port(number)),
+            Frontend::HostPort => (node(place(backend)).to_owned(), host_port(ask.kind, backend)),
+            _ => (address(frontend, number, ask.v4), PORT),
+        };
+        Ok(SocketAddr::new(address.parse().with_context(|| address.clone())?, port))
+    }
+
+    /// The address that the backend is to see; none where there is to be no connection.
+    pub(super) fn source(&self, ask: Ask) -> Result<Option<IpAddr>> {
+        let family = usize::from(!ask.v4);
+        let node = |node: usize| -> Result<IpAddr> { Ok(self.nodes[node].addresses[family].parse()?) };
+        Ok(Some(match (ask.cell.promise(), ask.cell.client) {
+            (Promise::Refused(_), _) => return Ok(None),
+            (Promise::AskedNode, _) | (Promise::Client, Client::Node) => node(0)?,
+            (Promise::BackendNode, _) => node(place(ask.cell.backend))?,
+            (Promise::Client, Client::Outside) => self.outside[family].parse()?,
+            (Promise::Client, Client::Pod) => self.pod(ask.kind, None)?.addresses[family],
+            (Promise::Client, Client::Backend) => {
+                self.pod(ask.kind, Some(ask.cell.backend))?.addresses[family]
+            }
+        }))
+    }
+}
+
+impl Node {
+    fn object(&self) -> Value {
+        let addresses = self.addresses.map(|address| json!({ "type": "InternalIP", "address": address }));
+        json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": self.name },
+            "status": { "addresses": addresses },
+        })
+    }
+}
+
+/// The node that a backend is on.
+pub(super) fn place(backend: Backend) -> usize {
+    match backend {
+        Backend::SameNode => 0,
+        Backend::SameRack => 1,
+        Backend::OtherRack => 2,
+    }
+}
+
+/// A number of each Service, from 1 on.
+fn number(kind: usize, backend: Backend, policy: Policy) -> usize {
+    1 + 2 * (3 * kind + place(backend)) + usize::from(policy == Policy::Local)
+}
+
+fn node_port(number: usize) -> u16 {
+    30_000 + u16::try_from(number).unwrap_or_default()
+}
+
+fn host_port(kind: usize, backend: Backend) -> u16 {
+    20_000 + u16::try_from(3 * kind + place(backend)).unwrap_or_default()
+}
+
+/// The address of a Service that has one of its own.
+fn address(frontend: Frontend, number: usize, v4: bool) -> String {
+    match (frontend, v4) {
+        (Frontend::ClusterIp, true) => format!("10.96.1.{number}"),
+        (Frontend::ClusterIp, false) => format!("fd00:96::1{number:02}"),
+        (Frontend::LoadBalancer, true) => format!("203.0.113.{number}"),
+        (Frontend::LoadBalancer, false) => format!("2001:db8:113::{number}"),
+        (_, true) => format!("198.51.100.{number}"),
+        (_, false) => format!("2001:db8:100::{number}"),
+    }
+}

@@ -1,0 +1,106 @@
+//! The matrix on VLANs. The machine's kernel may lack 802.1Q, so nodes, agents and kube-proxy are in a user-mode kernel. etcd and the API server
+//! stay on the machine, where they have their own processor; a tap device leads to them.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Kind, Node, Plan};
+use super::world::{self, Proxies};
+use crate::kube::assets::Assets;
+use crate::kube::doorway::Doorway;
+use crate::kube::proxy::Mode;
+use crate::shell::{Seen, wait_for};
+use crate::tests::bed::{PATIENCE, lab};
+use crate::tests::kube::cluster;
+use crate::tests::{Context, Verdict, boot_for};
+use crate::uml::link::{self, Link};
+use crate::{client, packages, uml};
+
+pub(super) const PLAN: Plan = Plan {
+    topology: "services-vlan",
+    nodes: [
+        Node { name: "node1", addresses: ["10.1.0.11", "fd00:1::11"] },
+        Node { name: "node2", addresses: ["10.1.0.12", "fd00:1::12"] },
+        Node { name: "node3", addresses: ["10.2.0.13", "fd00:2::13"] },
+    ],
+    kinds: &[
+        Kind {
+            name: "VLAN tagged",
+            networks: ["rack1", "rack1", "rack2"],
+            v4: ["10.11.0.", "10.11.0.", "10.21.0."],
+            v6: ["fd00:11::", "fd00:11::", "fd00:21::"],
+        },
+        Kind {
+            name: "VLAN untagged",
+            networks: ["rack1", "rack1", "rack2"],
+            v4: ["10.12.0.", "10.12.0.", "10.22.0."],
+            v6: ["fd00:12::", "fd00:12::", "fd00:22::"],
+        },
+    ],
+    router: "gw",
+    outside: ["10.90.0.2", "fd00:90::2"],
+};
+
+/// What the part outside hands to the part inside.
+#[derive(Serialize, Deserialize)]
+struct Handed {
+    mode: Mode,
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    /// Of the API server, on the link's other end, and on each node's loopback.
+    port: u16,
+}
+
+/// On the machine: a cluster, the objects, a user-mode kernel.
+pub(super) fn outside(context: &Context, mode: Mode) -> Result<Verdict> {
+    if let Some(why) = uml::missing(&context.place)? {
+        return Ok(Verdict::Skipped(why));
+    }
+    let program = match Assets::proxy(&context.place)? {
+        Ok(program) => program,
+        Err(missing) => return Ok(Verdict::Skipped(missing)),
+    };
+    // Nothing can be installed inside.
+    packages::need(world::PACKAGES)?;
+    let name = format!("services-vlan-{}", mode.name());
+    cluster(context, &name, |cluster| {
+        let kubeconfig = world::prepare(cluster, &PLAN)?;
+        let link = Link::create(&context.place)?;
+        let at = (link::MACHINE, cluster.port()).into();
+        let _doorway = cluster.doorway_at(link.namespace(), at)?;
+        let handed = Handed { mode, program: program.clone(), kubeconfig, port: cluster.port() };
+        let file = cluster.folder().join("handed.json");
+        std::fs::write(&file, serde_json::to_string(&handed)?)?;
+        boot_for(context, &name.replacen('-', "/", 1), Some((&link, &file)))
+    })
+}
+
+/// In the user-mode kernel.
+pub(super) fn inside(context: &Context) -> Result<Verdict> {
+    let file = context.handed.as_ref().context("what the part outside hands over")?;
+    let handed: Handed = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+    let folder = context.place.folder("services-proxies");
+    std::fs::create_dir_all(&folder)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    lab(context, PLAN.topology, |bed| {
+        let mut doorways = Vec::new();
+        for node in &PLAN.nodes {
+            let host = bed.host(node.name)?;
+            let at = ([127, 0, 0, 1], handed.port).into();
+            doorways.push(Doorway::open(&runtime, &host.ns, at, (link::MACHINE, handed.port).into())?);
+            wait_for(&format!("{} to be ready", node.name), PATIENCE, || {
+                let status = client::status(host)?;
+                Ok(Seen::when(status.ready, || format!("{:?}", status.not_ready)))
+            })?;
+        }
+        let of = Proxies {
+            folder: &folder,
+            program: &handed.program,
+            kubeconfig: &handed.kubeconfig,
+            mode: handed.mode,
+        };
+        world::run(bed, &PLAN, &of, PATIENCE)
+    })
+}

@@ -1,0 +1,119 @@
+//! The user-mode kernel's program. The lab builds it once for a machine: from Debian's source package, with the options
+//! of `lab/user-mode-kernel/kernel.config`, into the user's cache folder (`$XDG_CACHE_HOME/trunkline-lab`). The file's
+//! name has the source's series and a hash of the options, so other options give another file.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::fabric::Place;
+use crate::packages;
+use crate::progress::{say, step};
+use crate::shell::{cmd, giving_way, run};
+
+/// Debian's package with the kernel's source. Its security updates do not make the kernel anew: nothing in it is exposed.
+const SOURCE: &str = "linux-source-6.12";
+
+/// What builds a kernel, beside the source.
+const BUILD_PACKAGES: [&str; 7] = ["bc", "bison", "flex", "gcc", "libc6-dev", "make", "xz-utils"];
+
+/// Options on top of `allnoconfig`, below the repository.
+const OPTIONS: &str = "lab/user-mode-kernel/kernel.config";
+
+/// Finds the kernel's program or builds it. The inner error says why there is none on this machine.
+pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
+    if !cfg!(target_arch = "x86_64") {
+        return Ok(Err("no user-mode kernel: Linux has one for x86-64 only".to_owned()));
+    }
+    let options = place.repository.join(OPTIONS);
+    let text = std::fs::read_to_string(&options).with_context(|| options.display().to_string())?;
+    let folder = cache(place)?;
+    let kernel = folder.join(format!("{SOURCE}-{:016x}", hash(&text)));
+    if kernel.is_file() {
+        return Ok(Ok(kernel));
+    }
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    // One builds, the others find what it built.
+    let lock = File::create(folder.join("lock"))?;
+    lock.lock()?;
+    if kernel.is_file() {
+        return Ok(Ok(kernel));
+    }
+    if !packages::available(SOURCE)? {
+        return Ok(Err(format!(
+            "no user-mode kernel: apt has no package {SOURCE}, which Debian 12 has in its security updates"
+        )));
+    }
+    packages::need(BUILD_PACKAGES.into_iter().chain([SOURCE]))?;
+    // Gone with the value, whatever comes of the build.
+    let tree = tempfile::tempdir_in(&folder)?;
+    build(&options, &text, tree.path())?;
+    let built = tree.path().join("linux");
+    run(cmd("strip", ["-o"]).arg(tree.path().join("stripped")).arg(&built))?;
+    std::fs::rename(tree.path().join("stripped"), &kernel)?;
+    Ok(Ok(kernel))
+}
+
+/// The user's cache folder; for a user without a home, the target folder.
+fn cache(place: &Place) -> Result<PathBuf> {
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let named = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let folder = named.map_or_else(|| place.state.parent().map(Path::to_owned), Some);
+    Ok(folder.context("the target folder")?.join("trunkline-lab"))
+}
+
+fn build(options: &Path, text: &str, tree: &Path) -> Result<()> {
+    say("  the user-mode kernel is built from source, once for this machine: four minutes on two cores");
+    let archive = format!("/usr/src/{SOURCE}.tar.xz");
+    let tree_text = tree.to_str().context("the cache folder's name is not text")?;
+    step(&format!("tar {SOURCE}"), || {
+        run(giving_way("tar").args(["xf", &archive, "--strip-components=1", "-C", tree_text]))
+    })?;
+    let make = || -> Command {
+        let mut command = giving_way("make");
+        command.args(["-C", tree_text, "ARCH=um", "SUBARCH=x86_64"]);
+        command
+    };
+    let options = options.to_str().context("the repository's path is not text")?;
+    run(make().arg(format!("KCONFIG_ALLCONFIG={options}")).arg("allnoconfig"))?;
+    let chosen = std::fs::read_to_string(tree.join(".config"))?;
+    let lost = not_taken(text, &chosen);
+    if !lost.is_empty() {
+        bail!("{OPTIONS}: the kernel does not take {}: add the options that they need", lost.join(", "));
+    }
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    step("make ARCH=um linux", || run(make().args([&format!("-j{jobs}"), "linux"])))?;
+    Ok(())
+}
+
+/// Options that are wanted and that `.config` lacks, because something that they depend on is missing.
+fn not_taken<'a>(wanted: &'a str, chosen: &str) -> Vec<&'a str> {
+    let set = |line: &&str| line.starts_with("CONFIG_") && !line.ends_with("=n");
+    wanted.lines().filter(set).filter(|line| !chosen.lines().any(|chosen| chosen == *line)).collect()
+}
+
+/// FNV-1a: the same on every machine and with every compiler.
+fn hash(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, octet| (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{hash, not_taken};
+
+    #[test]
+    fn lost_options_are_named() {
+        let wanted = "# text\nCONFIG_A=y\nCONFIG_B=y\nCONFIG_C=n\n";
+        assert_eq!(not_taken(wanted, "CONFIG_A=y\n# CONFIG_B is not set\n"), ["CONFIG_B=y"]);
+    }
+
+    #[test]
+    fn hash_is_fnv_1a() {
+        assert_eq!(hash(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash("a"), 0xaf63_dc4c_8601_ec8c);
+    }
+}
