@@ -175,6 +175,10 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
     page.put_count(m::FORWARDING_ENTRIES, &["wanted"], kernel.forwarding_wanted);
     page.put_count(m::FORWARDING_ENTRIES, &["installed"], kernel.forwarding_installed);
     page.put_count(m::FORWARDING_REPAIRS, &[], kernel.forwarding_repairs);
+    if let Some(paths) = &agent.alternate_paths {
+        page.put_count(m::ALTERNATE_PACKETS, &["forwarded"], paths.forwarded);
+        page.put_count(m::ALTERNATE_PACKETS, &["dropped"], paths.dropped);
+    }
     let guard = &agent.guard;
     page.put_bool(m::GUARD_IN_FORCE, &[], guard.in_force || !guard.enabled);
     page.put_count(m::GUARD_REPAIRS, &[], guard.repairs);
@@ -184,6 +188,7 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
     page.put_count(m::DRAIN_PHASE, &[], agent.drain.phase as u64);
 
     let Some(bgp) = &agent.bgp else { return };
+    page.put_bool(m::DISAGGREGATED, &[], bgp.disaggregated.is_some());
     for family in &bgp.converged {
         page.put_bool(m::CONVERGED, &[family], true);
     }
@@ -375,6 +380,7 @@ mod tests {
                 bgp: Some(BgpStatus {
                     local_as: 65001,
                     graceful_shutdown: false,
+                    disaggregated: None,
                     router_id: "10.0.0.1".parse().unwrap(),
                     peers: 1,
                     established: 1,
@@ -418,6 +424,7 @@ mod tests {
                 }],
                 attachments: 3,
                 unrecorded: 1,
+                alternate_paths: Some(AlternatePaths { forwarded: 12, dropped: 1 }),
                 guard: GuardStatus {
                     enabled: true,
                     in_force: true,
@@ -551,6 +558,9 @@ mod tests {
             "trunkline_bgp_range_peers{prefix=\"10.1.0.0/24\",kind=\"there\"} 3",
             "trunkline_bgp_range_refused_total{prefix=\"10.1.0.0/24\"} 8",
             "trunkline_kernel_repairs_total 2",
+            "trunkline_alternate_path_packets_total{action=\"forwarded\"} 12",
+            "trunkline_alternate_path_packets_total{action=\"dropped\"} 1",
+            "trunkline_bgp_disaggregated 0",
             "trunkline_guard_in_force 1",
             "trunkline_guard_dropped_total{reason=\"source\"} 7",
             "trunkline_guard_repairs_total 3",

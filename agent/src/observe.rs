@@ -45,7 +45,7 @@ mod words;
 
 pub use missing::Started;
 use missing::missing;
-use words::{guard, peer, range, refused_range, route, ruling, station, waiting_peer};
+use words::{alternate_paths, guard, peer, range, refused_range, route, ruling, station, waiting_peer};
 
 /// An owner that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -179,6 +179,7 @@ impl Observer {
                 local_as: bgp.local_as,
                 router_id: bgp.router_id,
                 graceful_shutdown: bgp.graceful_shutdown,
+                disaggregated: bgp.disaggregated.clone(),
                 peers: peers.len() + bgp.waiting.len(),
                 established: peers.iter().filter(|peer| peer.state == State::Established).count(),
                 converged: bgp.converged.clone(),
@@ -214,6 +215,7 @@ impl Observer {
                 last_error: kernel.last_error.or_else(|| view.kernel_faults.first().cloned()),
             },
             guard: guard(kernel.guard),
+            alternate_paths: alternate_paths(kernel.alternate_paths),
             http_fault: self.http_fault.words(),
         })
     }

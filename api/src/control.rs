@@ -216,6 +216,9 @@ pub struct AgentStatus {
     /// The guard against what pods and foreign tunnels may not send.
     #[serde(default)]
     pub guard: GuardStatus,
+    /// Packets for pods of other nodes; none where this node has no second uplink for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alternate_paths: Option<AlternatePaths>,
     /// Why `/metrics`, `/healthz` and `/readyz` are not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_fault: Option<String>,
@@ -236,6 +239,16 @@ pub struct GuardStatus {
     pub repairs: u64,
     /// Dropped packets by reason, since the tables were loaded.
     pub dropped: BTreeMap<String, u64>,
+}
+
+/// Packets that a router sent this node for a pod of another node, since the rules were loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AlternatePaths {
+    /// Sent on to another router: the first one does not know the pod.
+    pub forwarded: u64,
+    /// Dropped because no router knew the pod.
+    pub dropped: u64,
 }
 
 /// The folder of manifests, or the API server.
@@ -307,6 +320,9 @@ pub struct BgpStatus {
     /// This node is about to go, and tells all its peers (RFC 8326).
     #[serde(default)]
     pub graceful_shutdown: bool,
+    /// A peer that is down, because of which pods of BGP networks are advertised without NO_EXPORT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disaggregated: Option<String>,
     /// Configured peers.
     pub peers: usize,
     /// Those in state Established.

@@ -63,6 +63,9 @@ pub fn agent(status: &AgentStatus) -> String {
         ),
         None => line("bgp", "none: no BGP network is on this node".to_owned()),
     }
+    if let Some(peer) = status.bgp.as_ref().and_then(|bgp| bgp.disaggregated.as_ref()) {
+        line("", format!("pods are advertised without NO_EXPORT while peer {peer} is down"));
+    }
     for range in status.bgp.iter().flat_map(|bgp| &bgp.ranges) {
         let refused = match range.refused {
             0 => String::new(),
@@ -113,6 +116,15 @@ pub fn agent(status: &AgentStatus) -> String {
             format!(
                 "{} of {} forwarding entries, {} repairs",
                 kernel.forwarding_installed, kernel.forwarding_wanted, kernel.forwarding_repairs
+            ),
+        );
+    }
+    if let Some(paths) = &status.alternate_paths {
+        line(
+            "alternate",
+            format!(
+                "{} packets for pods of other nodes sent on to another router, {} dropped",
+                paths.forwarded, paths.dropped
             ),
         );
     }

@@ -135,6 +135,8 @@ pub struct KernelStatus {
     pub last_error: Option<String>,
     /// The guard.
     pub guard: GuardStatus,
+    /// The plan has alternate paths.
+    pub alternate_paths: bool,
 }
 
 /// How the guard stands.

@@ -348,6 +348,7 @@ impl Owner {
                 .collect(),
             used_tables: self.used_tables.clone(),
             sessions: Vec::new(),
+            converged: false,
             neighbours: Default::default(),
         }
     }
@@ -776,6 +777,7 @@ impl Owner {
         status.forwarding = self.forwarding;
         status.pods = self.pods.len();
         status.last_error.clone_from(&self.last_error);
+        status.alternate_paths = !self.plan.alternate.is_empty();
         status.guard = GuardStatus {
             enabled: self.plan.guard.enabled,
             in_force: self.guard.is_in_force(),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::control::{
-    BfdSession, BmpStation, Dated, DatedNotification, GuardStatus, Messages, Peer, PeerFamily, PeerRange,
-    PeerSession, Route, Ruling,
+    AlternatePaths, BfdSession, BmpStation, Dated, DatedNotification, GuardStatus, Messages, Peer,
+    PeerFamily, PeerRange, PeerSession, Route, Ruling,
 };
 use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;
@@ -201,6 +201,16 @@ pub(super) fn route(route: &speaker::Route) -> Route {
         filtered: route.filtered.map(str::to_owned),
         stale: route.stale,
     }
+}
+
+/// The counters of alternate paths as the kernel has them now.
+pub(super) fn alternate_paths(there: bool) -> Option<AlternatePaths> {
+    let counters = there.then(nft::alternate::counters)?.ok()?;
+    let value = |name| counters.iter().find(|(found, _)| found == name).map(|(_, packets)| *packets);
+    Some(AlternatePaths {
+        forwarded: value(nft::alternate::FORWARDED)?,
+        dropped: value(nft::alternate::DROPPED)?,
+    })
 }
 
 /// The guard, with its counters as the kernel has them now.

@@ -1,8 +1,8 @@
 //! Networks whose pods are told to the fabric by BGP: the node's underlay of mode BGP, and GlobalBGP beside it.
 //!
 //! Both leave by one table T, whose default route leads to the established peers, or which has what these advertise. What comes in
-//! from a peer's link for an address that nobody here has is dropped: the fabric believes that this node has the subnet, and
-//! would get it straight back.
+//! from a peer's link for an address that nobody here has goes on to a router on another link ([`super::alternate`]), or is dropped: the
+//! fabric believes that this node has the subnet, and would get it straight back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use trunkline_bgp::types::{Asn, Family, PeerKey};
 use super::tables::Tables;
 use super::{
     BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget,
-    Rule, Sysctl, peers, policy,
+    Rule, Sysctl, alternate, peers, policy,
 };
 
 /// Adds to the plan what the underlay network and GlobalBGP need.
@@ -51,6 +51,7 @@ pub(super) fn plan(
         }
     }
     plan_kernel(plan, table, &peers);
+    alternate::plan(plan, &peers);
     plan.routers.extend(peers.iter().flat_map(peers::Peer::routers));
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
     let (planned_peers, planned_ranges) = peers::plan(&peers, graceful_shutdown, &sets, &mut errors);
@@ -58,6 +59,11 @@ pub(super) fn plan(
         local_as: Asn(underlay.spec.net_id.unwrap_or_default()),
         router_id: peers::router_id(intent, &peers, host),
         graceful_shutdown,
+        disaggregated: peers
+            .iter()
+            .find(|peer| peer.is_down_router())
+            .filter(|_| host.converged && underlay.disaggregates())
+            .map(peers::Peer::name),
         optional_peers: peers
             .iter()
             .filter(|peer| peer.spec.allow_not_established && peer.is_configured())

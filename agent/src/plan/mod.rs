@@ -14,6 +14,7 @@
 //! | 1024 | replies of translated connections, by the link of the request | 1,170,000 + ifindex: the ways back by that link |
 //! | 1025 | the same, where that table has no route | the main table |
 //! | 1028 | translated on this node, from outside, to a pod | T of that pod's subnet |
+//! | 1029 | what came in by an uplink, for a pod of another node | 2,170,000 + ifindex: the BGP subnets by the other uplinks' routers |
 //! | 1030 | what came in from the fabric or a tunnel | 39998: a blackhole for each local subnet |
 //! | 1090 | what comes from the host itself, where it lives in a pods' subnet | the main table |
 //! | 1100 | what comes from a local subnet | T ≥ 10000: the way out, one table per BGP network, VLAN subnet or overlay |
@@ -31,6 +32,7 @@ use trunkline_api::validate;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Community, Family};
 
+mod alternate;
 mod bgp;
 mod guard;
 mod hairpin;
@@ -130,10 +132,12 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
             pod: pod.attachment,
         });
     }
-    // In an underlay the fabric beyond the rack has the subnet; the pods' own routes stay with the routers that need them.
+    // In an underlay the fabric beyond the rack has the subnet; the pods' own routes stay with the routers that need them. A router that
+    // has no session with this node hears of them from other routers only.
+    let disaggregated = plan.bgp.as_ref().is_some_and(|bgp| bgp.disaggregated.is_some());
     let communities = match network.mode {
-        Mode::Bgp => Some(vec![Community::NO_EXPORT]),
-        Mode::GlobalBgp => Some(Vec::new()),
+        Mode::Bgp if !disaggregated => Some(vec![Community::NO_EXPORT]),
+        Mode::Bgp | Mode::GlobalBgp => Some(Vec::new()),
         Mode::Vlan | Mode::Vxlan => None,
     };
     let mut planned = PodPlan {

@@ -87,9 +87,33 @@ impl Peer<'_> {
         configured || (self.internal && !self.connected)
     }
 
+    /// Whether traffic may be sent to it over its own link, without another router between.
+    pub(super) fn is_adjacent_router(&self) -> bool {
+        routes_traffic(self.spec) && self.connected
+    }
+
+    /// Whether it should have this node's pods, and has not, because there is no session. A peer that may be absent
+    /// (`allowNotEstablished`) counts once it has been there; a dynamic neighbour does not, as nobody knows whether it will come again.
+    pub(super) fn is_down_router(&self) -> bool {
+        let was_there = self.session.is_some_and(|session| session.was_established);
+        routes_traffic(self.spec)
+            && self.is_configured()
+            && !self.session.is_some_and(|session| session.established)
+            && (was_there || !self.spec.allow_not_established)
+    }
+
+    /// What the peer is called in words for the operator.
+    pub(super) fn name(&self) -> String {
+        match (self.key(), self.interface) {
+            (Some(key), _) => key.to_string(),
+            (None, Some(interface)) => interface.to_string(),
+            (None, None) => "-".to_owned(),
+        }
+    }
+
     /// This peer as a router on its link, in each family that it is one for.
     pub(super) fn routers(&self) -> impl Iterator<Item = (Family, Hop)> {
-        let link = self.link.filter(|_| routes_traffic(self.spec) && self.connected);
+        let link = self.link.filter(|_| self.is_adjacent_router());
         link.into_iter().flat_map(|link| {
             let hop = |family| Some((family, Hop { ifindex: Some(link.index), ..self.hop(family)? }));
             Family::ALL.into_iter().filter_map(hop)

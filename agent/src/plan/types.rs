@@ -61,6 +61,8 @@ pub struct Host {
     pub link_numbers: BTreeMap<u32, u32>,
     /// The BGP sessions. The kernel does not know them: whoever asks for the plan fills them in.
     pub sessions: Vec<Session>,
+    /// Every family's first route selection after the start is done: a peer that is not established now is down.
+    pub converged: bool,
     /// Routers found by their advertisements, by interface; filled in likewise.
     pub neighbours: Neighbours,
 }
@@ -134,6 +136,8 @@ pub struct Session {
     pub local: Option<IpAddr>,
     /// In state Established.
     pub established: bool,
+    /// It was established since the agent's start.
+    pub was_established: bool,
     /// A next hop that the peer announced in a family, if it announced any path there.
     pub next_hops: BTreeMap<Family, NextHop>,
 }
@@ -180,6 +184,8 @@ pub struct KernelPlan {
     pub nat: NatRules,
     /// Marks of connections whose destination is translated on this node.
     pub translated: TranslatedRules,
+    /// Limits of alternate paths.
+    pub alternate: AlternateRules,
     /// The guard.
     pub guard: GuardPlan,
     /// Where learned routes go; none where no peer's routes are imported.
@@ -435,6 +441,23 @@ impl TranslatedRules {
     }
 }
 
+/// What may take an alternate path, and between which links.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AlternateRules {
+    /// Names of the uplinks.
+    pub uplinks: BTreeSet<String>,
+    /// Subnets that this node advertises, whoever has the pod.
+    pub attracted: BTreeSet<IpNet>,
+}
+
+impl AlternateRules {
+    /// Whether there is no alternate path.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.uplinks.is_empty()
+    }
+}
+
 /// What the speaker should have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BgpPlan {
@@ -456,6 +479,8 @@ pub struct BgpPlan {
     pub refused_ranges: BTreeMap<IpNet, RefusedRange>,
     /// Of all these prefixes, the ones without whose neighbours a pod may be ready.
     pub optional_ranges: BTreeSet<IpNet>,
+    /// Why pods are advertised without NO_EXPORT: this peer is down.
+    pub disaggregated: Option<String>,
     /// What is advertised besides the pods.
     pub originate: BTreeMap<IpNet, Origination>,
 }
@@ -638,6 +663,11 @@ pub struct PodPlan {
 }
 
 impl PodPlan {
+    /// Whether the kernel has the same for both: they differ in nothing but what is advertised.
+    pub fn is_same_but_originate(&self, other: &PodPlan) -> bool {
+        PodPlan { originate: other.originate.clone(), ..self.clone() } == *other
+    }
+
     /// Whether the two differ in nothing but [`PodPlan::sources`].
     pub fn is_same_but_sources(&self, other: &PodPlan) -> bool {
         PodPlan { sources: other.sources.clone(), ..self.clone() } == *other
@@ -773,6 +803,10 @@ pub const OTHER_LINKS: u32 = 15;
 pub const RETURN_RULE: u32 = 1024;
 /// The return table of the link with ifindex 0; the others follow by ifindex.
 pub const RETURN_TABLE: u32 = 1_170_000;
+/// The alternate paths of the link with ifindex 0; the others follow by ifindex.
+pub const ALTERNATE_TABLE: u32 = 2_170_000;
+/// TTL (hop limit) of a packet that leaves by an alternate path: for the router, for the pod's node, and the pod.
+pub const ALTERNATE_TTL: u8 = 3;
 /// The host's own table.
 pub const MAIN_TABLE: u32 = 254;
 /// The first table that a network may get.

@@ -83,6 +83,8 @@ pub struct BgpView {
     pub router_id: std::net::Ipv4Addr,
     /// This node is about to go, and tells all its peers (RFC 8326).
     pub graceful_shutdown: bool,
+    /// Why pods are advertised without NO_EXPORT: this peer is down.
+    pub disaggregated: Option<String>,
     /// Peers without which a pod may be ready.
     pub optional: BTreeSet<PeerKey>,
     /// Unnumbered peers that are not found yet.

@@ -82,6 +82,8 @@ pub struct Start {
 #[derive(Clone, Debug, Default)]
 struct Known {
     up: bool,
+    /// It was up since this task began.
+    was_up: bool,
     local: Option<IpAddr>,
     /// What the session agreed on.
     families: FamilySet,
@@ -382,9 +384,11 @@ impl Task {
                 peer: *peer,
                 local: known.local,
                 established: known.up || !known.retained.is_empty(),
+                was_established: known.was_up,
                 next_hops: known.next_hops.clone(),
             })
             .collect();
+        host.converged = Family::ALL.into_iter().all(|family| self.converged.contains(family));
         host.neighbours = self.search.found();
         let intent = Intent {
             node: NodeIdentity { name: self.node.clone(), labels: snapshot.labels.clone() },
@@ -464,7 +468,8 @@ impl Task {
             }
         } else {
             for (host_ifname, pod_plan) in &planned {
-                if self.planned.get(host_ifname) != Some(pod_plan)
+                let before = self.planned.get(host_ifname);
+                if !before.is_some_and(|before| before.is_same_but_originate(pod_plan))
                     && let Err(error) = self.kernel.add_pod(pod_plan.clone()).await
                 {
                     tracing::error!(device = host_ifname, %error, "a pod's routes could not be changed");
@@ -639,6 +644,7 @@ impl Task {
                 local_as: running.told.local_as.0,
                 router_id: running.told.router_id,
                 graceful_shutdown: plan.graceful_shutdown || self.stage.announces(),
+                disaggregated: plan.disaggregated.clone(),
                 optional: plan.optional_peers.clone(),
                 waiting: self.search.waiting(&plan.unnumbered),
                 required_ranges: {

@@ -89,6 +89,11 @@ catalogue! {
             "forwarding entries that somebody else removed or added, and that were put right; they are in `trunkline_kernel_repairs_total` too";
     }
 
+    "Alternate paths", "Packets that a router sent this node for a pod of another node; [data-path.md](data-path.md#alternate-paths-a-router-that-does-not-know-the-pod)." {
+        ALTERNATE_PACKETS = Counter, Count, "trunkline_alternate_path_packets_total" ["action"],
+            "`forwarded` to another router, which means that the first one does not know the pod's route, and `dropped` because no router does; absent on nodes with one uplink";
+    }
+
     "The guard", "What pods and foreign tunnels may not send; [security.md](security.md#the-guard) has the rules." {
         GUARD_IN_FORCE = Gauge, Bool, "trunkline_guard_in_force" [],
             "1 while the guard's rules are in the kernel, and where the configuration has it switched off";
@@ -102,6 +107,8 @@ catalogue! {
         DRAIN_PHASE = Gauge, Code, "trunkline_drain_phase" [],
             "how far this node has left the fabric (`trunkline drain`): 0 not at all, 1 announcing, 2 withdrawing, 3 drained";
         CONVERGED = Gauge, Bool, "trunkline_bgp_converged" ["family"], "1 once the first route selection after the start is done";
+        DISAGGREGATED = Gauge, Bool, "trunkline_bgp_disaggregated" [],
+            "1 while pods of BGP networks are advertised without NO_EXPORT, because a peer is down";
         REFUSED_CONNECTIONS = Counter, Count, "trunkline_bgp_refused_connections_total" [],
             "connections closed at once: from no configured peer, or not allowed now";
         RANGE_PEERS = Gauge, Count, "trunkline_bgp_range_peers" ["prefix", "kind"], "dynamic neighbours from a configured prefix: `there` now, and the `limit`";

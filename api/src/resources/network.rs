@@ -95,6 +95,10 @@ pub struct NetworkConfig {
     /// VLAN and BGP: what pods of the network send each other goes out to the switch also where both are on one node. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub hairpin: bool,
+    /// BGP: while a peer of a node is down, the node advertises its pods without NO_EXPORT, so that routers which do not hear them from the
+    /// node hear them from others; true unless said. Trunkline's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disaggregate: Option<bool>,
     /// Prefixes that pods of the network may name in the annotation `trunkline.io/extra-prefixes`, or parts of them: a pod with the
     /// annotation may send from these prefixes besides its addresses. Not with attachment `ipvlan`. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
@@ -422,6 +426,11 @@ impl Network {
     /// Whether what its pods send each other goes out to the switch always.
     pub fn is_hairpin(&self) -> bool {
         self.spec.config.as_ref().is_some_and(|config| config.hairpin)
+    }
+
+    /// Whether pods of a node are advertised beyond the rack while a peer of the node is down.
+    pub fn disaggregates(&self) -> bool {
+        self.spec.config.as_ref().and_then(|config| config.disaggregate).unwrap_or(true)
     }
 
     /// Prefixes that its pods may send from besides their addresses, as far as they are prefixes.

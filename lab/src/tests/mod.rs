@@ -14,6 +14,7 @@ mod crash;
 mod doctor;
 mod extras;
 mod fabrics;
+mod failover;
 mod faults;
 mod flaps;
 mod fleets;
@@ -181,6 +182,7 @@ fn all() -> Vec<&'static Test> {
         interop::TESTS,
         flaps::TESTS,
         operator::TESTS,
+        failover::TESTS,
         support::TESTS,
         watch::TESTS,
         doctor::TESTS,

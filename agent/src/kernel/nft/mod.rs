@@ -1,4 +1,5 @@
-//! Own nftables tables: NAT and the marks of translated connections ([`nat`], [`translated`]), and the guard ([`guard`]).
+//! Own nftables tables: NAT, the marks of translated connections and the limits of alternate paths ([`nat`], [`translated`],
+//! [`alternate`]), and the guard ([`guard`]).
 //!
 //! `nft` loads a table as one transaction: between the old rules and the new ones no packet sees none. A table is listed before it is
 //! replaced, and nothing is done where it is as wanted. Elements of sets that follow pods or nodes are written over netlink
@@ -7,6 +8,7 @@
 //! Firewalls like to start with `nft flush ruleset`, which takes own tables along. The owner listens
 //! ([`super::events::Events::open_nftables`]) and compares again after a change. The agent's own changes are notified too, and found right.
 
+pub(crate) mod alternate;
 pub(super) mod elements;
 pub(crate) mod guard;
 pub(super) mod nat;

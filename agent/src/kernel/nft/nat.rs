@@ -1,12 +1,12 @@
-//! Masquerading, and the marks of translated connections, in one table that is replaced as a whole. NAT looks only at a connection's first
-//! packet, so replacing the table leaves connections alone.
+//! Masquerading, the marks of translated connections and the limits of alternate paths, in one table that is replaced as a whole. NAT looks
+//! only at a connection's first packet, so replacing the table leaves connections alone.
 
 use std::fmt::Write as _;
 
 use ipnet::IpNet;
 
-use super::{Table, translated};
-use crate::plan::{NatRules, TranslatedRules};
+use super::{Table, alternate, translated};
+use crate::plan::KernelPlan;
 
 pub(super) const NAME: &str = "trunkline";
 
@@ -24,11 +24,18 @@ const MASQUERADE: &str = "\
 ";
 
 /// The table as `nft list` writes it, but for line breaks; none where there is nothing to translate and nothing to mark.
-pub(in crate::kernel) fn render(rules: &NatRules, marks: &TranslatedRules) -> Option<String> {
-    if rules.is_empty() && marks.is_empty() {
+pub(in crate::kernel) fn render(plan: &KernelPlan) -> Option<String> {
+    let KernelPlan { nat: rules, translated: marks, alternate: paths, .. } = plan;
+    if rules.is_empty() && marks.is_empty() && paths.is_empty() {
         return None;
     }
     let mut text = format!("table inet {NAME} {{\n");
+    // In the order in which `nft` lists a table: counters, sets, chains.
+    if !paths.is_empty() {
+        alternate::render_counters(&mut text);
+        alternate::render_uplinks(paths, &mut text);
+        sets(&mut text, "attracted", &paths.attracted);
+    }
     if !rules.is_empty() {
         sets(&mut text, "inside", &rules.inside);
         sets(&mut text, "sources", &rules.sources);
@@ -37,6 +44,9 @@ pub(in crate::kernel) fn render(rules: &NatRules, marks: &TranslatedRules) -> Op
     if !marks.is_empty() {
         sets(&mut text, "pods", &marks.pods);
         translated::render(marks, &mut text);
+    }
+    if !paths.is_empty() {
+        alternate::render_chains(&mut text);
     }
     if !rules.is_empty() {
         text.push_str(MASQUERADE);

@@ -14,15 +14,12 @@ use crate::plan::{Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE
 impl Owner {
     /// Whether the plan wants any table.
     pub(super) fn has_tables(&self) -> bool {
-        let KernelPlan { nat, translated, guard, .. } = &self.plan;
-        guard.enabled || nat::render(nat, translated).is_some()
+        wants_tables(&self.plan)
     }
 
     /// Brings the tables to a new plan. One that stays the same is not looked at again: that costs a process.
     pub(super) fn settle_tables(&mut self, plan: &KernelPlan) {
-        let wants =
-            |plan: &KernelPlan| plan.guard.enabled || nat::render(&plan.nat, &plan.translated).is_some();
-        if wants(plan) && !self.has_tables() {
+        if wants_tables(plan) && !self.has_tables() {
             // Before the tables are made, so that nothing falls between.
             match self.guard.port().and_then(Events::open_nftables) {
                 Ok(events) => self.nftables = Some(events),
@@ -39,9 +36,11 @@ impl Owner {
             let applied = self.guard.apply(&plan.guard, self.pods.values(), self.populated);
             self.note_guard(applied, false);
         }
-        let unchanged = plan.nat == self.plan.nat && plan.translated == self.plan.translated;
+        let unchanged = plan.nat == self.plan.nat
+            && plan.translated == self.plan.translated
+            && plan.alternate == self.plan.alternate;
         if !self.planned || !unchanged {
-            match self.nat.apply(nat::render(&plan.nat, &plan.translated).as_deref()) {
+            match self.nat.apply(nat::render(plan).as_deref()) {
                 Ok(changed) => self.changed += usize::from(changed),
                 Err(error) => self.fault(Reason::Nftables, error),
             }
@@ -50,7 +49,7 @@ impl Owner {
 
     /// Somebody changed one of the tables, or this thread did.
     pub(super) fn mend_tables(&mut self) {
-        let text = nat::render(&self.plan.nat, &self.plan.translated);
+        let text = nat::render(&self.plan);
         match self.nat.apply(text.as_deref()) {
             Ok(true) => {
                 tracing::info!("the NAT table was changed by others: restored");
@@ -190,6 +189,11 @@ impl Owner {
         })
         .collect()
     }
+}
+
+/// Whether a plan has any table.
+fn wants_tables(plan: &KernelPlan) -> bool {
+    plan.guard.enabled || nat::render(plan).is_some()
 }
 
 /// Whether a pod may send from IPv4 prefixes besides its addresses.

@@ -9,6 +9,7 @@ use trunkline_bgp::types::{Asn, Community, Family, NextHop, PeerKey};
 
 use super::*;
 
+mod alternate;
 mod hairpin;
 mod join;
 mod translated;
@@ -80,6 +81,7 @@ fn session(peer: &str, established: bool, v6: Option<&str>) -> Session {
         peer: peer.parse().unwrap(),
         local: None,
         established,
+        was_established: established,
         next_hops: next_hop.into_iter().collect(),
     }
 }
@@ -127,12 +129,14 @@ fn rules_lead_local_pods_the_fabric_and_subnets_to_their_tables() {
             "1000 None None 39999",
             "1025 None None 254",
             "1028 None None 10000",
+            "1029 None Some(\"up1\") 2170002",
+            "1029 None Some(\"up2\") 2170003",
             "1030 None Some(\"up1\") 39998",
             "1030 None Some(\"up2\") 39998",
             "1100 Some(10.1.0.0/16) None 10000",
         ]
     );
-    assert_eq!(plan.kernel.rules.len(), 12, "the same for IPv6");
+    assert_eq!(plan.kernel.rules.len(), 16, "the same for IPv6");
     let blackholes: Vec<&RouteKey> = plan
         .kernel
         .routes
@@ -198,6 +202,52 @@ fn peers_that_import_or_do_not_route_get_no_default_route() {
     };
     assert_eq!((local_pref("192.0.2.1"), local_pref("192.0.2.3")), (None, Some(0)));
     assert_eq!(bgp.optional_peers, ["10.255.0.1".parse().unwrap()].into());
+}
+
+#[test]
+fn pods_are_advertised_beyond_the_rack_while_a_peer_is_down() {
+    let communities = |intent: &Intent, sessions: Vec<Session>, converged: bool| {
+        let plan = plan(intent, &Host { converged, ..host(sessions) }).unwrap();
+        let pod = Pod {
+            network: "rack".to_owned(),
+            addresses: vec!["10.1.0.5".parse().unwrap()],
+            host_ifname: "tl1".to_owned(),
+            host_ifindex: 9,
+            mac: [2, 0, 0, 0, 0, 9],
+            attachment: AttachmentKind::Veth,
+            extra_prefixes: BTreeSet::new(),
+        };
+        let pod_plan = plan_pod(&plan, &pod).unwrap();
+        let communities = pod_plan.originate.into_values().next().unwrap().communities;
+        (communities, plan.bgp.unwrap().disaggregated)
+    };
+    let up = |peer: &str| session(peer, true, None);
+    let lost = |peer: &str| Session { was_established: true, ..session(peer, false, None) };
+    let (rack_only, everywhere) = (vec![Community::NO_EXPORT], Vec::new());
+    let missing = Some("192.0.2.3".to_owned());
+    let (both, one) = (vec![up("192.0.2.1"), up("192.0.2.3")], vec![up("192.0.2.1"), lost("192.0.2.3")]);
+    assert_eq!(communities(&usual(), both, true), (rack_only.clone(), None));
+    assert_eq!(communities(&usual(), one.clone(), true), (everywhere.clone(), missing.clone()));
+    assert_eq!(communities(&usual(), vec![up("192.0.2.1")], true), (everywhere.clone(), missing.clone()));
+    assert_eq!(
+        communities(&usual(), vec![up("192.0.2.1")], false),
+        (rack_only.clone(), None),
+        "it may come yet"
+    );
+    let with = |second: serde_json::Value| {
+        let peers = serde_json::json!([{"asn": 65001, "address": "192.0.2.1"}, second]);
+        Intent { networks: vec![bgp("rack", 65100, peers)], ..usual() }
+    };
+    let optional =
+        with(serde_json::json!({"asn": 65001, "address": "192.0.2.3", "allowNotEstablished": true}));
+    assert_eq!(communities(&optional, vec![up("192.0.2.1")], true), (rack_only.clone(), None));
+    assert_eq!(communities(&optional, one.clone(), true), (everywhere, missing), "it was there");
+    let collector =
+        with(serde_json::json!({"asn": 65001, "address": "192.0.2.3", "doesNotRouteTraffic": true}));
+    assert_eq!(communities(&collector, one.clone(), true), (rack_only.clone(), None));
+    let mut never = usual();
+    never.networks[0].spec.config.as_mut().unwrap().disaggregate = Some(false);
+    assert_eq!(communities(&never, one, true), (rack_only, None));
 }
 
 #[test]

@@ -173,6 +173,8 @@ fn rules_stand_in_hybridnets_order() {
             "1020 from 10.200.0.0/16 40001",
             "1025 254",
             "1028 10000",
+            "1029 iif up1 2170002",
+            "1029 iif up2 2170003",
             "1030 iif mgmt.vxlan100 39998",
             "1030 iif up1 39998",
             "1030 iif up2 39998",

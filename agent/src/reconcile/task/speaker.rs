@@ -129,6 +129,7 @@ impl Task {
                 let known = self.sessions.entry(address).or_default();
                 *known = Known {
                     up: true,
+                    was_up: true,
                     local: Some(local.ip()),
                     families,
                     next_hops: std::mem::take(&mut known.next_hops),

@@ -1,0 +1,72 @@
+//! Alternate paths: what one router sends this node for a pod of another node leaves by the other routers.
+//!
+//! Every node of a rack advertises the Subnet, and each pod with NO_EXPORT from its own node. A router whose session with a pod's node is
+//! down, or that filters the pod's route, still has the Subnet from the other nodes, and sends them what is for that pod. Any other router
+//! of the rack knows the pod. So this node has, for each uplink, a table with its Subnets by the routers of the other uplinks:
+//!
+//! | preference | packet | table | |
+//! |---|---|---|---|
+//! | 1029 | came in by this uplink | [`ALTERNATE_TABLE`] + ifindex | the Subnets that this node advertises, by the other uplinks' routers |
+//! | 1030 | the same | 39998 | where there is no other router: dropped |
+//!
+//! **No loops.** A router that does not know the pod either (there may be no such pod) would send the packet to some node again. nftables
+//! lets a packet take such a path once: it leaves with a TTL of [`ALTERNATE_TTL`], which is enough for the router and the pod's
+//! node, and a packet that arrives with less is dropped (`crate::kernel::nft::alternate`).
+//!
+//! **The rules depend on the manifests, the routes on the sessions.** A session that ends changes routes of this node over netlink, and no
+//! nftables rule. The node that forwards does not have to notice anything: the router does.
+//!
+//! Only routers on a connected network are counted on: behind others the TTL would not do. Two routers on one uplink are not told apart, so
+//! there is no alternate path between them.
+
+use std::collections::BTreeSet;
+
+use trunkline_bgp::types::Family;
+
+use super::peers::Peer;
+use super::{ALTERNATE_TABLE, Hop, Link, Mode, Plan, RouteKey, RouteTarget, Rule};
+
+/// Preference of the rules.
+const ALTERNATE_RULE: u32 = 1029;
+
+/// Adds the rules and routes of alternate paths to the plan.
+pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>]) {
+    let routers: Vec<(&Link, Family, Hop)> = peers
+        .iter()
+        .filter_map(|peer| Some((peer.link?, peer)))
+        .flat_map(|(link, peer)| peer.routers().map(move |(family, hop)| (link, family, hop)))
+        .collect();
+    // Whether a session is up or not: the rules stay as they are.
+    let uplinks: BTreeSet<(u32, &str)> = peers
+        .iter()
+        .filter(|peer| peer.is_adjacent_router())
+        .filter_map(|peer| peer.link)
+        .map(|link| (link.index, link.name.as_str()))
+        .collect();
+    let attracted: BTreeSet<_> = plan
+        .served()
+        .filter(|(network, _)| network.mode == Mode::Bgp)
+        .map(|(_, subnet)| subnet.prefix)
+        .collect();
+    if uplinks.len() < 2 || attracted.is_empty() {
+        return;
+    }
+    let kernel = &mut plan.kernel;
+    for (index, name) in &uplinks {
+        let table = ALTERNATE_TABLE + index;
+        for family in Family::ALL {
+            let rule = Rule { iif: Some((*name).to_owned()), ..Rule::always(family, ALTERNATE_RULE, table) };
+            kernel.rules.insert(rule);
+            let others = routers.iter().filter(|(link, of, _)| *of == family && link.index != *index);
+            let hops: Vec<Hop> = others.map(|(_, _, hop)| *hop).collect();
+            if hops.is_empty() {
+                continue;
+            }
+            for prefix in attracted.iter().filter(|prefix| Family::of(prefix) == family) {
+                kernel.routes.insert(RouteKey { table, prefix: *prefix }, RouteTarget::via(hops.clone()));
+            }
+        }
+    }
+    kernel.alternate.uplinks = uplinks.iter().map(|(_, name)| (*name).to_owned()).collect();
+    kernel.alternate.attracted = attracted;
+}
