@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
@@ -16,6 +17,7 @@ use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
 use super::bgp::{Told, host_links};
+use super::listening::Listenings;
 use super::pump::{Tiding, Turn};
 use super::search::Search;
 use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
@@ -90,6 +92,8 @@ struct Known {
     /// Families in which the peer restarts and still forwards (RFC 4724 §4.2).
     retained: FamilySet,
     next_hops: BTreeMap<Family, NextHop>,
+    /// Of a speaker that has ended: `retained` is kept until the next one has converged.
+    former: bool,
 }
 
 /// What belongs to one life of the speaker.
@@ -97,8 +101,19 @@ struct Running {
     told: Told,
     monitors: Arc<[Monitor]>,
     events: Events,
+    listening: Listenings,
     turns: mpsc::UnboundedSender<Turn>,
     tidings: mpsc::UnboundedReceiver<Tiding>,
+}
+
+/// The next start of a speaker that does not run.
+struct Restart {
+    /// None once it runs, until it has converged.
+    at: Option<Instant>,
+    /// The pause before `at`: each start that fails doubles it.
+    pause: Duration,
+    /// Since when no speaker runs.
+    since: Instant,
 }
 
 struct Task {
@@ -132,6 +147,8 @@ struct Task {
     held_until: Option<Instant>,
     refused: Vec<String>,
     speaker_fault: Option<String>,
+    /// When the speaker is started again, while it does not run although the plan has one.
+    restart: Option<Restart>,
     kernel_faults: Vec<String>,
     bell: Bell,
     /// The plan, for whoever only reads it.
@@ -203,6 +220,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         held_until: None,
         refused: Vec::new(),
         speaker_fault: None,
+        restart: None,
         kernel_faults: Vec::new(),
         bell,
         in_force,
@@ -242,6 +260,7 @@ impl Task {
         self.announce_unrecorded();
         loop {
             let search_until = self.search.deadline();
+            let restart_at = self.restart.as_ref().and_then(|restart| restart.at);
             tokio::select! {
                 biased;
                 request = inbox.recv() => match request {
@@ -276,6 +295,7 @@ impl Task {
                     self.search.give_up();
                     self.drive_speaker().await;
                 }
+                () = overdue(restart_at) => self.drive_speaker().await,
                 heard = heard(&mut self.running) => match heard {
                     Heard::Event(event) => self.hear(event).await,
                     Heard::Tiding(Tiding::Announced { peer, family, next_hop }) => {
@@ -292,12 +312,7 @@ impl Task {
                         self.replan().await;
                         self.metrics.peer_loss_settled(since.elapsed());
                     }
-                    Heard::Ended => {
-                        self.running = None;
-                        self.speaker_fault = Some("the BGP speaker has ended unexpectedly".to_owned());
-                        tracing::error!("the BGP speaker has ended unexpectedly: it is started again");
-                        self.drive_speaker().await;
-                    }
+                    Heard::Ended => self.speaker_ended().await,
                 },
                 // Last, and after everybody else had a turn: stale paths swept and the session up again are two events
                 // of one moment, and a plan between them would take a route away and put it back.
@@ -476,8 +491,8 @@ impl Task {
         self.plan = Some(plan);
         self.drive_speaker().await;
         self.in_force.send_replace(self.plan.clone());
-        if first && self.running.is_none() {
-            // Nobody will converge.
+        if first && self.plan.as_ref().is_none_or(|plan| plan.bgp.is_none()) {
+            // Nobody will converge. (A speaker that cannot start now converges later: until then what is there stays.)
             for family in Family::ALL {
                 let _ = self.kernel.release(family).await;
             }
@@ -633,6 +648,7 @@ impl Task {
             speaker_fault: self.speaker_fault.clone(),
             kernel_faults: self.kernel_faults.clone(),
             stage: self.stage.clone(),
+            stopped: self.stopped(),
             bgp: bgp.map(|(running, plan)| BgpView {
                 speaker: running.told.handle.clone(),
                 monitors: Arc::clone(&running.monitors),
@@ -648,6 +664,7 @@ impl Task {
                 },
                 refused_ranges: plan.refused_ranges.clone(),
                 converged: self.converged.iter().map(|family| family.to_string()).collect(),
+                listening: Arc::clone(&running.listening.borrow()),
             }),
             networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),
             broken: self.broken.clone(),
