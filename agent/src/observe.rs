@@ -15,8 +15,8 @@ use ipnet::IpNet;
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus,
-    ManifestStatus, NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table, Walk,
+    AgentStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus, ManifestStatus,
+    NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table, Walk,
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
@@ -561,7 +561,9 @@ fn names(written: PeerKey, peer: &PeerStatus) -> bool {
 fn is_named(peer: &Peer, written: &str) -> bool {
     peer.name() == written
         || peer.interface.as_deref() == Some(written)
-        || written.parse::<PeerKey>().is_ok_and(|key| key.interface().is_none() && key.address() == peer.address)
+        || written
+            .parse::<PeerKey>()
+            .is_ok_and(|key| key.interface().is_none() && key.address() == peer.address)
 }
 
 fn no_speaker() -> Failure {

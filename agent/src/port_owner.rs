@@ -12,7 +12,7 @@ const LISTEN: &str = "0A";
 
 /// `bgpd (process 4711)`, or none where the process is not visible. It reads the links of every visible process, which
 /// may take some milliseconds: call it from a thread that may block.
-pub fn port_owner(port: u16) -> Option<String> {
+pub(crate) fn port_owner(port: u16) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let inodes: BTreeSet<u64> = tables
         .iter()

@@ -64,7 +64,10 @@ pub fn agent(status: &AgentStatus) -> String {
         None => line("bgp", "none: no BGP network is on this node".to_owned()),
     }
     if let Some(fault) = status.bgp.as_ref().and_then(|bgp| bgp.fault.as_ref()) {
-        line("", format!("NOT RUNNING: {fault}: routes and rules of running pods stay, the start is tried again"));
+        line(
+            "",
+            format!("NOT RUNNING: {fault}: routes and rules of running pods stay, the start is tried again"),
+        );
     }
     for listener in status.bgp.iter().flat_map(|bgp| &bgp.listening) {
         let Some(fault) = &listener.fault else { continue };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::control::{
-    BfdSession, BgpListener, BgpStatus, BmpStation, Dated, DatedNotification, GuardStatus, Messages, Peer, PeerFamily, PeerRange,
-    PeerSession, Route, Ruling,
+    BfdSession, BgpListener, BgpStatus, BmpStation, Dated, DatedNotification, GuardStatus, Messages, Peer,
+    PeerFamily, PeerRange, PeerSession, Route, Ruling,
 };
 use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;

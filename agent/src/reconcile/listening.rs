@@ -117,7 +117,11 @@ mod tests {
         let history = History::default();
         let mut events = history.subscribe(0);
         let mut shown = follow(receiver, history.clone(), Bell::default());
-        assert_eq!(shown.borrow()[0].fault.as_ref().unwrap().0, "taken: stop it", "it is shown from the start");
+        assert_eq!(
+            shown.borrow()[0].fault.as_ref().unwrap().0,
+            "taken: stop it",
+            "it is shown from the start"
+        );
         let first = events.next().await.unwrap().events;
         assert_eq!((first.len(), first[0].kind), (1, EventKind::ListenFailed));
         assert!(first[0].text.contains("0.0.0.0:179: taken: stop it"), "{}", first[0].text);

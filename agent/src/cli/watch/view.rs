@@ -222,9 +222,10 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
             faults.extend(found.map(|fault| format!("subnet {}: {fault}", subnet.name)));
         }
     }
-    for bgp in &agent.bgp {
+    if let Some(bgp) = &agent.bgp {
         faults.extend(bgp.fault.iter().map(|fault| format!("the BGP speaker does NOT RUN: {fault}")));
-        let unbound = bgp.listening.iter().filter_map(|listener| Some((listener.address, listener.fault.as_ref()?)));
+        let unbound =
+            bgp.listening.iter().filter_map(|listener| Some((listener.address, listener.fault.as_ref()?)));
         faults.extend(unbound.map(|(address, fault)| {
             format!("incoming BGP connections are NOT ACCEPTED at {address}: {fault}")
         }));

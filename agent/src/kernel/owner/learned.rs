@@ -62,8 +62,7 @@ impl Owner {
 
     /// Removes what a former speaker learned and this one did not.
     pub(super) fn forget_kept(&mut self, family: Family) -> Result<(), KernelError> {
-        let gone: Vec<RouteKey> =
-            self.kept.extract_if(|key| Family::of(&key.prefix) == family).collect();
+        let gone: Vec<RouteKey> = self.kept.extract_if(|key| Family::of(&key.prefix) == family).collect();
         for key in gone {
             self.learned.remove(&key);
             self.settle(key)?;

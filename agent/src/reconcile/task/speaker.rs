@@ -88,8 +88,16 @@ impl Task {
     /// would succeed.
     fn speaker_failed(&mut self, fault: &str) {
         if self.speaker_fault.as_deref() != Some(fault) {
-            tracing::error!(fault, "no BGP speaker runs: routes and rules stay, and the start is tried again");
-            self.history.record(EventKind::SpeakerFailed, None, None, format!("{fault}; its start is tried again"));
+            tracing::error!(
+                fault,
+                "no BGP speaker runs: routes and rules stay, and the start is tried again"
+            );
+            self.history.record(
+                EventKind::SpeakerFailed,
+                None,
+                None,
+                format!("{fault}; its start is tried again"),
+            );
             self.speaker_fault = Some(fault.to_owned());
         }
         let now = Instant::now();
