@@ -39,8 +39,7 @@ const ROUTER: &str = "10.255.0.1";
 /// A host with a pod, whose router and pod ping each other.
 struct Running {
     host: Host,
-    routers: OwnedFd,
-    pod: OwnedFd,
+    _netns: [OwnedFd; 2],
     pings: Vec<Ping>,
     _speakers: Speakers,
 }
@@ -94,7 +93,7 @@ impl Running {
         ];
         std::thread::sleep(Duration::from_millis(200));
         host.kill();
-        Running { host, routers, pod, pings, _speakers: speakers }
+        Running { host, _netns: [routers, pod], pings, _speakers: speakers }
     }
 
     fn lost_nothing(&mut self) {

@@ -93,6 +93,8 @@ pub struct PodFault {
     pub host_ifname: String,
     /// Why.
     pub error: KernelError,
+    /// Its link has gone, and with it whatever led to the pod. Otherwise the pod keeps what it has.
+    pub gone: bool,
 }
 
 /// An own device, as it was found.

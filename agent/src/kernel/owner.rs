@@ -297,7 +297,8 @@ impl Owner {
                 let _ = reply.send(result);
             }
             Command::KeepLearned(reply) => {
-                let _ = reply.send(self.keep_learned());
+                self.keep_learned();
+                let _ = reply.send(());
             }
             Command::Release(family, reply) => {
                 self.hold.remove(family);
@@ -419,9 +420,13 @@ impl Owner {
     fn set_pods(&mut self, pods: Vec<PodPlan>) -> Result<Vec<PodFault>, KernelError> {
         let mut faults = Vec::new();
         for pod in pods {
-            let host_ifname = pod.host_ifname.clone();
-            if let Err(error) = self.add_pod(pod) {
-                faults.push(PodFault { host_ifname, error });
+            let (host_ifname, ifindex) = (pod.host_ifname.clone(), pod.host_ifindex);
+            if let Err(error) = self.put_pod(pod) {
+                let gone = !self.topology.links.contains_key(&ifindex);
+                if gone {
+                    self.remove_pod(&host_ifname)?;
+                }
+                faults.push(PodFault { host_ifname, error, gone });
             }
         }
         self.populated = true;
@@ -432,7 +437,17 @@ impl Owner {
         Ok(faults)
     }
 
+    /// A pod of an ADD: all of it, or nothing.
     fn add_pod(&mut self, pod: PodPlan) -> Result<(), KernelError> {
+        let name = pod.host_ifname.clone();
+        let outcome = self.put_pod(pod);
+        if let Err(KernelError::Pod { .. }) = &outcome {
+            self.remove_pod(&name)?;
+        }
+        outcome
+    }
+
+    fn put_pod(&mut self, pod: PodPlan) -> Result<(), KernelError> {
         self.flush()?;
         self.faults.clear();
         let name = pod.host_ifname.clone();
@@ -467,10 +482,7 @@ impl Owner {
         }
         match self.flush()? {
             None => Ok(()),
-            Some((what, error)) => {
-                self.remove_pod(&name)?;
-                Err(KernelError::Pod { host_ifname: name, what, error })
-            }
+            Some((what, error)) => Err(KernelError::Pod { host_ifname: name, what, error }),
         }
     }
 

@@ -24,7 +24,7 @@ use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecor
 use crate::bell::Bell;
 use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
-use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
+use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
     GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey,
@@ -33,6 +33,12 @@ use crate::plan::{
 use crate::source::{Refused, Snapshot};
 
 mod speaker;
+
+/// The first pause before what failed is tried again: the start of the speaker, the kernel's answer to a plan. Each further pause is
+/// twice as long, up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What the task starts with.
 pub struct Start {
@@ -149,6 +155,10 @@ struct Task {
     speaker_fault: Option<String>,
     /// When the speaker is started again, while it does not run although the plan has one.
     restart: Option<Restart>,
+    /// When the plan is applied again, while the kernel has not answered to it, and the pause before that.
+    reapply: Option<(Instant, Duration)>,
+    /// The kernel thread has all pods of the last run.
+    populated: bool,
     kernel_faults: Vec<String>,
     bell: Bell,
     /// The plan, for whoever only reads it.
@@ -221,6 +231,8 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         refused: Vec::new(),
         speaker_fault: None,
         restart: None,
+        reapply: None,
+        populated: false,
         kernel_faults: Vec::new(),
         bell,
         in_force,
@@ -260,6 +272,7 @@ impl Task {
         self.announce_unrecorded();
         loop {
             let search_until = self.search.deadline();
+            let reapply_at = self.reapply.map(|(at, _)| at);
             let restart_at = self.restart.as_ref().and_then(|restart| restart.at);
             tokio::select! {
                 biased;
@@ -296,6 +309,9 @@ impl Task {
                     self.drive_speaker().await;
                 }
                 () = overdue(restart_at) => self.drive_speaker().await,
+                () = overdue(reapply_at) => if let Some(plan) = self.plan.clone() {
+                    self.apply(plan).await;
+                },
                 heard = heard(&mut self.running) => match heard {
                     Heard::Event(event) => self.hear(event).await,
                     Heard::Tiding(Tiding::Announced { peer, family, next_hop }) => {
@@ -442,16 +458,14 @@ impl Task {
                     tracing::error!(%fault, "the kernel does not take a part of the plan");
                 }
                 self.kernel_faults = applied.faults;
+                self.reapply = None;
                 if applied.relearn
                     && let Some(running) = &self.running
                 {
                     let _ = running.turns.send(Turn::Relearn);
                 }
             }
-            Err(error) => {
-                tracing::error!(%error, "the plan did not get into the kernel");
-                self.kernel_faults = vec![error.to_string()];
-            }
+            Err(error) => self.not_applied("the plan did not get into the kernel", &error),
         }
         let mut planned: BTreeMap<String, PodPlan> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| !self.broken.contains(&pod.host_ifname)) {
@@ -466,16 +480,21 @@ impl Task {
         for pod in self.unrecorded.values() {
             planned.insert(pod.host_ifname.clone(), unrecorded_plan(&plan, pod));
         }
-        if first {
+        if !self.populated {
             match self.kernel.set_pods(planned.values().cloned().collect()).await {
                 Ok(faults) => {
+                    self.populated = true;
                     for fault in faults {
                         tracing::error!(device = fault.host_ifname, error = %fault.error, "a pod of the last run is not whole");
-                        planned.remove(&fault.host_ifname);
-                        self.broken.insert(fault.host_ifname);
+                        if fault.gone {
+                            planned.remove(&fault.host_ifname);
+                            self.broken.insert(fault.host_ifname);
+                        } else {
+                            self.kernel_faults.push(fault.error.to_string());
+                        }
                     }
                 }
-                Err(error) => tracing::error!(%error, "the pods of the last run were not taken over"),
+                Err(error) => self.not_applied("the pods of the last run were not taken over", &error),
             }
         } else {
             for (host_ifname, pod_plan) in &planned {
@@ -497,6 +516,17 @@ impl Task {
                 let _ = self.kernel.release(family).await;
             }
         }
+    }
+
+    /// What is in the kernel stays, and the plan is applied again: nothing announces that the kernel would answer.
+    fn not_applied(&mut self, what: &str, error: &KernelError) {
+        let fault = format!("{what}: {error}");
+        if !self.kernel_faults.contains(&fault) {
+            tracing::error!("{fault}");
+        }
+        self.kernel_faults = vec![fault];
+        let pause = self.reapply.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LAST_PAUSE));
+        self.reapply = Some((Instant::now() + pause, pause));
     }
 
     fn configure_pools(&self, plan: &Plan, snapshot: &Snapshot) {

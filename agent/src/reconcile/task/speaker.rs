@@ -1,7 +1,6 @@
 //! The speaker, as the task starts it, tells it what this node originates, and hears it.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -10,16 +9,10 @@ use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet};
 
-use super::{Known, Restart, Running, Task};
+use super::{FIRST_PAUSE, Known, LAST_PAUSE, Restart, Running, Task};
 use crate::reconcile::bgp::{Prefixes, Told};
 use crate::reconcile::pump::{self, Turn};
 use crate::reconcile::{Left, Stage, StoppedBgp, StoppedPeer, listening};
-
-/// The first pause before a speaker that does not run is started again. Each further pause is twice as long, up to
-/// [`LAST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause before a speaker that does not run is started again.
-const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Task {
     /// Starts, stops, replaces the speaker, and tells it what differs.
