@@ -207,6 +207,35 @@ fn a_store_that_cannot_be_read_costs_no_packet() {
     });
 }
 
+#[test]
+fn an_absent_api_server_costs_no_packet() {
+    isolated("an_absent_api_server_costs_no_packet", |_| {
+        let mut running = Running::killed(0);
+        let path = |name: &str| running.host.path(name);
+        let nobody = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+            clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n\
+            users: [{name: u, user: {}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n";
+        fs::write(path("kubeconfig"), nobody).unwrap();
+        let config = fs::read_to_string(path("agent.yaml")).unwrap();
+        let (kubeconfig, cache) = (path("kubeconfig"), path("cache"));
+        let kube = format!(
+            "source: kube\nkube: {{kubeconfig: {}, cache: {}}}\n",
+            kubeconfig.display(),
+            cache.display()
+        );
+        fs::write(path("agent.yaml"), format!("{config}{kube}")).unwrap();
+        running.host.launch();
+        within("it answers", || running.host.ask::<Vec<Peer>>(Query::Peers { address: None }).is_ok());
+        running.says("status", "the API server does not answer: ");
+        assert!(default_route().is_some());
+        running.host.kill();
+        fs::write(running.host.path("agent.yaml"), config).unwrap();
+        running.host.start();
+        established(&running.host);
+        running.lost_nothing();
+    });
+}
+
 /// The agent ends with these words; what it found stays.
 fn ends_with(running: &mut Running, words: &str) {
     let output = running.host.command().output().unwrap();
