@@ -133,7 +133,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let lock = socket::lock(&config.socket)?;
     let Started { ipam, records, drain: drained, fault } =
         Ipam::start(&config.store).context("starting the address thread")?;
-    if let Some(fault) = fault {
+    if let Some(fault) = &fault {
         tracing::error!(error = %fault, "the store cannot be used");
     }
     let (kernel, mut kernel_events) =
@@ -144,7 +144,11 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let host = kernel.host().await.context("looking at the host")?;
     // Own rules are there from the first plan on and stay when the agent stops.
     let restarting = !host.tables.is_empty();
-    let recovery = recover(&records, &kernel.devices().await.context("looking at the links")?);
+    let mut recovery = recover(&records, &kernel.devices().await.context("looking at the links")?);
+    if fault.is_some() {
+        // The records are not known, so neither is whether a device belongs to nobody: a pod may run with it.
+        recovery.leftover.clear();
+    }
     clean(&recovery, &ipam, &devices).await;
 
     let node = config.node_name();

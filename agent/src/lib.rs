@@ -20,6 +20,7 @@ pub mod observe;
 pub mod page;
 pub mod plan;
 pub mod pods;
+mod port_owner;
 pub mod reconcile;
 pub mod recover;
 pub mod server;

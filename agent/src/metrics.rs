@@ -189,6 +189,10 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
 
     let Some(bgp) = &agent.bgp else { return };
     page.put_bool(m::DISAGGREGATED, &[], bgp.disaggregated.is_some());
+    page.put_bool(m::SPEAKER_RUNNING, &[], bgp.fault.is_none());
+    for listener in &bgp.listening {
+        page.put_bool(m::LISTENING, &[&listener.address.to_string()], listener.fault.is_none());
+    }
     for family in &bgp.converged {
         page.put_bool(m::CONVERGED, &[family], true);
     }
@@ -401,6 +405,12 @@ mod tests {
                         octets: 4711,
                         last_error: None,
                     }],
+                    listening: vec![BgpListener {
+                        address: "[::]:179".parse().unwrap(),
+                        fault: Some("Address already in use".to_owned()),
+                        fault_seconds: Some(5),
+                    }],
+                    fault: None,
                 }),
                 networks: vec![NetworkStatus {
                     name: "rack1".to_owned(),
@@ -554,6 +564,8 @@ mod tests {
             "trunkline_bfd_session_packets_total{peer=\"10.0.0.1\",direction=\"sent\"} 1001",
             "trunkline_bfd_refused_packets_total{reason=\"link\"} 6",
             "trunkline_drain_phase 3",
+            "trunkline_bgp_speaker_running 1",
+            "trunkline_bgp_listening{address=\"[::]:179\"} 0",
             "trunkline_bgp_refused_connections_total 4",
             "trunkline_bgp_range_peers{prefix=\"10.1.0.0/24\",kind=\"there\"} 3",
             "trunkline_bgp_range_refused_total{prefix=\"10.1.0.0/24\"} 8",

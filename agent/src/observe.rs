@@ -15,12 +15,12 @@ use ipnet::IpNet;
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, BgpStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus,
-    ManifestStatus, NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table, Walk,
+    AgentStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus, ManifestStatus,
+    NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table, Walk,
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
-use trunkline_bgp::speaker::{Found, Listed, PeerStatus, RangeStatus, RouteFilter, State};
+use trunkline_bgp::speaker::{Found, Listed, PeerStatus, RangeStatus, RouteFilter};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
 
@@ -45,7 +45,9 @@ mod words;
 
 pub use missing::Started;
 use missing::missing;
-use words::{alternate_paths, guard, peer, range, refused_range, route, ruling, station, waiting_peer};
+use words::{
+    alternate_paths, bgp_status, guard, peer, route, ruling, stopped_bgp, stopped_peer, waiting_peer,
+};
 
 /// An owner that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -137,6 +139,10 @@ impl Observer {
             let found = statuses.iter().map(|status| peer(status, bgp));
             found.chain(bgp.waiting.iter().map(|peer| waiting_peer(peer, bgp))).collect()
         });
+        let peers = match &view.stopped {
+            Some(stopped) => Some(stopped.peers.iter().map(|peer| stopped_peer(peer, stopped)).collect()),
+            None => peers,
+        };
         let refused_connections = view.bgp.as_ref().map_or(0, |bgp| bgp.speaker.refused());
         let bfd_refused = match &view.bgp {
             // A speaker that has just ended counts nothing.
@@ -175,20 +181,10 @@ impl Observer {
                 path: self.store.clone(),
                 fault: summary.fault.as_ref().map(ToString::to_string),
             },
-            bgp: view.bgp.as_ref().map(|bgp| BgpStatus {
-                local_as: bgp.local_as,
-                router_id: bgp.router_id,
-                graceful_shutdown: bgp.graceful_shutdown,
-                disaggregated: bgp.disaggregated.clone(),
-                peers: peers.len() + bgp.waiting.len(),
-                established: peers.iter().filter(|peer| peer.state == State::Established).count(),
-                converged: bgp.converged.clone(),
-                ranges: {
-                    let refused = bgp.refused_ranges.iter().map(refused_range);
-                    ranges.iter().map(range).chain(refused).collect()
-                },
-                stations: bgp.monitors.iter().map(station).collect(),
-            }),
+            bgp: match &view.stopped {
+                Some(stopped) => Some(stopped_bgp(stopped)),
+                None => view.bgp.as_ref().map(|bgp| bgp_status(bgp, peers, ranges)),
+            },
             networks: networks(view, &summary, |subnet| match &self.cluster {
                 Some(cluster) => cluster.counts(subnet),
                 None => {
@@ -223,6 +219,16 @@ impl Observer {
     /// The peers, or one.
     pub async fn peers(&self, only: Option<String>) -> Result<Vec<Peer>, Failure> {
         let view = self.view().await?;
+        if let Some(stopped) = &view.stopped {
+            let peers = stopped.peers.iter().map(|peer| stopped_peer(peer, stopped));
+            return match only {
+                None => Ok(peers.collect()),
+                Some(text) => {
+                    let peers: Vec<Peer> = peers.filter(|peer| is_named(peer, &text)).collect();
+                    if peers.is_empty() { Err(unknown(&text)) } else { Ok(peers) }
+                }
+            };
+        }
         let Some(bgp) = &view.bgp else {
             return if only.is_some() { Err(no_speaker()) } else { Ok(Vec::new()) };
         };
@@ -553,6 +559,14 @@ fn parse(peer: &str) -> Result<PeerKey, Failure> {
 /// Whether an operator who wrote this means the peer.
 fn names(written: PeerKey, peer: &PeerStatus) -> bool {
     peer.key() == written || (written.interface().is_none() && peer.address == written.address())
+}
+
+fn is_named(peer: &Peer, written: &str) -> bool {
+    peer.name() == written
+        || peer.interface.as_deref() == Some(written)
+        || written
+            .parse::<PeerKey>()
+            .is_ok_and(|key| key.interface().is_none() && key.address() == peer.address)
 }
 
 fn no_speaker() -> Failure {

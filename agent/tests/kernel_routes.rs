@@ -304,6 +304,31 @@ fn a_next_hop_behind_a_router_is_reached_by_that_router() {
 }
 
 #[test]
+fn a_former_speakers_routes_stay_until_the_next_has_converged() {
+    isolated("a_former_speakers_routes_stay_until_the_next_has_converged", |runtime| {
+        let _routers = uplinks();
+        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        let mut plan = importing();
+        plan.routes.retain(|key, _| key.prefix.prefix_len() != 0);
+        set(runtime, &kernel, plan);
+        let again: IpNet = "198.51.100.0/24".parse().unwrap();
+        let gone: IpNet = "203.0.113.0/24".parse().unwrap();
+        let learn = |prefix| {
+            let changes = vec![change(prefix, &[("192.0.2.1", "192.0.2.1")])];
+            runtime.block_on(kernel.learned(changes)).unwrap();
+        };
+        learn(again);
+        learn(gone);
+        runtime.block_on(kernel.keep_learned()).unwrap();
+        learn(again);
+        runtime.block_on(kernel.release(Family::Ipv6Unicast)).unwrap();
+        assert_eq!(table(4, TABLE).len(), 2, "{:?}", table(4, TABLE));
+        runtime.block_on(kernel.release(Family::Ipv4Unicast)).unwrap();
+        assert_eq!(table(4, TABLE), ["198.51.100.0/24 via 192.0.2.1 dev up1 proto 116"]);
+    });
+}
+
+#[test]
 fn learned_routes_are_those_of_imported_peers() {
     isolated("learned_routes_are_those_of_imported_peers", |runtime| {
         let _routers = uplinks();

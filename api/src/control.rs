@@ -335,6 +335,26 @@ pub struct BgpStatus {
     /// BMP stations (RFC 7854).
     #[serde(default)]
     pub stations: Vec<BmpStation>,
+    /// Where incoming connections are accepted, and where they should be.
+    #[serde(default)]
+    pub listening: Vec<BgpListener>,
+    /// Why the speaker does not run, in words: its start is tried again. None: it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+/// An address where incoming BGP connections are accepted, or should be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BgpListener {
+    /// The address.
+    pub address: SocketAddr,
+    /// Why no connection is accepted there, and what to do. None: connections are accepted. Outgoing sessions need none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// For how long no connection has been accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault_seconds: Option<u64>,
 }
 
 /// A prefix that dynamic neighbours come from.

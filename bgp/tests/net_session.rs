@@ -9,8 +9,8 @@ use std::time::Duration;
 use net_support::{Node, Options, join, join_with, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use trunkline_bgp::config::{Password, PeerConfig, PeerRange, SpeakerConfig};
-use trunkline_bgp::net::{self, CommandError, ShellConfig, Stopped};
+use trunkline_bgp::config::{Password, PeerConfig, PeerRange};
+use trunkline_bgp::net::{CommandError, Stopped};
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::speaker::{Change, Event, State, Stop};
 use trunkline_bgp::types::{Asn, FamilySet};
@@ -291,21 +291,36 @@ async fn a_refused_connection_says_who_refused() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_named_with_its_fix() {
-    let a = Node::new("127.7.12.1", 1).await;
-    let taken = a.handle.listening()[0];
-    let config = SpeakerConfig {
-        cluster_id: None,
-        local_as: Asn(2),
-        router_id: [10, 0, 0, 2].into(),
-        restarting: false,
-        selection_deferral: Duration::from_secs(5),
-        max_paths: 1,
-        seed: 1,
+async fn a_taken_port_stops_no_outgoing_session_and_is_bound_when_free() {
+    let (a, c) = (Node::new("127.7.12.1", 1).await, Node::new("127.7.12.3", 3).await);
+    let owner = std::net::TcpListener::bind("127.7.12.2:0").unwrap();
+    let taken = owner.local_addr().unwrap();
+    let b = Node::with("127.7.12.2", 2, Options { listen: Some(taken), ..Options::default() }).await;
+    let fault = b.handle.listeners().borrow()[0].fault.clone().unwrap();
+    assert!(fault.in_use && fault.fix.contains(&format!("port {}", taken.port())), "{fault:?}");
+    assert!(b.handle.listening().is_empty());
+
+    let to_b = |node: &Node, key: &str| {
+        let mut peer = PeerConfig::new(b.address, b.asn);
+        (peer.port, peer.local_address) = (taken.port(), Some(node.address));
+        (peer.connect_retry, peer.password) = (Duration::from_secs(1), password(key));
+        peer
     };
-    let shell = ShellConfig { listen: vec![taken], ..ShellConfig::default() };
-    let error = net::spawn(config, &shell).expect_err("the port is in use").to_string();
-    assert!(error.contains(&taken.to_string()) && error.contains("another BGP speaker"), "{error}");
+    a.handle.add_peer(PeerConfig { passive: true, ..to_b(&a, "a") }).await.unwrap();
+    b.handle.add_peer(PeerConfig { password: password("a"), ..b.peer(&a) }).await.unwrap();
+    let passive = PeerConfig { passive: true, password: password("c"), ..b.peer(&c) };
+    b.handle.add_peer(passive).await.unwrap();
+    b.established(&a).await;
+
+    // The late socket has the keys too: the passive peer gets its session.
+    drop(owner);
+    let mut listeners = b.handle.listeners();
+    soon(listeners.wait_for(|status| status.iter().all(|status| status.fault.is_none()))).await.unwrap();
+    assert_eq!(b.handle.listening(), [taken]);
+    c.handle.add_peer(to_b(&c, "c")).await.unwrap();
+    b.established(&c).await;
+    let status = b.established(&a).await;
+    assert_eq!(status.flaps, 0, "binding the port resets no session");
 }
 
 async fn connect_from(local: IpAddr, remote: SocketAddr) -> std::io::Result<TcpStream> {

@@ -66,6 +66,18 @@ pub fn agent(status: &AgentStatus) -> String {
     if let Some(peer) = status.bgp.as_ref().and_then(|bgp| bgp.disaggregated.as_ref()) {
         line("", format!("pods are advertised without NO_EXPORT while peer {peer} is down"));
     }
+    if let Some(fault) = status.bgp.as_ref().and_then(|bgp| bgp.fault.as_ref()) {
+        line(
+            "",
+            format!("NOT RUNNING: {fault}: routes and rules of running pods stay, the start is tried again"),
+        );
+    }
+    for listener in status.bgp.iter().flat_map(|bgp| &bgp.listening) {
+        let Some(fault) = &listener.fault else { continue };
+        let since = duration(listener.fault_seconds.unwrap_or_default());
+        line("listening", format!("{} NOT ACCEPTING connections for {since}: {fault}", listener.address));
+        line("", "outgoing sessions run; the agent tries the address again".to_owned());
+    }
     for range in status.bgp.iter().flat_map(|bgp| &bgp.ranges) {
         let refused = match range.refused {
             0 => String::new(),

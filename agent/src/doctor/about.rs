@@ -90,6 +90,15 @@ fn status(status: &AgentStatus) -> Vec<Finding> {
             "look for \"kernel\" in the agent's log; a restart of the agent writes them all anew",
         ));
     }
+    for listener in status.bgp.iter().flat_map(|bgp| &bgp.listening) {
+        if let Some(fault) = &listener.fault {
+            findings.push(Finding::warning(
+                "bgp",
+                format!("incoming BGP connections are not accepted at {}: {fault}", listener.address),
+                "free the address: the agent takes it by itself. Sessions that this node opens run meanwhile",
+            ));
+        }
+    }
     if status.unrecorded > 0 {
         findings.push(Finding::warning(
             "records",

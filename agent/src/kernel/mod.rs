@@ -93,6 +93,8 @@ pub struct PodFault {
     pub host_ifname: String,
     /// Why.
     pub error: KernelError,
+    /// Its link has gone, and with it whatever led to the pod. Otherwise the pod keeps what it has.
+    pub gone: bool,
 }
 
 /// An own device, as it was found.
@@ -208,6 +210,7 @@ enum Command {
     SetPlan(Box<KernelPlan>, Reply<Result<Applied, KernelError>>),
     SetPods(Vec<PodPlan>, Reply<Result<Vec<PodFault>, KernelError>>),
     Learned(Vec<RouteChange>, Reply<Result<(), KernelError>>),
+    KeepLearned(Reply<()>),
     Release(Family, Reply<Result<(), KernelError>>),
     Devices(Reply<Vec<OwnDevice>>),
     Nat(Reply<NatRules>),
@@ -276,6 +279,12 @@ impl KernelHandle {
     /// Learned routes that have changed. Those of peers that are not imported count as gone.
     pub async fn learned(&self, changes: Vec<RouteChange>) -> Result<(), KernelError> {
         self.ask(|reply| Command::Learned(changes, reply)).await?
+    }
+
+    /// The speaker is replaced, and hands over all its best routes again. Those that it does not hand over again stay until
+    /// [`Self::release`].
+    pub async fn keep_learned(&self) -> Result<(), KernelError> {
+        self.ask(Command::KeepLearned).await
     }
 
     /// The family has converged, and all its learned routes were handed over: what the last run left is swept now.

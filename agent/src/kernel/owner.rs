@@ -15,11 +15,10 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::io::unix::{AsyncFd, AsyncFdReadyMutGuard};
 use tokio::sync::{mpsc, watch};
-use trunkline_bgp::rib::RouteChange;
-use trunkline_bgp::types::{Family, FamilySet, NextHop};
+use trunkline_bgp::types::{Family, FamilySet};
 
 use self::reason::Reason;
 use self::routes::WantedRoutes;
@@ -41,6 +40,7 @@ use crate::plan::{
 
 mod filter;
 mod hear;
+mod learned;
 mod links;
 mod reason;
 mod routes;
@@ -81,13 +81,17 @@ pub(super) struct Owner {
     used_tables: BTreeSet<u32>,
 
     plan: KernelPlan,
-    /// A plan was given: what it does not name may be swept.
+    /// A plan was given.
     planned: bool,
+    /// A plan is wanted as a whole: routes and rules that it does not name may be swept.
+    settled: bool,
     pods: HashMap<String, PodPlan>,
     /// All pods were given.
     populated: bool,
     pod_names: FxHashMap<u32, String>,
     learned: FxHashMap<RouteKey, Arc<RouteTarget>>,
+    /// Of these, the ones that a former speaker learned and this one has not handed over yet.
+    kept: FxHashSet<RouteKey>,
     hold: FamilySet,
 
     routes: WantedRoutes,
@@ -140,10 +144,12 @@ impl Owner {
             used_tables,
             plan: KernelPlan::default(),
             planned: false,
+            settled: false,
             pods: HashMap::new(),
             populated: false,
             pod_names: FxHashMap::default(),
             learned: FxHashMap::default(),
+            kept: FxHashSet::default(),
             hold: config.hold,
             routes: WantedRoutes::default(),
             targets: HashMap::new(),
@@ -290,9 +296,13 @@ impl Owner {
                 self.report();
                 let _ = reply.send(result);
             }
+            Command::KeepLearned(reply) => {
+                self.keep_learned();
+                let _ = reply.send(());
+            }
             Command::Release(family, reply) => {
                 self.hold.remove(family);
-                let result = self.sweep();
+                let result = self.forget_kept(family).and_then(|()| self.sweep());
                 self.report();
                 let _ = reply.send(result);
             }
@@ -398,6 +408,8 @@ impl Owner {
         }
         self.rules = rules;
         self.flush()?;
+        // Not before: after an error above, not all that the plan wants is known as wanted.
+        self.settled = true;
         self.sweep()?;
         Ok(Applied { changed: self.changed - before, relearn, faults: self.faults.clone() })
     }
@@ -409,9 +421,13 @@ impl Owner {
     fn set_pods(&mut self, pods: Vec<PodPlan>) -> Result<Vec<PodFault>, KernelError> {
         let mut faults = Vec::new();
         for pod in pods {
-            let host_ifname = pod.host_ifname.clone();
-            if let Err(error) = self.add_pod(pod) {
-                faults.push(PodFault { host_ifname, error });
+            let (host_ifname, ifindex) = (pod.host_ifname.clone(), pod.host_ifindex);
+            if let Err(error) = self.put_pod(pod) {
+                let gone = !self.topology.links.contains_key(&ifindex);
+                if gone {
+                    self.remove_pod(&host_ifname)?;
+                }
+                faults.push(PodFault { host_ifname, error, gone });
             }
         }
         self.populated = true;
@@ -422,7 +438,17 @@ impl Owner {
         Ok(faults)
     }
 
+    /// A pod of an ADD: all of it, or nothing.
     fn add_pod(&mut self, pod: PodPlan) -> Result<(), KernelError> {
+        let name = pod.host_ifname.clone();
+        let outcome = self.put_pod(pod);
+        if let Err(KernelError::Pod { .. }) = &outcome {
+            self.remove_pod(&name)?;
+        }
+        outcome
+    }
+
+    fn put_pod(&mut self, pod: PodPlan) -> Result<(), KernelError> {
         self.flush()?;
         self.faults.clear();
         let name = pod.host_ifname.clone();
@@ -457,10 +483,7 @@ impl Owner {
         }
         match self.flush()? {
             None => Ok(()),
-            Some((what, error)) => {
-                self.remove_pod(&name)?;
-                Err(KernelError::Pod { host_ifname: name, what, error })
-            }
+            Some((what, error)) => Err(KernelError::Pod { host_ifname: name, what, error }),
         }
     }
 
@@ -477,49 +500,6 @@ impl Owner {
         }
         pod.neighbours.iter().for_each(|neighbour| self.delete_neighbour(neighbour));
         pod.proxies.iter().for_each(|proxy| self.delete_proxy(proxy));
-        self.flush()?;
-        Ok(())
-    }
-
-    fn handle_learned(
-        &mut self,
-        changes: Vec<RouteChange>,
-        urgent: &mut mpsc::UnboundedReceiver<Urgent>,
-    ) -> Result<(), KernelError> {
-        let Some(learned) = self.plan.learned.clone() else { return Ok(()) };
-        for change in changes {
-            let key = RouteKey { table: learned.table, prefix: change.prefix };
-            let hops: Vec<Hop> = change
-                .paths
-                .iter()
-                .filter_map(|path| Some((path, learned.peers.get(&path.peer)?)))
-                .map(|(path, ifindex)| match path.next_hop {
-                    NextHop::V6(address) if address.is_unicast_link_local() => {
-                        let ifindex = ifindex.or_else(|| self.topology.connected(path.peer.address()));
-                        Hop { ifindex, ..Hop::to(IpAddr::V6(address)) }
-                    }
-                    // A link with a link-local session may have no prefix that the global address would be found by.
-                    NextHop::V6WithLinkLocal(_, address)
-                        if path.peer.interface().is_some() && ifindex.is_some() =>
-                    {
-                        Hop { ifindex: *ifindex, ..Hop::to(IpAddr::V6(address)) }
-                    }
-                    next_hop => Hop::to(next_hop.address()),
-                })
-                .collect();
-            if hops.is_empty() {
-                self.learned.remove(&key);
-            } else {
-                let target = self.intern(RouteTarget::via(hops));
-                self.learned.insert(key, target);
-            }
-            self.settle(key)?;
-            if self.requests.is_empty() {
-                while let Ok(command) = urgent.try_recv() {
-                    self.handle_urgent(command);
-                }
-            }
-        }
         self.flush()?;
         Ok(())
     }
@@ -652,11 +632,11 @@ impl Owner {
     /// Removes what the last run left and nobody wants, as far as everybody has spoken.
     fn sweep(&mut self) -> Result<(), KernelError> {
         self.flush()?;
-        let (planned, populated, hold) = (self.planned, self.populated, self.hold);
+        let (settled, populated, hold) = (self.settled, self.populated, self.hold);
         let may = |key: &RouteKey| match key.table {
             POD_TABLE => populated,
-            DROP_TABLE => planned,
-            _ => planned && !hold.contains(Family::of(&key.prefix)),
+            DROP_TABLE => settled,
+            _ => settled && !hold.contains(Family::of(&key.prefix)),
         };
         let stale: Vec<(RouteKey, u32)> =
             self.found.iter().filter(|(key, _)| may(key)).map(|(key, (_, metric))| (*key, *metric)).collect();
@@ -669,7 +649,7 @@ impl Owner {
                 self.flush_if_full()?;
             }
         }
-        if planned {
+        if settled {
             let stale: Vec<Rule> =
                 self.found_rules.iter().filter(|rule| !hold.contains(rule.family)).cloned().collect();
             for rule in stale {

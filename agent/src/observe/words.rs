@@ -6,8 +6,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::control::{
-    AlternatePaths, BfdSession, BmpStation, Dated, DatedNotification, GuardStatus, Messages, Peer,
-    PeerFamily, PeerRange, PeerSession, Route, Ruling,
+    AlternatePaths, BfdSession, BgpListener, BgpStatus, BmpStation, Dated, DatedNotification, GuardStatus,
+    Messages, Peer, PeerFamily, PeerRange, PeerSession, Route, Ruling,
 };
 use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;
@@ -15,9 +15,55 @@ use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeSt
 
 use crate::kernel::nft;
 use crate::plan::RefusedRange;
-use crate::reconcile::{BgpView, Waiting};
+use crate::reconcile::{BgpView, Listening, StoppedBgp, StoppedPeer, Waiting};
 
-pub(super) fn range(status: &RangeStatus) -> PeerRange {
+/// The speaker, while it runs.
+pub(super) fn bgp_status(bgp: &BgpView, peers: &[PeerStatus], ranges: &[RangeStatus]) -> BgpStatus {
+    BgpStatus {
+        local_as: bgp.local_as,
+        router_id: bgp.router_id,
+        graceful_shutdown: bgp.graceful_shutdown,
+        disaggregated: bgp.disaggregated.clone(),
+        peers: peers.len() + bgp.waiting.len(),
+        established: peers.iter().filter(|peer| peer.state == State::Established).count(),
+        converged: bgp.converged.clone(),
+        ranges: {
+            let refused = bgp.refused_ranges.iter().map(refused_range);
+            ranges.iter().map(range).chain(refused).collect()
+        },
+        stations: bgp.monitors.iter().map(station).collect(),
+        listening: bgp.listening.iter().map(listener).collect(),
+        fault: None,
+    }
+}
+
+/// The speaker, while it does not run.
+pub(super) fn stopped_bgp(stopped: &StoppedBgp) -> BgpStatus {
+    BgpStatus {
+        local_as: stopped.local_as,
+        router_id: stopped.router_id,
+        graceful_shutdown: false,
+        disaggregated: None,
+        peers: stopped.peers.len(),
+        established: 0,
+        converged: Vec::new(),
+        ranges: Vec::new(),
+        stations: Vec::new(),
+        listening: Vec::new(),
+        fault: Some(stopped.fault.clone()),
+    }
+}
+
+fn listener(listening: &Listening) -> BgpListener {
+    let seconds = |since: &std::time::Instant| Instant::from_std(*since).elapsed().as_secs();
+    BgpListener {
+        address: listening.address,
+        fault: listening.fault.as_ref().map(|(fault, _)| fault.clone()),
+        fault_seconds: listening.fault.as_ref().map(|(_, since)| seconds(since)),
+    }
+}
+
+fn range(status: &RangeStatus) -> PeerRange {
     PeerRange {
         prefix: status.prefix,
         remote_as: status.remote_as.0,
@@ -29,7 +75,7 @@ pub(super) fn range(status: &RangeStatus) -> PeerRange {
 }
 
 /// A prefix that the planner has refused.
-pub(super) fn refused_range((prefix, range): (&IpNet, &RefusedRange)) -> PeerRange {
+fn refused_range((prefix, range): (&IpNet, &RefusedRange)) -> PeerRange {
     PeerRange {
         prefix: *prefix,
         remote_as: range.remote_as.0,
@@ -40,7 +86,7 @@ pub(super) fn refused_range((prefix, range): (&IpNet, &RefusedRange)) -> PeerRan
     }
 }
 
-pub(super) fn station(monitor: &Monitor) -> BmpStation {
+fn station(monitor: &Monitor) -> BmpStation {
     let status = monitor.status();
     BmpStation {
         address: monitor.address(),
@@ -121,16 +167,43 @@ pub(super) fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
 /// An unnumbered peer that is not found yet is a peer in Idle.
 pub(super) fn waiting_peer(waiting: &Waiting, bgp: &BgpView) -> Peer {
     Peer {
-        address: Ipv6Addr::UNSPECIFIED.into(),
         interface: Some(waiting.interface.to_string()),
-        range: None,
         remote_as: waiting.remote_as,
         local_as: waiting.local_as.unwrap_or(bgp.local_as),
+        optional: waiting.optional,
+        last_error: Some(Dated { text: waiting.reason.clone(), seconds_ago: 0 }),
+        ..idle_peer()
+    }
+}
+
+/// A configured peer while no speaker runs is a peer in Idle.
+pub(super) fn stopped_peer(peer: &StoppedPeer, stopped: &StoppedBgp) -> Peer {
+    let seconds = stopped.since.elapsed().as_secs();
+    let interface = peer.interface.or(peer.key.and_then(|key| key.interface()));
+    Peer {
+        address: peer.key.map_or(Ipv6Addr::UNSPECIFIED.into(), |key| key.address()),
+        interface: interface.map(|name| name.to_string()),
+        remote_as: peer.remote_as,
+        local_as: stopped.local_as,
+        state_seconds: seconds,
+        optional: peer.optional,
+        last_error: Some(Dated { text: stopped.fault.clone(), seconds_ago: seconds }),
+        ..idle_peer()
+    }
+}
+
+fn idle_peer() -> Peer {
+    Peer {
+        address: Ipv6Addr::UNSPECIFIED.into(),
+        interface: None,
+        range: None,
+        remote_as: 0,
+        local_as: 0,
         state: State::Idle.name().to_owned(),
         state_seconds: 0,
         next_attempt_seconds: None,
         shutdown: false,
-        optional: waiting.optional,
+        optional: false,
         session: None,
         families: Vec::new(),
         received: Messages::default(),
@@ -140,7 +213,7 @@ pub(super) fn waiting_peer(waiting: &Waiting, bgp: &BgpView) -> Peer {
         bfd: None,
         max_prefixes: None,
         rules: Vec::new(),
-        last_error: Some(Dated { text: waiting.reason.clone(), seconds_ago: 0 }),
+        last_error: None,
         notification_sent: None,
         notification_received: None,
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tokio::time::Instant;
-use trunkline_api::control::AgentStatus;
+use trunkline_api::control::{AgentStatus, Peer};
 use trunkline_bgp::speaker::{self, PeerStatus, State};
 
 use super::trend::{Sample, Trend, Trends};
@@ -96,6 +96,11 @@ pub(super) async fn document(
         peers.extend(bgp.waiting.iter().map(|waiting| unfound(waiting, trends, now, when)));
         peers.extend(statuses.iter().map(|status| row(status, bgp, trends, now, when)));
     }
+    if sessions.is_none() {
+        // No speaker runs: the peers are configured, and down.
+        let configured = observer.peers(None).await.unwrap_or_default();
+        peers.extend(configured.iter().map(|peer| stopped(peer, trends, now, when)));
+    }
     // A stable order, but for who is down.
     peers.sort_by_key(|peer| (peer.state == State::Established.name(), peer.optional));
     let more = peers.len().saturating_sub(PEERS);
@@ -157,12 +162,35 @@ fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Inst
 
 /// An unnumbered peer that was not found yet.
 fn unfound(waiting: &Waiting, trends: &Trends, now: u64, when: Instant) -> PeerRow {
-    let name = waiting.interface.to_string();
+    let row = idle(waiting.interface.to_string(), trends, when);
     PeerRow {
         remote_as: waiting.remote_as,
+        optional: waiting.optional,
+        error: Some(Said { text: waiting.reason.clone(), at: now }),
+        ..row
+    }
+}
+
+/// A peer while no speaker runs.
+fn stopped(peer: &Peer, trends: &Trends, now: u64, when: Instant) -> PeerRow {
+    let at = |seconds: u64| now.saturating_sub(seconds * 1000);
+    PeerRow {
+        remote_as: peer.remote_as,
+        optional: peer.optional,
+        error: peer
+            .last_error
+            .as_ref()
+            .map(|error| Said { text: error.text.clone(), at: at(error.seconds_ago) }),
+        ..idle(peer.name(), trends, when)
+    }
+}
+
+fn idle(name: String, trends: &Trends, when: Instant) -> PeerRow {
+    PeerRow {
+        remote_as: 0,
         state: State::Idle.name(),
         shutdown: false,
-        optional: waiting.optional,
+        optional: false,
         dynamic: false,
         since: None,
         next_attempt: None,
@@ -174,7 +202,7 @@ fn unfound(waiting: &Waiting, trends: &Trends, now: u64, when: Instant) -> PeerR
         flaps: 0,
         bfd: None,
         down: None,
-        error: Some(Said { text: waiting.reason.clone(), at: now }),
+        error: None,
         trend: trends.trend(&name, when),
         name,
     }

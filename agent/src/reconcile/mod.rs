@@ -9,6 +9,9 @@
 //!                       speaker ──RouteChange──► [`pump`] ──batches──► kernel thread
 //! ```
 //!
+//! **Without a speaker** (it cannot start, or it has ended) routes and rules stay: what the last run left is swept only when
+//! a speaker has converged, or the plan has no BGP network. The start is tried again.
+//!
 //! **Slow path**: the manifests, the host's links or a session changed → [`plan`] anew → only differences go to
 //! kernel and speaker. A plan that cannot be made, or that has no place for a pod that is there, is refused before
 //! anything of it is applied. **Fast path**: one pod more or less asks the plan that is in force, and is one message
@@ -17,6 +20,7 @@
 //! [`plan`]: crate::plan::plan
 
 mod bgp;
+mod listening;
 pub mod pump;
 mod search;
 mod stage;
@@ -28,6 +32,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{InterfaceName, PeerKey};
@@ -35,6 +40,7 @@ use trunkline_bgp::types::{InterfaceName, PeerKey};
 use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Plan, Pod, RefusedRange, join};
 use crate::source::{Refused, Snapshot};
 
+pub use listening::Listening;
 pub use stage::Stage;
 pub use task::{Start, spawn};
 
@@ -60,8 +66,10 @@ pub struct View {
     pub kernel_faults: Vec<String>,
     /// How far this node has left the fabric.
     pub stage: Stage,
-    /// The speaker.
+    /// The speaker, while it runs.
     pub bgp: Option<BgpView>,
+    /// What the speaker should do while it does not run.
+    pub stopped: Option<StoppedBgp>,
     /// The networks of this node.
     pub networks: BTreeMap<String, NetworkPlan>,
     /// Pods that have lost their device, by the host's end of it.
@@ -95,6 +103,36 @@ pub struct BgpView {
     pub refused_ranges: BTreeMap<IpNet, RefusedRange>,
     /// Families whose first selection is done.
     pub converged: Vec<String>,
+    /// Where incoming connections are accepted, and where they should be.
+    pub listening: Arc<[Listening]>,
+}
+
+/// The speaker's part of the plan while no speaker runs: the peers are configured, and down.
+#[derive(Clone, Debug)]
+pub struct StoppedBgp {
+    /// The AS of this node.
+    pub local_as: u32,
+    /// The BGP identifier.
+    pub router_id: std::net::Ipv4Addr,
+    /// Why no speaker runs, in words.
+    pub fault: String,
+    /// Since when.
+    pub since: Instant,
+    /// The peers.
+    pub peers: Vec<StoppedPeer>,
+}
+
+/// A configured peer while no speaker runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoppedPeer {
+    /// Its address; none of an unnumbered peer that is not found.
+    pub key: Option<PeerKey>,
+    /// The interface of an unnumbered peer that is not found.
+    pub interface: Option<InterfaceName>,
+    /// Its AS.
+    pub remote_as: u32,
+    /// A pod may be ready without it.
+    pub optional: bool,
 }
 
 /// An unnumbered peer that is not found yet.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
@@ -16,13 +17,14 @@ use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
 use super::bgp::{Told, host_links};
+use super::listening::Listenings;
 use super::pump::{Tiding, Turn};
 use super::search::Search;
 use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
 use crate::bell::Bell;
 use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
-use crate::kernel::{KernelEvent, KernelEvents, KernelHandle};
+use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
     GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey,
@@ -31,6 +33,12 @@ use crate::plan::{
 use crate::source::{Refused, Snapshot};
 
 mod speaker;
+
+/// The first pause before what failed is tried again: the start of the speaker, the kernel's answer to a plan. Each further pause is
+/// twice as long, up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What the task starts with.
 pub struct Start {
@@ -92,6 +100,8 @@ struct Known {
     /// Families in which the peer restarts and still forwards (RFC 4724 §4.2).
     retained: FamilySet,
     next_hops: BTreeMap<Family, NextHop>,
+    /// Of a speaker that has ended: `retained` is kept until the next one has converged.
+    former: bool,
 }
 
 /// What belongs to one life of the speaker.
@@ -99,8 +109,19 @@ struct Running {
     told: Told,
     monitors: Arc<[Monitor]>,
     events: Events,
+    listening: Listenings,
     turns: mpsc::UnboundedSender<Turn>,
     tidings: mpsc::UnboundedReceiver<Tiding>,
+}
+
+/// The next start of a speaker that does not run.
+struct Restart {
+    /// None once it runs, until it has converged.
+    at: Option<Instant>,
+    /// The pause before `at`: each start that fails doubles it.
+    pause: Duration,
+    /// Since when no speaker runs.
+    since: Instant,
 }
 
 struct Task {
@@ -134,6 +155,12 @@ struct Task {
     held_until: Option<Instant>,
     refused: Vec<String>,
     speaker_fault: Option<String>,
+    /// When the speaker is started again, while it does not run although the plan has one.
+    restart: Option<Restart>,
+    /// When the plan is applied again, while the kernel has not answered to it, and the pause before that.
+    reapply: Option<(Instant, Duration)>,
+    /// The kernel thread has all pods of the last run.
+    populated: bool,
     kernel_faults: Vec<String>,
     bell: Bell,
     /// The plan, for whoever only reads it.
@@ -205,6 +232,9 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         held_until: None,
         refused: Vec::new(),
         speaker_fault: None,
+        restart: None,
+        reapply: None,
+        populated: false,
         kernel_faults: Vec::new(),
         bell,
         in_force,
@@ -244,6 +274,8 @@ impl Task {
         self.announce_unrecorded();
         loop {
             let search_until = self.search.deadline();
+            let reapply_at = self.reapply.map(|(at, _)| at);
+            let restart_at = self.restart.as_ref().and_then(|restart| restart.at);
             tokio::select! {
                 biased;
                 request = inbox.recv() => match request {
@@ -278,6 +310,10 @@ impl Task {
                     self.search.give_up();
                     self.drive_speaker().await;
                 }
+                () = overdue(restart_at) => self.drive_speaker().await,
+                () = overdue(reapply_at) => if let Some(plan) = self.plan.clone() {
+                    self.apply(plan).await;
+                },
                 heard = heard(&mut self.running) => match heard {
                     Heard::Event(event) => self.hear(event).await,
                     Heard::Tiding(Tiding::Announced { peer, family, next_hop }) => {
@@ -294,12 +330,7 @@ impl Task {
                         self.replan().await;
                         self.metrics.peer_loss_settled(since.elapsed());
                     }
-                    Heard::Ended => {
-                        self.running = None;
-                        self.speaker_fault = Some("the BGP speaker has ended unexpectedly".to_owned());
-                        tracing::error!("the BGP speaker has ended unexpectedly: it is started again");
-                        self.drive_speaker().await;
-                    }
+                    Heard::Ended => self.speaker_ended().await,
                 },
                 // Last, and after everybody else had a turn: stale paths swept and the session up again are two events
                 // of one moment, and a plan between them would take a route away and put it back.
@@ -431,16 +462,14 @@ impl Task {
                     tracing::error!(%fault, "the kernel does not take a part of the plan");
                 }
                 self.kernel_faults = applied.faults;
+                self.reapply = None;
                 if applied.relearn
                     && let Some(running) = &self.running
                 {
                     let _ = running.turns.send(Turn::Relearn);
                 }
             }
-            Err(error) => {
-                tracing::error!(%error, "the plan did not get into the kernel");
-                self.kernel_faults = vec![error.to_string()];
-            }
+            Err(error) => self.not_applied("the plan did not get into the kernel", &error),
         }
         let mut planned: BTreeMap<String, PodPlan> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| !self.broken.contains(&pod.host_ifname)) {
@@ -455,16 +484,21 @@ impl Task {
         for pod in self.unrecorded.values() {
             planned.insert(pod.host_ifname.clone(), unrecorded_plan(&plan, pod));
         }
-        if first {
+        if !self.populated {
             match self.kernel.set_pods(planned.values().cloned().collect()).await {
                 Ok(faults) => {
+                    self.populated = true;
                     for fault in faults {
                         tracing::error!(device = fault.host_ifname, error = %fault.error, "a pod of the last run is not whole");
-                        planned.remove(&fault.host_ifname);
-                        self.broken.insert(fault.host_ifname);
+                        if fault.gone {
+                            planned.remove(&fault.host_ifname);
+                            self.broken.insert(fault.host_ifname);
+                        } else {
+                            self.kernel_faults.push(fault.error.to_string());
+                        }
                     }
                 }
-                Err(error) => tracing::error!(%error, "the pods of the last run were not taken over"),
+                Err(error) => self.not_applied("the pods of the last run were not taken over", &error),
             }
         } else {
             for (host_ifname, pod_plan) in &planned {
@@ -481,12 +515,23 @@ impl Task {
         self.plan = Some(plan);
         self.drive_speaker().await;
         self.in_force.send_replace(self.plan.clone());
-        if first && self.running.is_none() {
-            // Nobody will converge.
+        if first && self.plan.as_ref().is_none_or(|plan| plan.bgp.is_none()) {
+            // Nobody will converge. (A speaker that cannot start now converges later: until then what is there stays.)
             for family in Family::ALL {
                 let _ = self.kernel.release(family).await;
             }
         }
+    }
+
+    /// What is in the kernel stays, and the plan is applied again: nothing announces that the kernel would answer.
+    fn not_applied(&mut self, what: &str, error: &KernelError) {
+        let fault = format!("{what}: {error}");
+        if !self.kernel_faults.contains(&fault) {
+            tracing::error!("{fault}");
+        }
+        self.kernel_faults = vec![fault];
+        let pause = self.reapply.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LAST_PAUSE));
+        self.reapply = Some((Instant::now() + pause, pause));
     }
 
     fn configure_pools(&self, plan: &Plan, snapshot: &Snapshot) {
@@ -638,6 +683,7 @@ impl Task {
             speaker_fault: self.speaker_fault.clone(),
             kernel_faults: self.kernel_faults.clone(),
             stage: self.stage.clone(),
+            stopped: self.stopped(),
             bgp: bgp.map(|(running, plan)| BgpView {
                 speaker: running.told.handle.clone(),
                 monitors: Arc::clone(&running.monitors),
@@ -654,6 +700,7 @@ impl Task {
                 },
                 refused_ranges: plan.refused_ranges.clone(),
                 converged: self.converged.iter().map(|family| family.to_string()).collect(),
+                listening: Arc::clone(&running.listening.borrow()),
             }),
             networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),
             broken: self.broken.clone(),

@@ -1,4 +1,5 @@
 //! Routers beyond a link: a network namespace with an address for each, and BGP speakers on them, well-behaved or not.
+#![allow(dead_code, reason = "each test binary uses some of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{Read, Write};

@@ -67,6 +67,12 @@ pub enum EventKind {
     NeighbourGone,
     /// Dynamic neighbours are refused: there are as many as may be.
     RangeFull,
+    /// Incoming BGP connections are not accepted at an address; once, until the reason is another.
+    ListenFailed,
+    /// Incoming BGP connections are accepted at that address again.
+    Listening,
+    /// The speaker does not run; once, until the reason is another.
+    SpeakerFailed,
     /// This node tells of a prefix, or tells otherwise.
     Originated,
     /// This node tells of a prefix no more.
@@ -93,6 +99,9 @@ impl EventKind {
             EventKind::MalformedUpdate => "malformedUpdate",
             EventKind::NeighbourGone => "neighbourGone",
             EventKind::RangeFull => "rangeFull",
+            EventKind::ListenFailed => "listenFailed",
+            EventKind::Listening => "listening",
+            EventKind::SpeakerFailed => "speakerFailed",
             EventKind::Originated => "originated",
             EventKind::Withdrawn => "withdrawn",
             EventKind::Learned => "learned",
@@ -113,7 +122,9 @@ impl EventKind {
             | EventKind::BfdDown
             | EventKind::LongLivedStale
             | EventKind::MalformedUpdate
-            | EventKind::RangeFull => Severity::Warning,
+            | EventKind::RangeFull
+            | EventKind::ListenFailed
+            | EventKind::SpeakerFailed => Severity::Warning,
             _ => Severity::Info,
         }
     }
@@ -135,9 +146,13 @@ mod tests {
 
     #[test]
     fn a_kind_is_written_as_it_is_named() {
-        for kind in
-            [EventKind::SessionUp, EventKind::EndOfRib, EventKind::LongLivedStale, EventKind::Operator]
-        {
+        for kind in [
+            EventKind::SessionUp,
+            EventKind::EndOfRib,
+            EventKind::LongLivedStale,
+            EventKind::ListenFailed,
+            EventKind::Operator,
+        ] {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
     }

@@ -109,6 +109,10 @@ catalogue! {
         CONVERGED = Gauge, Bool, "trunkline_bgp_converged" ["family"], "1 once the first route selection after the start is done";
         DISAGGREGATED = Gauge, Bool, "trunkline_bgp_disaggregated" [],
             "1 while pods of BGP networks are advertised without NO_EXPORT, because a peer is down";
+        SPEAKER_RUNNING = Gauge, Bool, "trunkline_bgp_speaker_running" [],
+            "1 while the speaker runs; there on nodes in a BGP network. While it is 0, routes and rules of running pods stay, and the start is tried again";
+        LISTENING = Gauge, Bool, "trunkline_bgp_listening" ["address"],
+            "1 while incoming BGP connections are accepted at a configured address, 0 where `trunkline status` says why not; sessions that this node opens need no listening address";
         REFUSED_CONNECTIONS = Counter, Count, "trunkline_bgp_refused_connections_total" [],
             "connections closed at once: from no configured peer, or not allowed now";
         RANGE_PEERS = Gauge, Count, "trunkline_bgp_range_peers" ["prefix", "kind"], "dynamic neighbours from a configured prefix: `there` now, and the `limit`";

@@ -1,6 +1,6 @@
 //! What can go wrong between the speaker and its sockets, in words that name the address and the fix.
 //!
-//! Two kinds: [`ListenError`] ends the start; the reason of a failed attempt to connect is text, because it
+//! Two kinds: [`ListenError`] becomes a listening address's status; the reason of a failed attempt to connect is text, because it
 //! becomes the peer's last error and is only ever read by people. Errors of commands are the engine's own.
 
 use std::io;
@@ -12,11 +12,18 @@ use crate::config::ConfigError;
 /// Why a listening socket could not be had.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen for BGP on {address}: {source}: {fix}", fix = fix_of_listen(*address, source))]
-pub struct ListenError {
+pub(super) struct ListenError {
     /// The address and port.
-    pub address: SocketAddr,
+    pub(super) address: SocketAddr,
     /// What the kernel said.
-    pub source: io::Error,
+    pub(super) source: io::Error,
+}
+
+impl ListenError {
+    /// What to do.
+    pub(super) fn fix(&self) -> String {
+        fix_of_listen(self.address, &self.source)
+    }
 }
 
 /// The speaker's task has ended: it was stopped, and answers no more.

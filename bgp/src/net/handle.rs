@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::bmp::Monitor;
 use super::dump::Dump;
 use super::error::{CommandError, Stopped};
+use super::listener::ListenStatus;
 use super::listing::RouteListing;
 use super::owner::Owner;
 use crate::bfd::HostLink;
@@ -38,17 +39,17 @@ pub(super) type Command = Box<dyn FnOnce(&mut Owner, Instant) + Send>;
 #[derive(Clone, Debug)]
 pub struct SpeakerHandle {
     commands: mpsc::Sender<Command>,
-    listening: Arc<[SocketAddr]>,
+    listeners: watch::Receiver<Arc<[ListenStatus]>>,
     refused: Arc<AtomicU64>,
 }
 
 impl SpeakerHandle {
     pub(super) fn new(
         commands: mpsc::Sender<Command>,
-        listening: Vec<SocketAddr>,
+        listeners: watch::Receiver<Arc<[ListenStatus]>>,
         refused: Arc<AtomicU64>,
     ) -> Self {
-        SpeakerHandle { commands, listening: listening.into(), refused }
+        SpeakerHandle { commands, listeners, refused }
     }
 
     /// Adds a peer and starts its session. Fails if it is there already or a field is out of range.
@@ -151,11 +152,16 @@ impl SpeakerHandle {
 
     /// Sets the links of the host. A BFD session accepts packets from the peer's links only
     /// ([`Links::of`]). Call this before the first peer is added, and whenever links or addresses
-    /// change. Before the first call a session accepts packets from every link.
+    /// change. Before the first call a session accepts packets from every link. Listening addresses
+    /// that are not bound are tried again.
     ///
     /// [`Links::of`]: crate::bfd::Links::of
     pub async fn set_links(&self, links: Vec<HostLink>) -> Result<(), Stopped> {
-        self.call(|owner, _| owner.bfd.set_links(links)).await
+        self.call(|owner, now| {
+            owner.bfd.set_links(links);
+            owner.listeners.retry(now);
+        })
+        .await
     }
 
     /// Refused BFD packets since the speaker started, by [`Reason::label`]. The kernel's drops at
@@ -263,8 +269,15 @@ impl SpeakerHandle {
     }
 
     /// The addresses that are listened on, with the ports that the kernel chose where 0 was asked for.
-    pub fn listening(&self) -> &[SocketAddr] {
-        &self.listening
+    pub fn listening(&self) -> Vec<SocketAddr> {
+        let status = self.listeners.borrow();
+        status.iter().filter(|status| status.fault.is_none()).map(|status| status.address).collect()
+    }
+
+    /// The configured addresses, bound or not, now and after each change. The sender is gone once the speaker has
+    /// stopped.
+    pub fn listeners(&self) -> watch::Receiver<Arc<[ListenStatus]>> {
+        self.listeners.clone()
     }
 
     /// Connections that were closed at once, because their address is no configured peer's or the peer may not

@@ -6,13 +6,19 @@
 //!
 //! Who isn't configured gets no farther than `accept`: the connection is closed there and counted, and costs
 //! the owner of the speaker nothing, however many come.
+//!
+//! **Listening is separate from running.** An address that cannot be bound stops neither the speaker nor its outgoing
+//! sessions: [`Listeners`] tries the address again, after 1 s at first and every 10 s later. The kernel does not notify
+//! anybody when a TCP port becomes free, so a timer is the only way; an address that was missing is tried again
+//! at once when the host's links change. [`ListenStatus`] says what is bound and what is not.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -34,100 +40,306 @@ const BACKLOG: i32 = 128;
 /// Pause after `accept` failed for want of file descriptors or memory, which a retry at once would not cure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
+/// The first pause before an address is tried again. Each further pause is twice as long, up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause before an address is tried again.
+const LAST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Whether the speaker accepts connections at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenStatus {
+    /// The configured address, with the port that the kernel chose where 0 was configured.
+    pub address: SocketAddr,
+    /// Why the address is not bound. None: connections are accepted.
+    pub fault: Option<ListenFault>,
+}
+
+/// Why an address is not bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenFault {
+    /// What the kernel said.
+    pub reason: String,
+    /// What to do.
+    pub fix: String,
+    /// Another socket has the port.
+    pub in_use: bool,
+    /// The first failed attempt.
+    pub since: Instant,
+}
+
 /// Who may connect: the configured peers.
-pub(super) type Allowed = Arc<HashSet<PeerKey>>;
+type Allowed = Arc<HashSet<PeerKey>>;
 
 /// Prefixes whose addresses may connect though no peer is configured for them.
 pub(super) type Ranges = Arc<[IpNet]>;
 
 /// What the listeners are told of who may connect.
 #[derive(Debug)]
-pub(super) struct Admission {
-    pub(super) peers: watch::Sender<Allowed>,
-    pub(super) ranges: watch::Sender<Ranges>,
+struct Admission {
+    peers: watch::Sender<Allowed>,
+    ranges: watch::Sender<Ranges>,
+}
+
+/// The listening sockets, and the addresses that are not bound yet.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    bound: Vec<Listener>,
+    unbound: Vec<Unbound>,
+    /// The TCP-MD5 keys: a socket has them before it listens.
+    keys: Vec<(IpNet, Password)>,
+    admission: Admission,
+    inputs: mpsc::Sender<Input>,
+    refused: Arc<AtomicU64>,
+    status: watch::Sender<Arc<[ListenStatus]>>,
+}
+
+/// An address that is tried again.
+#[derive(Debug)]
+struct Unbound {
+    address: SocketAddr,
+    fault: ListenFault,
+    pause: Duration,
+    again: Instant,
+}
+
+impl Listeners {
+    /// Binds what can be bound, and accepts there. A wildcard address of a family that this kernel lacks is left out
+    /// with a warning, if there is another address.
+    pub(super) fn open(
+        addresses: &[SocketAddr],
+        inputs: mpsc::Sender<Input>,
+        refused: Arc<AtomicU64>,
+        now: Instant,
+    ) -> Listeners {
+        let mut listeners = Listeners {
+            bound: Vec::new(),
+            unbound: Vec::new(),
+            keys: Vec::new(),
+            admission: Admission { peers: watch::Sender::default(), ranges: watch::Sender::default() },
+            inputs,
+            refused,
+            status: watch::Sender::new(Arc::default()),
+        };
+        let mut missing = Vec::new();
+        for &address in addresses {
+            match listeners.bind(address) {
+                Ok(()) => {}
+                Err(error) if is_missing_family(&error) => missing.push(Unbound::new(&error, now)),
+                Err(error) => listeners.unbound.push(Unbound::new(&error, now)),
+            }
+        }
+        if listeners.bound.is_empty() && listeners.unbound.is_empty() {
+            listeners.unbound = missing;
+        } else {
+            for Unbound { address, .. } in missing {
+                warn!(%address, "this kernel has no such address family: not listening there");
+            }
+        }
+        listeners.report();
+        listeners
+    }
+
+    /// When an address is tried again.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.unbound.iter().map(|unbound| unbound.again).min()
+    }
+
+    /// Tries the addresses again that are due.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.poll_timeout().is_none_or(|again| again > now) {
+            return;
+        }
+        for mut unbound in std::mem::take(&mut self.unbound) {
+            if unbound.again <= now
+                && let Err(error) = self.bind(unbound.address)
+            {
+                unbound.fail_again(&error, now);
+                self.unbound.push(unbound);
+            } else if unbound.again > now {
+                self.unbound.push(unbound);
+            }
+        }
+        self.report();
+    }
+
+    /// Tries every address again now: the host's addresses have changed.
+    pub(super) fn retry(&mut self, now: Instant) {
+        self.unbound.iter_mut().for_each(|unbound| unbound.again = now);
+        self.handle_timeout(now);
+    }
+
+    /// What is bound and what is not, now and after each change.
+    pub(super) fn status(&self) -> watch::Receiver<Arc<[ListenStatus]>> {
+        self.status.subscribe()
+    }
+
+    /// Makes the TCP-MD5 keys be these; of two for the same prefix the last counts.
+    pub(super) fn set_keys(&mut self, keys: Vec<(IpNet, Password)>) {
+        self.keys = keys;
+        for listener in &mut self.bound {
+            set_keys(&*listener.socket, listener.address, &mut listener.keys, &self.keys);
+        }
+    }
+
+    /// Makes these be who may connect.
+    pub(super) fn admit(&self, peers: HashSet<PeerKey>, ranges: Ranges) {
+        self.admission.peers.send_replace(Arc::new(peers));
+        self.admission.ranges.send_replace(ranges);
+    }
+
+    /// Stops listening. When this is done the ports are free for another process.
+    pub(super) async fn close(&mut self) {
+        self.admit(HashSet::new(), Arc::default());
+        self.unbound.clear();
+        for listener in self.bound.drain(..) {
+            listener.close().await;
+        }
+    }
+
+    fn bind(&mut self, address: SocketAddr) -> Result<(), ListenError> {
+        let listener =
+            Listener::open(address, &self.keys, &self.admission, &self.inputs, Arc::clone(&self.refused))
+                .map_err(|source| ListenError { address, source })?;
+        self.bound.push(listener);
+        Ok(())
+    }
+
+    fn report(&self) {
+        let bound = self.bound.iter().map(|listener| ListenStatus { address: listener.address, fault: None });
+        let unbound = self
+            .unbound
+            .iter()
+            .map(|unbound| ListenStatus { address: unbound.address, fault: Some(unbound.fault.clone()) });
+        let mut status: Vec<ListenStatus> = bound.chain(unbound).collect();
+        status.sort_by_key(|status| status.address);
+        self.status.send_if_modified(|old| {
+            let changed = **old != *status;
+            *old = status.into();
+            changed
+        });
+    }
+}
+
+impl Unbound {
+    fn new(error: &ListenError, now: Instant) -> Unbound {
+        let fault = ListenFault {
+            reason: error.source.to_string(),
+            fix: error.fix(),
+            in_use: error.source.kind() == io::ErrorKind::AddrInUse,
+            since: now,
+        };
+        Unbound { address: error.address, fault, pause: FIRST_PAUSE, again: now + FIRST_PAUSE }
+    }
+
+    /// The reason may be another one now; since when nothing is accepted stays.
+    fn fail_again(&mut self, error: &ListenError, now: Instant) {
+        let since = self.fault.since;
+        let pause = (self.pause * 2).min(LAST_PAUSE);
+        *self = Unbound { pause, again: now + pause, ..Unbound::new(error, now) };
+        self.fault.since = since;
+    }
+}
+
+fn is_missing_family(error: &ListenError) -> bool {
+    let unspecified = match error.address.ip() {
+        IpAddr::V4(address) => address.is_unspecified(),
+        IpAddr::V6(address) => address.is_unspecified(),
+    };
+    // A kernel booted with ipv6.disable=1 says the first, one with the sysctl disable_ipv6 may say the second.
+    unspecified && matches!(error.source.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
 /// A listening socket, the keys on it, and its task.
 #[derive(Debug)]
-pub(super) struct Listener {
+struct Listener {
     socket: Arc<TcpListener>,
+    /// With the port that the kernel chose where 0 was asked for.
     address: SocketAddr,
     keys: HashMap<IpNet, Password>,
     task: JoinHandle<()>,
 }
 
 impl Listener {
-    /// Binds and listens. Nothing is accepted before [`Listener::start`].
-    pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
-        let listen = || -> io::Result<TcpListener> {
-            let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-            // A restart must not wait for connections of the last process to leave TIME_WAIT.
-            socket.set_reuse_address(true)?;
-            if address.is_ipv6() {
-                socket.set_only_v6(true)?;
-            }
-            sockopt::set_common(&socket, address.ip())?;
-            sockopt::set_ttl(&socket, address.ip(), Some(255))?;
-            socket.set_nonblocking(true)?;
-            socket.bind(&address.into())?;
-            socket.listen(BACKLOG)?;
-            TcpListener::from_std(socket.into())
-        };
-        listen().map_err(|source| ListenError { address, source })
-    }
-
-    /// Accepts from now on, and sends what may come in to `inputs`.
-    pub(super) fn start(
-        socket: TcpListener,
+    /// Binds, listens, and accepts from now on. The keys are on the socket before it listens: a connection that the
+    /// kernel completes without a key would stay without one.
+    fn open(
         address: SocketAddr,
-        allowed: watch::Receiver<Allowed>,
-        ranges: watch::Receiver<Ranges>,
-        inputs: mpsc::Sender<Input>,
+        wanted: &[(IpNet, Password)],
+        admission: &Admission,
+        inputs: &mpsc::Sender<Input>,
         refused: Arc<AtomicU64>,
-    ) -> Listener {
-        let socket = Arc::new(socket);
-        let task = tokio::spawn(accept(Arc::clone(&socket), address, allowed, ranges, inputs, refused));
-        Listener { socket, address, keys: HashMap::new(), task }
+    ) -> io::Result<Listener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // A restart must not wait for connections of the last process to leave TIME_WAIT.
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        sockopt::set_common(&socket, address.ip())?;
+        sockopt::set_ttl(&socket, address.ip(), Some(255))?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        let mut keys = HashMap::new();
+        set_keys(&socket, address, &mut keys, wanted);
+        socket.listen(BACKLOG)?;
+        let socket = Arc::new(TcpListener::from_std(socket.into())?);
+        let address = socket.local_addr()?;
+        let accepting = accept(
+            Arc::clone(&socket),
+            address,
+            admission.peers.subscribe(),
+            admission.ranges.subscribe(),
+            inputs.clone(),
+            refused,
+        );
+        Ok(Listener { socket, address, keys, task: tokio::spawn(accepting) })
     }
 
     /// Stops listening. When this is done the port is free for another process.
-    pub(super) async fn close(self) {
+    async fn close(self) {
         self.task.abort();
         // The task holds the socket too: the port is free once it has ended. Its result is that it was aborted.
         let _ = self.task.await;
     }
+}
 
-    /// Makes the TCP-MD5 keys be these, of the prefixes of this socket's family; of two for the same the last counts. Keys
-    /// that stay are not touched.
-    pub(super) fn set_keys<'a>(&mut self, wanted: impl Iterator<Item = (IpNet, &'a Password)>) {
-        let wanted: HashMap<IpNet, &Password> =
-            wanted.filter(|(remote, _)| remote.addr().is_ipv4() == self.address.is_ipv4()).collect();
-        let stale: Vec<IpNet> =
-            self.keys.keys().filter(|remote| !wanted.contains_key(remote)).copied().collect();
-        for remote in stale {
-            match sockopt::set_md5_prefix_key(&*self.socket, remote, None) {
-                Ok(()) => {
-                    self.keys.remove(&remote);
-                }
-                Err(error) => {
-                    warn!(listener = %self.address, peer = %remote, %error, "cannot delete a TCP-MD5 key");
-                }
+/// Makes the TCP-MD5 keys of a socket be those of the prefixes of its family; of two for the same prefix the last counts.
+/// Keys that stay are not touched.
+fn set_keys(
+    socket: &impl AsFd,
+    address: SocketAddr,
+    keys: &mut HashMap<IpNet, Password>,
+    wanted: &[(IpNet, Password)],
+) {
+    let wanted: HashMap<IpNet, &Password> = wanted
+        .iter()
+        .filter(|(remote, _)| remote.addr().is_ipv4() == address.is_ipv4())
+        .map(|(remote, password)| (*remote, password))
+        .collect();
+    let stale: Vec<IpNet> = keys.keys().filter(|remote| !wanted.contains_key(remote)).copied().collect();
+    for remote in stale {
+        match sockopt::set_md5_prefix_key(socket, remote, None) {
+            Ok(()) => {
+                keys.remove(&remote);
+            }
+            Err(error) => {
+                warn!(listener = %address, peer = %remote, %error, "cannot delete a TCP-MD5 key");
             }
         }
-        for (remote, password) in wanted {
-            if self.keys.get(&remote) == Some(password) {
-                continue;
+    }
+    for (remote, password) in wanted {
+        if keys.get(&remote) == Some(password) {
+            continue;
+        }
+        match sockopt::set_md5_prefix_key(socket, remote, Some(password)) {
+            Ok(()) => {
+                keys.insert(remote, password.clone());
             }
-            match sockopt::set_md5_prefix_key(&*self.socket, remote, Some(password)) {
-                Ok(()) => {
-                    self.keys.insert(remote, password.clone());
-                }
-                Err(error) => {
-                    warn!(
-                        listener = %self.address, peer = %remote, %error,
-                        "cannot set a TCP-MD5 key: the peer cannot connect to this address"
-                    );
-                }
+            Err(error) => {
+                warn!(
+                    listener = %address, peer = %remote, %error,
+                    "cannot set a TCP-MD5 key: the peer cannot connect to this address"
+                );
             }
         }
     }
@@ -175,6 +387,54 @@ fn interface_of(remote: SocketAddr) -> Option<InterfaceName> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_taken_port_is_bound_once_it_is_free() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let (inputs, _received) = mpsc::channel(1);
+        let mut now = super::super::now();
+        let began = now;
+        let mut listeners = Listeners::open(&[address], inputs, Arc::default(), now);
+        let mut status = listeners.status();
+        let fault = status.borrow_and_update()[0].fault.clone().unwrap();
+        assert!(fault.in_use && fault.fix.contains("stop it"), "{fault:?}");
+
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            let again = listeners.poll_timeout().unwrap();
+            pauses.push((again - now).as_secs());
+            now = again;
+            listeners.handle_timeout(now);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+        assert!(!status.has_changed().unwrap(), "an attempt that fails alike is no change");
+        assert_eq!(status.borrow()[0].fault.as_ref().unwrap().since, began);
+
+        drop(taken);
+        listeners.handle_timeout(listeners.poll_timeout().unwrap());
+        assert!(status.has_changed().unwrap());
+        assert_eq!(*status.borrow_and_update().to_vec(), [ListenStatus { address, fault: None }]);
+        assert_eq!(listeners.poll_timeout(), None);
+        listeners.close().await;
+    }
+
+    #[tokio::test]
+    async fn one_taken_address_leaves_the_others_bound() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let other: SocketAddr = "127.0.0.2:0".parse().unwrap();
+        let (inputs, _received) = mpsc::channel(1);
+        let mut listeners = Listeners::open(&[address, other], inputs, Arc::default(), super::super::now());
+        let status = listeners.status().borrow().to_vec();
+        assert_eq!(status.iter().filter(|status| status.fault.is_none()).count(), 1, "{status:?}");
+        let bound = status.iter().find(|status| status.fault.is_none()).unwrap();
+        std::net::TcpStream::connect(bound.address).unwrap();
+        drop(taken);
+        listeners.retry(super::super::now());
+        assert!(listeners.status().borrow().iter().all(|status| status.fault.is_none()));
+        listeners.close().await;
+    }
 
     #[test]
     fn a_link_local_address_is_on_the_interface_of_its_scope() {

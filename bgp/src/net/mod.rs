@@ -38,24 +38,23 @@ mod listing;
 mod owner;
 mod sockopt;
 
-use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, watch};
-use tracing::warn;
+use tokio::sync::mpsc;
 
 pub use self::bmp::{Monitor, MonitorStatus};
 pub use self::dump::Dump;
-pub use self::error::{CommandError, ListenError, Stopped};
+pub use self::error::{CommandError, Stopped};
 pub use self::events::{Events, RouteChanges};
 pub use self::handle::SpeakerHandle;
 pub use self::heap::compact_heap;
+pub use self::listener::{ListenFault, ListenStatus};
 pub use self::listing::RouteListing;
 
-use self::listener::{Admission, Listener};
+use self::listener::Listeners;
 use self::owner::Owner;
 use crate::config::{ConfigError, SpeakerConfig};
 use crate::speaker::Speaker;
@@ -85,87 +84,32 @@ impl Default for ShellConfig {
     }
 }
 
-/// Why the speaker could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Its configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// A listening socket.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-}
-
-/// Starts a speaker in a task of the current tokio runtime; it listens when this returns.
+/// Starts a speaker in a task of the current tokio runtime. It listens when this returns, where it can: an address
+/// that cannot be bound is tried again, and [`SpeakerHandle::listeners`] says why it is not bound.
 ///
-/// A wildcard address of a family that this kernel lacks is left out with a warning, as long as another address
-/// is listened on.
+/// A wildcard address of a family that this kernel lacks is left out with a warning, as long as there is another address.
+///
+/// # Errors
+/// If a field of the configuration is out of range.
 ///
 /// # Panics
 /// If called outside a tokio runtime.
 pub fn spawn(
     config: SpeakerConfig,
     shell: &ShellConfig,
-) -> Result<(SpeakerHandle, Events, RouteChanges), StartError> {
+) -> Result<(SpeakerHandle, Events, RouteChanges), ConfigError> {
     let speaker = Speaker::new(config, now())?;
-    let mut sockets = Vec::new();
-    let mut left_out = None;
-    for &address in &shell.listen {
-        match Listener::bind(address) {
-            Ok(socket) => sockets.push((address, socket)),
-            Err(error) if is_missing_family(&error) => {
-                warn!(%address, "this kernel has no such address family: not listening there");
-                left_out = Some(error);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    if let (true, Some(error)) = (sockets.is_empty(), left_out) {
-        return Err(error.into());
-    }
-
     let (commands, command_receiver) = mpsc::channel(COMMANDS);
     let (inputs, input_receiver) = mpsc::channel(INPUTS);
-    let (allowed, allowed_receiver) = watch::channel(Arc::new(HashSet::new()));
-    let (ranges, ranges_receiver) = watch::channel(Arc::default());
     let refused = Arc::new(AtomicU64::new(0));
-    let mut listeners = Vec::new();
-    let mut listening = Vec::new();
-    for (address, socket) in sockets {
-        let address = socket.local_addr().map_err(|source| ListenError { address, source })?;
-        listening.push(address);
-        listeners.push(Listener::start(
-            socket,
-            address,
-            allowed_receiver.clone(),
-            ranges_receiver.clone(),
-            inputs.clone(),
-            Arc::clone(&refused),
-        ));
-    }
+    let listeners = Listeners::open(&shell.listen, inputs.clone(), Arc::clone(&refused), now());
+    let status = listeners.status();
     let (event_sender, events) = events::channel();
-    let owner = Owner::new(
-        speaker,
-        listeners,
-        Admission { peers: allowed, ranges },
-        inputs,
-        event_sender,
-        Arc::clone(&refused),
-        shell,
-    );
+    let owner = Owner::new(speaker, listeners, inputs, event_sender, Arc::clone(&refused), shell);
     tokio::spawn(owner.run(command_receiver, input_receiver));
-    let handle = SpeakerHandle::new(commands, listening, refused);
+    let handle = SpeakerHandle::new(commands, status, refused);
     let changes = RouteChanges::new(handle.downgrade());
     Ok((handle, events, changes))
-}
-
-fn is_missing_family(error: &ListenError) -> bool {
-    let unspecified = match error.address.ip() {
-        IpAddr::V4(address) => address.is_unspecified(),
-        IpAddr::V6(address) => address.is_unspecified(),
-    };
-    // A kernel booted with ipv6.disable=1 says the first, one with the sysctl disable_ipv6 may say the second.
-    unspecified && matches!(error.source.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
 /// The clock of the shell.

@@ -7,7 +7,7 @@
 //! Reading and writing of a turn end after a `SLICE` each, whatever is left: a peer that tells a full table, or is told one, keeps
 //! nobody waiting who only asks how things stand, and holds up no KEEPALIVE. Only when a timer is due everything is heard first.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use super::connection::{CHUNK, Connection, Input};
 use super::events::EventSender;
 use super::handle::Command;
 use super::heap::Trim;
-use super::listener::{Admission, Listener};
+use super::listener::Listeners;
 use super::{ShellConfig, now, sockopt};
 use crate::bmp::{StationId, StationRead};
 use crate::rib::RouteChange;
@@ -56,8 +56,7 @@ type Watchers = Vec<oneshot::Sender<PeerKey>>;
 
 pub(super) struct Owner {
     pub(super) speaker: Speaker,
-    listeners: Vec<Listener>,
-    admission: Admission,
+    pub(super) listeners: Listeners,
     /// The listeners' key tables, as the engine gave them last.
     listen_keys: Vec<ListenKey>,
     listen_ranges: Vec<ListenRange>,
@@ -90,8 +89,7 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) fn new(
         speaker: Speaker,
-        listeners: Vec<Listener>,
-        admission: Admission,
+        listeners: Listeners,
         inputs: mpsc::Sender<Input>,
         events: EventSender,
         refused: Arc<AtomicU64>,
@@ -101,7 +99,6 @@ impl Owner {
         Owner {
             speaker,
             listeners,
-            admission,
             listen_keys: Vec::new(),
             listen_ranges: Vec::new(),
             inputs,
@@ -141,6 +138,13 @@ impl Owner {
                     None => std::future::pending().await,
                 }
             };
+            let listen_again = self.listeners.poll_timeout();
+            let listen_timer = async {
+                match listen_again {
+                    Some(again) => tokio::time::sleep_until(again.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
             let reported = async {
                 match &mut bfd_reports {
                     Some(reports) => reports.recv().await,
@@ -155,6 +159,7 @@ impl Owner {
                 },
                 Some(input) = inputs.recv() => self.handle_input(input, now()),
                 () = timer => {}
+                () = listen_timer => self.listeners.handle_timeout(now()),
                 // There is more to write: give the others their turn, then come back.
                 () = tokio::task::yield_now(), if !self.writable.is_empty() => {}
             }
@@ -428,14 +433,11 @@ impl Owner {
         let peers = self.listen_keys.iter();
         let peers = peers.filter_map(|key| Some((IpNet::from(key.remote), key.password.as_ref()?)));
         // A peer's own key is set last, so that it holds where a range is of that one address.
-        let keys = ranges.chain(peers);
-        for listener in &mut self.listeners {
-            listener.set_keys(keys.clone());
-        }
-        let allowed: HashSet<_> =
-            self.listen_keys.iter().map(|key| PeerKey::new(key.remote, key.interface)).collect();
-        self.admission.peers.send_replace(Arc::new(allowed));
-        self.admission.ranges.send_replace(self.listen_ranges.iter().map(|range| range.prefix).collect());
+        let keys = ranges.chain(peers).map(|(remote, password)| (remote, password.clone()));
+        self.listeners.set_keys(keys.collect());
+        let allowed = self.listen_keys.iter().map(|key| PeerKey::new(key.remote, key.interface));
+        let ranges = self.listen_ranges.iter().map(|range| range.prefix);
+        self.listeners.admit(allowed.collect(), ranges.collect());
     }
 
     fn transmit(&mut self, conn: ConnId, now: Instant, until: Instant) {
@@ -519,11 +521,7 @@ impl Owner {
     }
 
     async fn finish(mut self) {
-        self.admission.peers.send_replace(Arc::default());
-        self.admission.ranges.send_replace(Arc::default());
-        for listener in self.listeners.drain(..) {
-            listener.close().await;
-        }
+        self.listeners.close().await;
         // The engine has closed them all; should it have forgotten one, it is closed without a word.
         for (_, connection) in self.connections.drain() {
             connection.close(Vec::new(), &self.closing);

@@ -37,6 +37,7 @@ mod package;
 mod page;
 mod podman;
 pub(crate) mod services;
+mod start;
 mod support;
 mod unnumbered;
 mod watch;
@@ -191,6 +192,7 @@ fn all() -> Vec<&'static Test> {
         guard::TESTS,
         podman::TESTS,
         crash::TESTS,
+        start::TESTS,
         page::TESTS,
         l2::kernel::TESTS,
         observability::TESTS,

@@ -222,6 +222,14 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
             faults.extend(found.map(|fault| format!("subnet {}: {fault}", subnet.name)));
         }
     }
+    if let Some(bgp) = &agent.bgp {
+        faults.extend(bgp.fault.iter().map(|fault| format!("the BGP speaker does NOT RUN: {fault}")));
+        let unbound =
+            bgp.listening.iter().filter_map(|listener| Some((listener.address, listener.fault.as_ref()?)));
+        faults.extend(unbound.map(|(address, fault)| {
+            format!("incoming BGP connections are NOT ACCEPTED at {address}: {fault}")
+        }));
+    }
     let kernel = &agent.kernel;
     if kernel.routes_installed < kernel.routes_wanted {
         let error = kernel.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();

@@ -26,6 +26,10 @@ function problems(agent) {
     for (const subnet of network.subnets) add(`Subnet ${subnet.name}`, [subnet.refused, subnet.deviceFault]);
   }
   if (agent.kernel.lastError) add("Kernel", [agent.kernel.lastError]);
+  add("BGP", [agent.bgp?.fault]);
+  for (const { address, fault } of agent.bgp?.listening ?? []) {
+    if (fault) add("BGP", [`incoming connections are not accepted at ${address}: ${fault}`]);
+  }
   add("HTTP", [agent.httpFault]);
   if (agent.unrecorded) add("Pods", [`${agent.unrecorded} run in the kernel without a record: the store was lost; they keep running`]);
   const seen = new Set();

@@ -4,21 +4,22 @@ use std::net::SocketAddr;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use trunkline_api::control::EventKind;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::speaker::{Event, Stop};
-use trunkline_bgp::types::Family;
+use trunkline_bgp::types::{Family, FamilySet};
 
-use super::{Known, Running, Task};
+use super::{FIRST_PAUSE, Known, LAST_PAUSE, Restart, Running, Task};
 use crate::reconcile::bgp::{Prefixes, Told};
 use crate::reconcile::pump::{self, Turn};
-use crate::reconcile::{Left, Stage};
+use crate::reconcile::{Left, Stage, StoppedBgp, StoppedPeer, listening};
 
 impl Task {
     /// Starts, stops, replaces the speaker, and tells it what differs.
     pub(super) async fn drive_speaker(&mut self) {
         let Some(plan) = self.plan.as_ref() else { return };
         let Some(mut bgp) = plan.bgp.clone() else {
-            self.speaker_fault = None;
+            (self.speaker_fault, self.restart) = (None, None);
             return self.stop_speaker(cease("no BGP network is on this node any more")).await;
         };
         self.stage.lay_over(&mut bgp);
@@ -30,12 +31,11 @@ impl Task {
                 SpeakerConfig { local_as: bgp.local_as, router_id: bgp.router_id, ..self.speaker.clone() };
             let (handle, events, changes) = match trunkline_bgp::net::spawn(config, &self.shell) {
                 Ok(spawned) => spawned,
-                Err(error) => {
-                    tracing::error!(%error, "the BGP speaker cannot start");
-                    self.speaker_fault = Some(error.to_string());
-                    return;
-                }
+                Err(error) => return self.speaker_failed(&format!("the BGP speaker cannot start: {error}")),
             };
+            if let Some(restart) = &mut self.restart {
+                restart.at = None;
+            }
             // Only the first one of this process follows a former life.
             let restarting = std::mem::replace(&mut self.speaker.restarting, false);
             if restarting && !bgp.unnumbered.is_empty() {
@@ -55,8 +55,9 @@ impl Task {
             ));
             let monitor = |address: &SocketAddr| handle.monitor(*address, self.station.clone());
             let monitors = self.stations.iter().map(monitor).collect();
+            let listening = listening::follow(handle.listeners(), self.history.clone(), self.bell.clone());
             let told = Told::new(handle, &bgp, self.history.clone());
-            self.running = Some(Running { told, monitors, events, turns, tidings });
+            self.running = Some(Running { told, monitors, events, listening, turns, tidings });
         }
         let wanted = match self.stage.withdraws() {
             true => Prefixes::new(),
@@ -74,6 +75,88 @@ impl Task {
         if let Some(fault) = &self.speaker_fault {
             tracing::error!(%fault, "the BGP speaker does not take a part of the plan");
         }
+    }
+
+    /// No speaker runs although the plan has one. Routes and rules stay, and the start is tried again: nothing announces that it
+    /// would succeed.
+    fn speaker_failed(&mut self, fault: &str) {
+        if self.speaker_fault.as_deref() != Some(fault) {
+            tracing::error!(
+                fault,
+                "no BGP speaker runs: routes and rules stay, and the start is tried again"
+            );
+            self.history.record(
+                EventKind::SpeakerFailed,
+                None,
+                None,
+                format!("{fault}; its start is tried again"),
+            );
+            self.speaker_fault = Some(fault.to_owned());
+        }
+        let now = Instant::now();
+        let (pause, since) = match &self.restart {
+            Some(restart) => {
+                ((restart.pause * 2).min(LAST_PAUSE), if restart.at.is_some() { restart.since } else { now })
+            }
+            None => (FIRST_PAUSE, now),
+        };
+        self.restart = Some(Restart { at: Some(now + pause), pause, since });
+    }
+
+    /// The speaker's task has ended without an order. Its connections were closed without a Cease: peers that grant graceful
+    /// restart keep forwarding, and so does this node until the next speaker has converged.
+    pub(super) async fn speaker_ended(&mut self) {
+        self.running = None;
+        for known in self.sessions.values_mut() {
+            let retained = if known.up { known.families } else { known.retained };
+            *known = Known {
+                retained,
+                former: true,
+                local: known.local,
+                next_hops: std::mem::take(&mut known.next_hops),
+                ..Known::default()
+            };
+        }
+        self.speaker.restarting = true;
+        self.forget_convergence().await;
+        self.changed_sessions.send_modify(|number| *number += 1);
+        self.speaker_failed("the BGP speaker has ended unexpectedly");
+    }
+
+    /// Another speaker learns everything again. What this one learned stays until that one has converged.
+    async fn forget_convergence(&mut self) {
+        (self.converged, self.held, self.held_until) = (FamilySet::EMPTY, FamilySet::EMPTY, None);
+        if let Err(error) = self.kernel.keep_learned().await {
+            tracing::error!(%error, "the kernel thread does not answer");
+        }
+    }
+
+    /// What the speaker should do, while it does not run.
+    pub(super) fn stopped(&self) -> Option<StoppedBgp> {
+        if self.running.is_some() {
+            return None;
+        }
+        let (bgp, restart) = (self.plan.as_ref()?.bgp.as_ref()?, self.restart.as_ref()?);
+        let numbered = bgp.peers.iter().map(|(key, peer)| StoppedPeer {
+            key: Some(*key),
+            interface: None,
+            remote_as: peer.remote_as.0,
+            optional: bgp.optional_peers.contains(key),
+        });
+        let unnumbered = bgp.unnumbered.iter().filter(|(_, peer)| !peer.found);
+        let unnumbered = unnumbered.map(|(interface, peer)| StoppedPeer {
+            key: None,
+            interface: Some(*interface),
+            remote_as: peer.remote_as.0,
+            optional: peer.optional,
+        });
+        Some(StoppedBgp {
+            local_as: bgp.local_as.0,
+            router_id: bgp.router_id,
+            fault: self.speaker_fault.clone()?,
+            since: restart.since,
+            peers: numbered.chain(unnumbered).collect(),
+        })
     }
 
     /// Hands the host's links to the speaker if they have changed. The links are not part of the
@@ -111,6 +194,7 @@ impl Task {
         if let Some(running) = self.running.take() {
             running.told.handle.stop(stop).await;
             self.sessions.clear();
+            self.forget_convergence().await;
         }
     }
 
@@ -140,7 +224,7 @@ impl Task {
             Event::PeerDown { address, reason, retained, .. } => {
                 tracing::warn!(peer = %address, %reason, "session down");
                 let known = self.sessions.entry(address).or_default();
-                (known.up, known.retained) = (false, retained);
+                (known.up, known.retained, known.former) = (false, retained, false);
                 self.stale = true;
                 // What is kept changes no route now.
                 if let Some(running) = self.running.as_ref().filter(|_| retained.is_empty()) {
@@ -184,6 +268,7 @@ impl Task {
             Event::Advertised { .. } => {}
             Event::Converged { family } => {
                 tracing::info!(%family, "converged");
+                self.restart = None;
                 self.converged.insert(family);
                 self.held.insert(family);
                 self.held_until = Some(Instant::now() + self.speaker.selection_deferral);
@@ -216,6 +301,10 @@ impl Task {
             }
             if let Err(error) = self.kernel.release(family).await {
                 tracing::error!(%family, %error, "what the last run left in the kernel could not be swept");
+            }
+            for known in self.sessions.values_mut().filter(|known| known.former) {
+                known.retained.remove(family);
+                self.stale = true;
             }
         }
     }
