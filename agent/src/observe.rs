@@ -40,6 +40,7 @@ use crate::walk::{Question, walk};
 
 mod missing;
 mod operate;
+mod retention;
 mod snapshot;
 mod words;
 

@@ -17,6 +17,7 @@
 //! [`plan`]: crate::plan::plan
 
 mod bgp;
+mod defaults;
 pub mod pump;
 mod search;
 mod stage;

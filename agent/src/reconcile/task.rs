@@ -16,6 +16,7 @@ use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
 use super::bgp::{Told, host_links};
+use super::defaults::Defaults;
 use super::pump::{Tiding, Turn};
 use super::search::Search;
 use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
@@ -134,6 +135,7 @@ struct Task {
     speaker_fault: Option<String>,
     kernel_faults: Vec<String>,
     bell: Bell,
+    defaults: Defaults,
     /// The plan, for whoever only reads it.
     in_force: watch::Sender<Option<Arc<Plan>>>,
     changed_sessions: watch::Sender<u64>,
@@ -205,6 +207,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         speaker_fault: None,
         kernel_faults: Vec::new(),
         bell,
+        defaults: Defaults::default(),
         in_force,
         changed_sessions,
         links: Vec::new(),
@@ -472,6 +475,9 @@ impl Task {
             }
         }
         self.planned = planned;
+        for (kind, prefix, text) in self.defaults.change(self.plan.as_deref(), &plan) {
+            self.history.record(kind, None, Some(prefix), text);
+        }
         self.search.follow(plan.bgp.as_ref().map(|bgp| &bgp.unnumbered));
         self.plan = Some(plan);
         self.drive_speaker().await;
