@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trunkline_bgp::speaker::{PeerStatus, State};
 
-use super::{Observer, statuses};
+use super::Observer;
 use crate::history::keeper::Sessions;
 use crate::history::last_run::Retention;
 use crate::plan::BgpPlan;
@@ -12,7 +12,11 @@ use crate::plan::BgpPlan;
 impl Sessions for Arc<Observer> {
     async fn retention(&self) -> Option<Option<Vec<Retention>>> {
         let view = self.view().await.ok()?;
-        let peers = statuses(&view).await;
+        let peers = match &view.bgp {
+            // One that stops has no answer, and that is not "no peers".
+            Some(bgp) => bgp.speaker.peers().await.ok()?,
+            None => Vec::new(),
+        };
         let plan = self.reconcile.plan().borrow().clone()?;
         let retention = |bgp: &BgpPlan| {
             let up = peers.iter().filter(|peer| peer.state == State::Established);
