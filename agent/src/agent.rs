@@ -31,6 +31,7 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
+use trunkline_api::control::EventKind;
 use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::net::ShellConfig;
 use trunkline_bgp::types::{Asn, FamilySet};
@@ -43,7 +44,7 @@ use crate::attach::workers::DeviceWorkers;
 use crate::bell::Bell;
 use crate::config::Config;
 use crate::drain::{self, Drain};
-use crate::history::History;
+use crate::history::{self, History};
 use crate::ipam::{Ipam, Started};
 use crate::kernel::{KernelConfig, KernelHandle};
 use crate::metrics::Metrics;
@@ -165,7 +166,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     );
     let metrics = Metrics::new().context("making the metrics")?;
     let bell = Bell::default();
-    let history = History::default();
+    let (history, run) = History::begin(&config.store);
     let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
         node: node.clone(),
         router_id: config.router_id,
@@ -211,6 +212,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         history: history.clone(),
     });
 
+    let repairs = kernel.repairs();
     let observer = Arc::new(Observer {
         node: node.clone(),
         manifests: match &cluster {
@@ -230,6 +232,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         drain: drain.clone(),
         started: crate::observe::Started::default(),
     });
+    tokio::spawn(history::repairs::follow(history.clone(), repairs));
+    let keeper = history.keep(&config.store, run, Arc::clone(&observer));
     let pods = Pods {
         addresses: match &cluster {
             Some(parts) => Addresses::Cluster(parts.cluster.clone()),
@@ -285,6 +289,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         _ = reconciling => Some("kernel and speaker are not kept in step any more"),
     };
     tracing::info!("the agent stops; pods, routes and rules stay");
+    let why = fault.unwrap_or("it was told to by a signal");
+    history.record(EventKind::AgentStopped, None, None, format!("the agent stops: {why}"));
     server.abort();
     history.close();
     drain.close();
@@ -292,6 +298,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     // Sessions end first: who waits for the fabric would only wait longer.
     reconcile.stop().await;
     let _ = timeout(FAREWELL, requests.wait()).await;
+    let _ = timeout(FAREWELL, keeper).await;
     telemetry.stop().await;
     drop(lock);
     match fault {

@@ -1,9 +1,10 @@
-//! What happened lately, for the operator who comes after it did: the last `KEPT` session and route events, in memory.
+//! What happened lately, for the operator who comes after it did: the last `KEPT` session and route events, in memory, and on disk for the next run.
 //!
 //! ```text
-//!  reconcile task ──sessions, originations──┐
-//!  pump ────────────learned routes──────────┼─► ring ──► since, subscribe: `trunkline events`, the page
-//!  operator's commands ─────────────────────┘
+//!  reconcile task ──sessions, originations──┐         ┌─► since, subscribe: `trunkline events`, the page
+//!  pump ────────────learned routes──────────┼─► ring ─┤
+//!  kernel ──────────repairs─────────────────┤    ▲    └─► keeper ──► events.jsonl, last-run.json
+//!  operator's commands ─────────────────────┘    └──────── at the start ───┘
 //! ```
 //!
 //! Writing never waits, and nobody's reading holds up a writer: a reader takes what is newer than the number he has, and
@@ -20,11 +21,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
-use trunkline_api::control::{self, EventKind, Events};
+use trunkline_api::control::{self, EventKind, Events, Severity};
 use trunkline_bgp::bfd::{self, Cause};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::speaker::Event;
-use trunkline_bgp::types::PeerKey;
+use trunkline_bgp::types::{Family, FamilySet, PeerKey};
+
+pub mod file;
+pub mod keeper;
+pub mod last_run;
+pub mod repairs;
 
 /// Events that are kept.
 const KEPT: usize = 1000;
@@ -40,6 +46,8 @@ pub struct History {
 #[derive(Debug)]
 struct Shared {
     run: u64,
+    /// The number of the last event of earlier runs.
+    restored: u64,
     ring: Mutex<Ring>,
     newest: watch::Sender<Newest>,
 }
@@ -58,24 +66,44 @@ struct Ring {
     /// How many of them are about routes.
     of_routes: usize,
     last: u64,
+    /// Families whose last learned default route is gone.
+    lost_defaults: FamilySet,
 }
 
 impl Default for History {
     fn default() -> Self {
-        History::keeping(KEPT)
+        History::keeping(KEPT, Vec::new())
     }
 }
 
 impl History {
-    fn keeping(capacity: usize) -> History {
-        let ring = Ring { capacity, events: VecDeque::with_capacity(capacity), of_routes: 0, last: 0 };
+    /// One that begins with the events of earlier runs.
+    fn after(events: Vec<control::Event>) -> History {
+        History::keeping(KEPT, events)
+    }
+
+    fn keeping(capacity: usize, earlier: Vec<control::Event>) -> History {
+        let mut ring = Ring {
+            capacity,
+            events: VecDeque::with_capacity(capacity),
+            of_routes: 0,
+            last: 0,
+            lost_defaults: FamilySet::EMPTY,
+        };
+        for mut event in earlier {
+            ring.last += 1;
+            event.number = ring.last;
+            ring.push(event);
+        }
+        let restored = ring.last;
         // What JavaScript's numbers hold, and never 0.
         let run = (RandomState::new().build_hasher().finish() >> 11) | 1;
         History {
             shared: Arc::new(Shared {
                 run,
+                restored,
                 ring: Mutex::new(ring),
-                newest: watch::Sender::new(Newest::default()),
+                newest: watch::Sender::new(Newest { number: restored, closed: false }),
             }),
         }
     }
@@ -87,11 +115,23 @@ impl History {
 
     /// Something happened.
     pub fn record(&self, kind: EventKind, peer: Option<String>, prefix: Option<IpNet>, text: String) {
+        self.record_as(kind.severity(), kind, peer, prefix, text);
+    }
+
+    /// Something happened that is worse or better than its kind usually is.
+    fn record_as(
+        &self,
+        severity: Severity,
+        kind: EventKind,
+        peer: Option<String>,
+        prefix: Option<IpNet>,
+        text: String,
+    ) {
         let at = format!("{:.3}", Timestamp::now());
         let number = self.with(|ring| {
             ring.last += 1;
             let number = ring.last;
-            ring.push(control::Event { number, at, kind, severity: kind.severity(), peer, prefix, text });
+            ring.push(control::Event { number, at, kind, severity, peer, prefix, text });
             number
         });
         // Two writers may come here in the other order; what is newest is never told as older.
@@ -117,10 +157,15 @@ impl History {
         (self.shared.run, self.shared.newest.borrow().number)
     }
 
-    /// Where to read on who has read up to `after` in the run of that number, this one if none: what he knows of another run is
-    /// no beginning here.
+    /// The number of the last event of earlier runs; 0 if there is none.
+    pub fn restored(&self) -> u64 {
+        self.shared.restored
+    }
+
+    /// Where a reader reads on that has read up to `after` in the run of that number, this one if none: a reader that knows
+    /// another run goes on with the first event of this one.
     pub fn number_of(&self, after: u64, run: Option<u64>) -> u64 {
-        if run.is_none_or(|run| run == self.shared.run) { after } else { 0 }
+        if run.is_none_or(|run| run == self.shared.run) { after } else { self.shared.restored }
     }
 
     /// Ends when nobody is to wait any more.
@@ -169,6 +214,11 @@ impl History {
 
     /// What peers told has changed the way of these prefixes.
     pub fn learned(&self, changes: &[RouteChange]) {
+        let (defaults, changes): (Vec<_>, Vec<_>) =
+            changes.iter().partition(|change| change.prefix.prefix_len() == 0);
+        for change in defaults {
+            self.learned_default(change);
+        }
         if changes.len() > FEW {
             let lost = changes.iter().filter(|change| change.paths.is_empty()).count();
             let text = match (changes.len() - lost, lost) {
@@ -179,18 +229,43 @@ impl History {
             return self.record(EventKind::Learned, None, None, text);
         }
         for change in changes {
-            let hops: Vec<String> =
-                change.paths.iter().map(|path| path.next_hop.address().to_string()).collect();
-            let text = match hops.as_slice() {
-                [] => format!("no peer's path leads to {} any more", change.prefix),
-                hops => format!("{} goes by {}", change.prefix, hops.join(", ")),
-            };
-            let peer = match change.paths.as_slice() {
-                [path] => Some(path.peer.to_string()),
-                _ => None,
-            };
-            self.record(EventKind::Learned, peer, Some(change.prefix), text);
+            self.learned_one(EventKind::Learned, change);
         }
+    }
+
+    /// The last path of a default route is a warning, and the next one its end.
+    fn learned_default(&self, change: &RouteChange) {
+        let family = Family::of(&change.prefix);
+        let was_lost = self.with(|ring| {
+            let was_lost = ring.lost_defaults.contains(family);
+            if change.paths.is_empty() {
+                ring.lost_defaults.insert(family);
+            } else {
+                ring.lost_defaults.remove(family);
+            }
+            was_lost
+        });
+        self.learned_one(
+            match (change.paths.is_empty(), was_lost) {
+                (true, _) => EventKind::DefaultLost,
+                (false, true) => EventKind::DefaultBack,
+                (false, false) => EventKind::Learned,
+            },
+            change,
+        );
+    }
+
+    fn learned_one(&self, kind: EventKind, change: &RouteChange) {
+        let hops: Vec<String> = change.paths.iter().map(|path| path.next_hop.address().to_string()).collect();
+        let text = match hops.as_slice() {
+            [] => format!("no peer's path leads to {} any more", change.prefix),
+            hops => format!("{} goes by {}", change.prefix, hops.join(", ")),
+        };
+        let peer = match change.paths.as_slice() {
+            [path] => Some(path.peer.to_string()),
+            _ => None,
+        };
+        self.record(kind, peer, Some(change.prefix), text);
     }
 }
 
@@ -304,7 +379,7 @@ mod tests {
 
     use tokio::time::timeout;
     use trunkline_api::control::Severity;
-    use trunkline_bgp::types::{FamilySet, PeerId};
+    use trunkline_bgp::types::PeerId;
 
     use super::*;
 
@@ -318,7 +393,7 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first_and_a_reader_learns_what_he_missed() {
-        let history = History::keeping(3);
+        let history = History::keeping(3, Vec::new());
         for text in ["a", "b", "c", "d", "e"] {
             session(&history, text);
         }
@@ -333,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_routes_leaves_the_sessions_that_explain_it() {
-        let history = History::keeping(10);
+        let history = History::keeping(10, Vec::new());
         (0..4).for_each(|number| session(&history, &number.to_string()));
         let prefix = |number: u32| IpNet::from(std::net::IpAddr::V4(number.into()));
         (0..1000).for_each(|number| history.originated([prefix(number)].into_iter()));
@@ -362,9 +437,27 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_last_default_route_that_goes_is_a_warning() {
+        let history = History::default();
+        let change = |prefix: &str| RouteChange { prefix: prefix.parse().unwrap(), paths: Vec::new() };
+        // Among many others too.
+        let mut changes: Vec<RouteChange> = (0..50).map(|n| change(&format!("10.0.0.{n}/32"))).collect();
+        changes.push(change("::/0"));
+        history.learned(&changes);
+        let events = history.since(0).events;
+        let [lost, others] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!((lost.kind, lost.severity), (EventKind::DefaultLost, Severity::Warning));
+        assert_eq!(
+            (lost.prefix, lost.text.as_str()),
+            ("::/0".parse().ok(), "no peer's path leads to ::/0 any more")
+        );
+        assert_eq!(others.text, "no peer's path leads to 50 prefixes any more");
+    }
+
     #[tokio::test]
     async fn a_subscriber_waits_and_reads_on() {
-        let history = History::keeping(3);
+        let history = History::keeping(3, Vec::new());
         session(&history, "before");
         let mut reader = history.subscribe(0);
         assert_eq!(texts(&reader.next().await.unwrap()), ["before"]);

@@ -39,6 +39,8 @@ pub struct Standing {
     pub agent: AgentStatus,
     /// Its peers.
     pub peers: Vec<Peer>,
+    /// Sessions that are Established; none of a node without peers.
+    pub established_peers: Option<usize>,
     /// Connections from addresses that are no peer's, since the speaker started.
     pub refused_connections: u64,
     /// BFD packets that were not accepted, by reason, since the speaker started.
@@ -141,6 +143,9 @@ impl Metrics {
             stand_cluster(&mut page, cluster);
         }
         standing.agent.networks.iter().for_each(|network| stand_network(&mut page, network));
+        if let Some(established) = standing.established_peers {
+            page.put_count(m::ESTABLISHED_PEERS, &[], established as u64);
+        }
         page.put_count(m::REFUSED_CONNECTIONS, &[], standing.refused_connections);
         standing.peers.iter().for_each(|peer| stand_peer(&mut page, peer));
         for (reason, packets) in &standing.bfd_refused {
@@ -517,6 +522,7 @@ mod tests {
                 }),
                 notification_received: None,
             }],
+            established_peers: Some(1),
             refused_connections: 4,
             bfd_refused: vec![("link", 6), ("socket", 5)],
         }
@@ -549,6 +555,7 @@ mod tests {
             "trunkline_otlp_exported_total{signal=\"logs\"} 12",
             "trunkline_otlp_dropped_total{reason=\"queue\",signal=\"logs\"} 3",
             "trunkline_wire_check_seconds_count{family=\"ipv4\",outcome=\"in_use\"} 1",
+            "trunkline_bgp_established_peers 1",
             "trunkline_manifests_in_force 0",
             "trunkline_store_usable 1",
             "trunkline_subnet_addresses{network=\"rack1\",subnet=\"pods\",state=\"used\"} 3",

@@ -40,6 +40,7 @@ use crate::walk::{Question, walk};
 
 mod missing;
 mod operate;
+mod retention;
 mod snapshot;
 mod words;
 
@@ -149,7 +150,13 @@ impl Observer {
             Some(bgp) => bgp.speaker.bfd_refused().await.unwrap_or_default(),
             None => Vec::new(),
         };
-        Ok(Standing { agent, peers: peers.unwrap_or_default(), refused_connections, bfd_refused })
+        Ok(Standing {
+            agent,
+            peers: peers.unwrap_or_default(),
+            established_peers: established_peers(&view, &statuses),
+            refused_connections,
+            bfd_refused,
+        })
     }
 
     async fn agent_with(
@@ -589,6 +596,19 @@ async fn statuses(view: &View) -> Vec<PeerStatus> {
         Some(bgp) => bgp.speaker.peers().await.unwrap_or_default(),
         None => Vec::new(),
     }
+}
+
+/// How many sessions are Established, also while no speaker runs although the node is in a BGP network. None where the node has no peers.
+fn established_peers(view: &View, peers: &[PeerStatus]) -> Option<usize> {
+    let in_bgp_network = || {
+        let is_bgp = |mode| matches!(mode, Mode::Bgp | Mode::GlobalBgp);
+        view.networks.values().any(|network| is_bgp(network.mode) && network.refused.is_none())
+    };
+    let has_peers = match &view.bgp {
+        Some(bgp) => !peers.is_empty() || !bgp.waiting.is_empty() || !bgp.required_ranges.is_empty(),
+        None => view.speaker_fault.is_some() || in_bgp_network(),
+    };
+    has_peers.then(|| peers.iter().filter(|peer| peer.state == State::Established).count())
 }
 
 async fn ranges(view: &View) -> Vec<RangeStatus> {

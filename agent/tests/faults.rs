@@ -546,6 +546,7 @@ fn what_others_delete_in_the_kernel_comes_back_or_is_reported() {
             assert!(inside(&routers, || ping(&pod)), "{harm}");
             repairs = host.status().kernel.repairs;
         }
+        eventually("an event says so", || host.prints("events").contains("changed by others and put back: "));
         // Only the pod's namespace could have the other end: a veth cannot be made again, and is reported.
         let link = trunkline_agent::attach::device::host_ifname("c1", "eth0");
         ip(&format!("link del {link}"));

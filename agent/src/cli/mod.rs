@@ -131,7 +131,7 @@ pub enum Command {
         #[command(flatten)]
         ask: Ask,
     },
-    /// What happened lately: the last session and route events that the agent keeps in memory.
+    /// What happened lately: the last session and route events, those of earlier runs of the agent included.
     Events {
         /// Stay, and print what happens from now on too.
         #[arg(short, long)]

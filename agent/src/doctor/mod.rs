@@ -20,6 +20,7 @@ mod cni;
 mod files;
 mod firewall;
 mod host;
+mod stopped;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -129,8 +130,7 @@ impl Where {
                 Some(agent)
             }
             Err(error) => {
-                let fix = "start it, and look into its log for why it ended: systemctl status trunkline, or kubectl logs of its pod. \
-                           Pods that are attached keep working, none can be attached or taken away";
+                let fix = stopped::fix(config.as_ref().map(|config| config.store.as_path()));
                 findings.push(Finding::error("agent", format!("{error:#}"), fix));
                 None
             }

@@ -37,6 +37,7 @@ pub(crate) mod sysctl;
 mod topology;
 
 use netlink::{NetlinkError, Refusal};
+pub use owner::repairs::Repairs;
 
 /// How the kernel's side starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +230,7 @@ pub struct KernelHandle {
     commands: mpsc::UnboundedSender<Command>,
     urgent: mpsc::UnboundedSender<Urgent>,
     status: Arc<Mutex<KernelStatus>>,
+    repaired: watch::Receiver<Repairs>,
 }
 
 impl KernelHandle {
@@ -240,15 +242,25 @@ impl KernelHandle {
         let (device_gone, devices) = mpsc::unbounded_channel();
         let (limits_touched, limits) = mpsc::unbounded_channel();
         let status = Arc::new(Mutex::new(KernelStatus::default()));
+        let (repairs, repaired) = watch::channel(Repairs::default());
         let owner = owner::Owner::open(
             config,
-            owner::Outlets { host_changed, device_gone, limits_touched, status: Arc::clone(&status) },
+            owner::Outlets {
+                host_changed,
+                device_gone,
+                limits_touched,
+                status: Arc::clone(&status),
+                repairs,
+            },
         )?;
         std::thread::Builder::new()
             .name("kernel".to_owned())
             .spawn(move || owner.run(command_queue, urgent_queue))
             .map_err(KernelError::Thread)?;
-        Ok((KernelHandle { commands, urgent, status }, KernelEvents { host, devices, limits: Some(limits) }))
+        Ok((
+            KernelHandle { commands, urgent, status, repaired },
+            KernelEvents { host, devices, limits: Some(limits) },
+        ))
     }
 
     /// The host as the planner wants it, without the sessions. From memory.
@@ -310,6 +322,11 @@ impl KernelHandle {
     /// Counts and the last error.
     pub fn status(&self) -> KernelStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What others changed and was put back, now and whenever there is more.
+    pub fn repairs(&self) -> watch::Receiver<Repairs> {
+        self.repaired.clone()
     }
 
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, KernelError> {

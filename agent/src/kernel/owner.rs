@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::io::unix::{AsyncFd, AsyncFdReadyMutGuard};
@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use trunkline_bgp::types::{Family, FamilySet};
 
 use self::reason::Reason;
+use self::repairs::{Repaired, Repairs};
 use self::routes::WantedRoutes;
 use super::events::{Events, Heard};
 use super::netlink::objects;
@@ -43,6 +44,7 @@ mod hear;
 mod learned;
 mod links;
 mod reason;
+pub(super) mod repairs;
 mod routes;
 
 /// Requests in one `send`: enough to make the system call cheap, few enough that a pod does not wait for long.
@@ -54,6 +56,7 @@ pub(super) struct Outlets {
     pub(super) device_gone: mpsc::UnboundedSender<String>,
     pub(super) limits_touched: mpsc::UnboundedSender<String>,
     pub(super) status: Arc<Mutex<KernelStatus>>,
+    pub(super) repairs: watch::Sender<Repairs>,
 }
 
 /// A request in the batch, for its answer.
@@ -114,7 +117,7 @@ pub(super) struct Owner {
     batch: Batch,
     requests: Vec<Request>,
     changed: usize,
-    repairs: u64,
+    repairs: Repairs,
     forwarding: Forwarding,
     rescans: u64,
     faults: Vec<String>,
@@ -165,7 +168,7 @@ impl Owner {
             batch: Batch::new(),
             requests: Vec::new(),
             changed: 0,
-            repairs: 0,
+            repairs: Repairs::default(),
             forwarding: Forwarding::default(),
             rescans: 0,
             faults: Vec::new(),
@@ -684,7 +687,7 @@ impl Owner {
             self.device_gone(&name);
         }
 
-        let before = self.repairs;
+        let before = self.repairs.total();
         let keys: Vec<RouteKey> = self.routes.iter().map(|(key, _)| *key).collect();
         for key in keys {
             let actual = match there.remove(&key) {
@@ -698,13 +701,14 @@ impl Owner {
             let Some(entry) = self.routes.get(&key) else { continue };
             let wanted = Arc::clone(entry.wanted());
             if entry.installed() != actual.as_ref() {
-                self.repairs += u64::from(self.routes.take_installed(&key).is_some());
+                let was_installed = self.routes.take_installed(&key).is_some();
+                self.repaired(Repaired::Route, u64::from(was_installed), key);
             }
             self.settle_to(key, Some(wanted))?;
         }
         self.found = there;
         for rule in self.rules.difference(&rules) {
-            self.repairs += 1;
+            self.repairs.add(Repaired::Rule, 1, format_args!("priority {}", rule.priority));
             self.batch.add_rule(rule);
             self.requests.push(Request::AddRule(rule.clone()));
         }
@@ -716,13 +720,18 @@ impl Owner {
             .collect();
         let unanswered: Vec<Proxy> =
             self.wanted_proxies().filter(|proxy| !neighbours.proxies.contains(proxy)).copied().collect();
-        self.repairs += (missing.len() + unanswered.len()) as u64;
+        for (ifindex, address) in missing.iter().map(|neighbour| (neighbour.ifindex, neighbour.address)) {
+            self.repaired(Repaired::Neighbour, 1, format_args!("{address} on {}", self.link_name(ifindex)));
+        }
+        for proxy in &unanswered {
+            self.repaired(Repaired::Neighbour, 1, format_args!("{} (proxy)", proxy.address));
+        }
         missing.iter().for_each(|neighbour| self.put_neighbour(neighbour));
         unanswered.iter().for_each(|proxy| self.put_proxy(proxy));
         self.found_neighbours = neighbours;
         self.sweep_neighbours();
         let forwarding = self.settle_fdb()? as u64;
-        self.repairs += forwarding;
+        self.repaired(Repaired::Forwarding, forwarding, "found by a scan");
         self.forwarding.repairs += forwarding;
         let pods: Vec<u32> = self.pod_names.keys().copied().collect();
         for index in pods {
@@ -733,37 +742,7 @@ impl Owner {
             self.host_changed();
             self.settle_links()?;
         }
-        Ok((self.repairs - before) as usize)
-    }
-
-    fn fault(&mut self, reason: Reason, text: String) {
-        tracing::warn!("{text}");
-        self.last_error = Some(text.clone());
-        *self.errors.entry(reason.word()).or_default() += 1;
-        if self.faults.len() < 64 {
-            self.faults.push(text);
-        }
-    }
-
-    fn report(&mut self) {
-        let mut status = self.outlets.status.lock().unwrap_or_else(PoisonError::into_inner);
-        status.repairs = self.repairs;
-        status.rescans = self.rescans;
-        status.routes = self.routes.len();
-        status.installed = self.routes.installed();
-        status.errors.clone_from(&self.errors);
-        status.stale_routes = self.found.len();
-        status.rules = self.rules.len();
-        status.forwarding = self.forwarding;
-        status.pods = self.pods.len();
-        status.last_error.clone_from(&self.last_error);
-        status.alternate_paths = !self.plan.alternate.is_empty();
-        status.guard = GuardStatus {
-            enabled: self.plan.guard.enabled,
-            in_force: self.guard.is_in_force(),
-            repairs: self.guard_repairs,
-            fault: self.guard_fault.clone(),
-        };
+        Ok((self.repairs.total() - before) as usize)
     }
 }
 

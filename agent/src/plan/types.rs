@@ -3,6 +3,7 @@
 //! Everything is ordered (BTree), so that equal intents give equal plans and a difference of two plans is a walk.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -294,6 +295,12 @@ impl RouteKey {
     /// The default route of a family.
     pub fn default_route(table: u32, family: Family) -> RouteKey {
         RouteKey { table, prefix: default_prefix(family) }
+    }
+}
+
+impl fmt::Display for RouteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in table {}", self.prefix, self.table)
     }
 }
 

@@ -20,6 +20,7 @@
 //! [`plan`]: crate::plan::plan
 
 mod bgp;
+mod defaults;
 mod listening;
 pub mod pump;
 mod search;

@@ -17,6 +17,7 @@ use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
 use super::bgp::{Told, host_links};
+use super::defaults::Defaults;
 use super::listening::Listenings;
 use super::pump::{Tiding, Turn};
 use super::search::Search;
@@ -163,6 +164,7 @@ struct Task {
     populated: bool,
     kernel_faults: Vec<String>,
     bell: Bell,
+    defaults: Defaults,
     /// The plan, for whoever only reads it.
     in_force: watch::Sender<Option<Arc<Plan>>>,
     changed_sessions: watch::Sender<u64>,
@@ -237,6 +239,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         populated: false,
         kernel_faults: Vec::new(),
         bell,
+        defaults: Defaults::default(),
         in_force,
         changed_sessions,
         links: Vec::new(),
@@ -511,6 +514,9 @@ impl Task {
             }
         }
         self.planned = planned;
+        for (kind, prefix, text) in self.defaults.change(self.plan.as_deref(), &plan) {
+            self.history.record(kind, None, Some(prefix), text);
+        }
         self.search.follow(plan.bgp.as_ref().map(|bgp| &bgp.unnumbered));
         self.plan = Some(plan);
         self.drive_speaker().await;

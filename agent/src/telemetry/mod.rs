@@ -70,7 +70,8 @@ impl Telemetry {
             let about =
                 About { service: otlp.service_name.clone(), node: node.name, kubernetes: node.kubernetes };
             let collector = Collector::new(otlp.clone());
-            let events = Events { history: history.subscribe(0), about: about.clone() };
+            // The collector was told of earlier runs by these.
+            let events = Events { history: history.subscribe(history.restored()), about: about.clone() };
             let (tracer, finished) = Tracer::new();
             telemetry.tracer = tracer;
             let traces = Traces { finished, about };

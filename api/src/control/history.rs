@@ -1,6 +1,6 @@
 //! What happened lately: the agent's last session and route events.
 //!
-//! The agent keeps a bounded number of them in memory ([`super::Query::Events`]); each has a number, so that whoever reads on
+//! The agent keeps a bounded number of them in memory and on disk ([`super::Query::Events`]); each has a number, so that whoever reads on
 //! says what he has, and is told how many he was too slow for. Texts that began at a peer are harmless: control
 //! characters and direction marks come escaped.
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Events {
-    /// Which run of the agent they are of; another one counts its events from 1 again.
+    /// Which run of the agent answers; another one counts its events anew.
     pub run: u64,
     /// Events newer than those that were asked from and not among these: others took their place.
     pub missed: u64,
@@ -23,7 +23,7 @@ pub struct Events {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Counted from 1 since the agent started.
+    /// Counted from 1 by the run that answers; the events that it has read from disk, of earlier runs, come first.
     pub number: u64,
     /// When, by the node's clock: RFC 3339, UTC, milliseconds.
     pub at: String,
@@ -81,6 +81,16 @@ pub enum EventKind {
     Learned,
     /// An operator did something here.
     Operator,
+    /// The agent has started.
+    AgentStarted,
+    /// The agent stops.
+    AgentStopped,
+    /// Others changed what the agent keeps in the kernel, and the agent put it back.
+    Repaired,
+    /// A BGP network has no default route of a family any more.
+    DefaultLost,
+    /// A BGP network has a default route of a family again.
+    DefaultBack,
 }
 
 impl EventKind {
@@ -106,6 +116,11 @@ impl EventKind {
             EventKind::Withdrawn => "withdrawn",
             EventKind::Learned => "learned",
             EventKind::Operator => "operator",
+            EventKind::AgentStarted => "agentStarted",
+            EventKind::AgentStopped => "agentStopped",
+            EventKind::Repaired => "repaired",
+            EventKind::DefaultLost => "defaultLost",
+            EventKind::DefaultBack => "defaultBack",
         }
     }
 
@@ -124,7 +139,9 @@ impl EventKind {
             | EventKind::MalformedUpdate
             | EventKind::RangeFull
             | EventKind::ListenFailed
-            | EventKind::SpeakerFailed => Severity::Warning,
+            | EventKind::SpeakerFailed
+            | EventKind::Repaired
+            | EventKind::DefaultLost => Severity::Warning,
             _ => Severity::Info,
         }
     }

@@ -106,6 +106,8 @@ catalogue! {
     "BGP", "`peer` is the peer's address, of a link-local one with its interface (`fe80::1%eth0`), of an unnumbered peer that was not found yet the interface alone. `family` is `ipv4-unicast` or `ipv6-unicast`." {
         DRAIN_PHASE = Gauge, Code, "trunkline_drain_phase" [],
             "how far this node has left the fabric (`trunkline drain`): 0 not at all, 1 announcing, 2 withdrawing, 3 drained";
+        ESTABLISHED_PEERS = Gauge, Count, "trunkline_bgp_established_peers" [],
+            "BGP sessions that are Established; 0 while the speaker does not run. Of a node in a BGP network that names peers";
         CONVERGED = Gauge, Bool, "trunkline_bgp_converged" ["family"], "1 once the first route selection after the start is done";
         DISAGGREGATED = Gauge, Bool, "trunkline_bgp_disaggregated" [],
             "1 while pods of BGP networks are advertised without NO_EXPORT, because a peer is down";

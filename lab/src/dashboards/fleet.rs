@@ -14,11 +14,11 @@ pub(super) fn dashboard() -> Dashboard {
                 title: "Now",
                 panels: vec![
                     Panel::new(Stat, "Nodes", "short", "node", &[("count(trunkline_build_info{instance=~\"$node\"})", "nodes")],
-                        "Agents that Prometheus hears of."),
+                        "Agents that Prometheus hears of.").alert("TrunklineAllAgentsAbsent"),
                     Panel::new(Stat, "Nodes not ready", "short", "node",
                         &[("count(trunkline_ready{instance=~\"$node\"} == 0) or vector(0)", "not ready")],
                         "Agents that can attach no pod now; `trunkline status` on the node says why.")
-                        .bad(Bounds::Above(1.0)).alert("TrunklineAttachFailing"),
+                        .bad(Bounds::Above(1.0)).alert("TrunklineAgentNotReady"),
                     Panel::new(Stat, "Peers down", "short", "peer",
                         &[("count(trunkline_bgp_peer_state{instance=~\"$node\"} != 6) or vector(0)", "down")],
                         "Configured BGP sessions that are not Established, those that are shut down included.")
@@ -35,6 +35,19 @@ pub(super) fn dashboard() -> Dashboard {
                 ],
             },
             Row {
+                title: "Agents",
+                panels: vec![
+                    Panel::new(Series, "Agents that answer", "short", "node",
+                        &[("max by (instance) (up{job=~\"trunkline(-agent.*)?\",instance=~\"$node\"})", "{{instance}}")],
+                        "1 while Prometheus can scrape the agent of a node. Routers keep the routes of a stopped agent for the graceful restart time only.")
+                        .bad(Bounds::Below(1.0)).alert("TrunklineAgentDown"),
+                    Panel::new(Table, "Agents that are no target any more", "short", "node",
+                        &[("count by (instance) (last_over_time(up{job=~\"trunkline(-agent.*)?\",instance=~\"$node\"}[1h])) unless on (instance) up{job=~\"trunkline(-agent.*)?\"}", "targets")],
+                        "Nodes whose agent was a target of Prometheus within the last hour.")
+                        .alert("TrunklineAgentAbsent").width(12),
+                ],
+            },
+            Row {
                 title: "Peers that are down",
                 panels: vec![
                     Panel::new(Table, "Down, since", "s", "peer",
@@ -43,7 +56,7 @@ pub(super) fn dashboard() -> Dashboard {
                         .alert("TrunklinePeerDown"),
                     Panel::new(Series, "Sessions down, by node", "short", "node",
                         &[("count by (instance) (trunkline_bgp_peer_state{instance=~\"$node\"} != 6)", "{{instance}}")],
-                        "How many of a node's sessions were not Established; all of them together is an isolated node.")
+                        "How many of a node's sessions were not Established.")
                         .alert("TrunklineNodeIsolated"),
                     Panel::new(Series, "Losses of sessions, by node", "short", "node",
                         &[("sum by (instance) (increase(trunkline_bgp_peer_flaps_total{instance=~\"$node\"}[$__rate_interval])) > 0", "{{instance}}")],

@@ -15,15 +15,15 @@ pub(super) fn dashboard() -> Dashboard {
                 panels: vec![
                     Panel::new(Stat, "Ready", "short", "attach", &[("min(trunkline_ready{instance=~\"$node\"})", "ready")],
                         "Whether pods can be attached; `trunkline status` says what is missing.")
-                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineAttachFailing"),
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineAgentNotReady"),
                     Panel::new(Stat, "Up for", "s", "fleet", &[("min(trunkline_uptime_seconds{instance=~\"$node\"})", "up")],
                         "Since the agent started. A restart loses no packet."),
                     Panel::new(Stat, "Manifests in force", "short", "attach", &[("min(trunkline_manifests_in_force{instance=~\"$node\"})", "in force")],
                         "no: the manifests as they are now are refused, and an earlier state runs.")
-                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineAttachFailing"),
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineManifestsRefused"),
                     Panel::new(Stat, "Store usable", "short", "addresses", &[("min(trunkline_store_usable{instance=~\"$node\"})", "usable")],
                         "no: no address is given out, because the store is full, damaged or unreachable.")
-                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineAttachFailing"),
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineStoreUnusable"),
                     Panel::new(Stat, "Pods", "short", "attach", &[("sum(trunkline_attachments{instance=~\"$node\"})", "attached")],
                         "Attached pods' interfaces."),
                     Panel::new(Stat, "Unrecorded pods", "short", "attach", &[("sum(trunkline_unrecorded_pods{instance=~\"$node\"})", "unrecorded")],
@@ -37,6 +37,9 @@ pub(super) fn dashboard() -> Dashboard {
                     Panel::new(Table, "Sessions", "short", "peer", &[("trunkline_bgp_peer_state{instance=~\"$node\"}", "state")],
                         "Each peer and the state of its session (RFC 4271).")
                         .words(SESSION).bad(Bounds::Below(6.0)).alert("TrunklinePeerDown").width(12),
+                    Panel::new(Series, "Sessions Established", "short", "peer", &[("trunkline_bgp_established_peers{instance=~\"$node\"}", "{{instance}}")],
+                        "How many sessions are Established; 0 while the speaker does not run.")
+                        .bad(Bounds::Below(1.0)).alert("TrunklineNodeIsolated"),
                     Panel::new(Table, "In this state for", "s", "peer", &[("trunkline_bgp_peer_state_seconds{instance=~\"$node\"}", "for")],
                         "How long each session has been in its state.").alert("TrunklinePeerDown").width(12),
                     Panel::new(Series, "Prefixes accepted", "short", "peer",

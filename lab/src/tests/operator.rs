@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use ipnet::IpNet;
 use rustix::process::Signal;
-use trunkline_api::control::{DrainPhase, DrainStatus, Event, EventKind, PeerDone};
+use trunkline_api::control::{DrainPhase, DrainStatus, Event, EventKind, Events, PeerDone, Severity};
 
 use super::bed::{PATIENCE, lab};
 use super::{Context, Test, Verdict, passed};
@@ -20,6 +20,11 @@ use crate::pinger::{Flow, Pinger};
 use crate::shell::{Seen, wait_for};
 
 pub(super) const TESTS: &[Test] = &[
+    Test {
+        name: "operator/history",
+        about: "repairs, the loss of the last default route, stops and kills are events, and events survive a restart; doctor has the deadline of a stopped agent",
+        run: history,
+    },
     Test {
         name: "operator/sessions",
         about: "a reset and a refresh of a session with FRR, seen by a follower of the events",
@@ -101,6 +106,68 @@ fn sessions(context: &Context) -> Result<Verdict> {
             "numbers have gaps: {lines:?}"
         );
         passed(format!("{} events followed", events.len()))
+    })
+}
+
+/// Waits until the node has so many events of a kind whose text has these words; the last one.
+fn wait_event(node: &Host, kind: EventKind, number: usize, words: &str) -> Result<Event> {
+    wait_for(&format!("event {number} of kind {} with {words:?}", kind.name()), PATIENCE, || {
+        let all: Events = client::ask(node, &["events"])?;
+        let found = all.events.iter().filter(|event| event.kind == kind && event.text.contains(words));
+        let found: Vec<&Event> = found.collect();
+        Ok(match found.last() {
+            Some(last) if found.len() >= number => Seen::Yes((*last).clone()),
+            _ => Seen::NotYet(format!("{:?}", all.events.iter().rev().take(8).collect::<Vec<_>>())),
+        })
+    })
+}
+
+fn history(context: &Context) -> Result<Verdict> {
+    lab(context, "one-rack", |bed| {
+        bed.established()?;
+        let node = bed.node()?;
+        wait_event(node, EventKind::AgentStarted, 1, "started")?;
+        let (_pod, attached) = bed.attached("repaired", "rack1")?;
+        let address =
+            attached.addresses.iter().find(|address| address.is_ipv4()).context("an IPv4 address")?;
+        node.sh(&format!("ip route del {address}/32 table 39999; ip rule del priority 1000"))?;
+        let repaired = wait_event(node, EventKind::Repaired, 1, &address.to_string())?;
+        ensure!(repaired.text.contains("route") && repaired.severity == Severity::Warning, "{repaired:?}");
+
+        let manifest = bed.manifest("networks.yaml");
+        let good = manifest.read()?;
+        manifest.write(&good.replace("password: one-rack-lab-secret", "password: another"))?;
+        let lost = wait_event(node, EventKind::DefaultLost, 1, "network rack1")?;
+        ensure!(lost.severity == Severity::Warning, "{lost:?}");
+        manifest.write(&good)?;
+        wait_event(node, EventKind::DefaultBack, 1, "network rack1")?;
+        bed.established()?;
+
+        // What happened in the last second is on disk after a stop.
+        client::end_agent(node, Signal::TERM)?;
+        let doctor = node.sh("trunkline doctor || :")?;
+        let deadline =
+            doctor.contains("Routers keep this node's routes until") && doctor.contains("(300 s after");
+        ensure!(deadline, "no deadline: {doctor}");
+        client::start_agent(node)?;
+        bed.established()?;
+        for kind in [EventKind::Repaired, EventKind::DefaultLost, EventKind::AgentStopped] {
+            wait_event(node, kind, 1, "")?;
+        }
+        wait_event(node, EventKind::AgentStarted, 1, "the last run stopped at")?;
+
+        client::end_agent(node, Signal::KILL)?;
+        let doctor = node.sh("trunkline doctor || :")?;
+        ensure!(doctor.contains("for 300 s after the agent ended"), "no duration: {doctor}");
+        // A damaged end of the file costs what is damaged.
+        node.sh("printf '{\"number\": 7, \"at' >>/var/lib/trunkline/events.jsonl")?;
+        client::start_agent(node)?;
+        let killed = wait_event(node, EventKind::AgentStarted, 1, "ended without a stop")?;
+        ensure!(killed.severity == Severity::Warning, "{killed:?}");
+        wait_event(node, EventKind::AgentStarted, 3, "started")?;
+        let mode = node.sh("stat -c %a /var/lib/trunkline/events.jsonl /var/lib/trunkline/last-run.json")?;
+        ensure!(mode.split_whitespace().all(|mode| mode == "600"), "others can read the history: {mode}");
+        passed(format!("{}; {}", repaired.text, killed.text))
     })
 }
 

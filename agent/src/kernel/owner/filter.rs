@@ -8,7 +8,7 @@ use super::super::netlink::objects::{self, GROUP};
 use super::super::nft::nat;
 use super::super::sysctl;
 use super::super::topology::is_pods;
-use super::{KernelError, Owner, Reason, Request};
+use super::{KernelError, Owner, Reason, Repaired, Request};
 use crate::plan::{Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE, Sysctl};
 
 impl Owner {
@@ -53,7 +53,7 @@ impl Owner {
         match self.nat.apply(text.as_deref()) {
             Ok(true) => {
                 tracing::info!("the NAT table was changed by others: restored");
-                self.repairs += 1;
+                self.repaired(Repaired::Table, 1, "inet trunkline");
             }
             Ok(false) => {}
             Err(error) => self.fault(Reason::Nftables, error),
@@ -69,7 +69,7 @@ impl Owner {
                 self.changed += usize::from(changed && !repair);
                 if changed && repair {
                     tracing::warn!("the guard's tables were changed by others: restored");
-                    self.repairs += 1;
+                    self.repaired(Repaired::Table, 1, "the guard's");
                     self.guard_repairs += 1;
                 }
             }
@@ -139,7 +139,7 @@ impl Owner {
         // What is wrong with all is told once.
         let Some(path) = self.pods.values().find(is_open).map(reverse_path) else { return };
         match sysctl::apply(&path, &Sysctl::NoReversePath) {
-            Ok(changed) => self.repairs += u64::from(changed),
+            Ok(changed) => self.repaired(Repaired::Sysctl, u64::from(changed), path),
             Err(error) => self.fault(Reason::Sysctl, error),
         }
     }
@@ -164,7 +164,8 @@ impl Owner {
     pub(super) fn mend_group(&mut self, info: &objects::LinkInfo) {
         if is_pods(info) && info.kind.as_deref() == Some("veth") && info.is_up() && info.group != GROUP {
             tracing::info!(link = info.name, "a pod's device was not in its group: restored");
-            self.repairs += u64::from(self.pod_names.contains_key(&info.index));
+            let is_known = self.pod_names.contains_key(&info.index);
+            self.repaired(Repaired::Link, u64::from(is_known), format_args!("{}: its group", info.name));
             self.set_group(info.index);
         }
     }

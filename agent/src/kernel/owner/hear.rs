@@ -12,7 +12,7 @@ use super::super::netlink::objects::{self, PROTOCOL};
 use super::super::netlink::{message, tc, vxlan};
 use super::super::scan;
 use super::super::topology::is_pods;
-use super::{KernelError, Owner, Reason, Request};
+use super::{KernelError, Owner, Reason, Repaired, Request};
 use crate::attach::bandwidth::pair_name;
 use crate::plan::{RouteKey, RouteTarget};
 
@@ -110,7 +110,7 @@ impl Owner {
                 Notice::RuleGone(rule) => {
                     if rule.protocol == PROTOCOL && self.rules.contains(&rule.rule) {
                         tracing::info!(priority = rule.rule.priority, "a rule was deleted by others: back");
-                        self.repairs += 1;
+                        self.repaired(Repaired::Rule, 1, format_args!("priority {}", rule.rule.priority));
                         self.batch.add_rule(&rule.rule);
                         self.requests.push(Request::AddRule(rule.rule));
                     }
@@ -138,7 +138,7 @@ impl Owner {
         };
         if self.is_up_now(index) == Some(true) {
             tracing::info!(%address, "a neighbour was deleted by others: back");
-            self.repairs += 1;
+            self.repaired(Repaired::Neighbour, 1, format_args!("{address} on {}", self.link_name(index)));
             self.put_neighbour(&neighbour);
         }
     }
@@ -155,7 +155,7 @@ impl Owner {
             Ok(0) => {}
             Ok(changed) => {
                 tracing::info!(entries = changed, "forwarding entries were changed by others: back");
-                self.repairs += changed as u64;
+                self.repaired(Repaired::Forwarding, changed as u64, "of the tunnels");
                 self.forwarding.repairs += changed as u64;
             }
             Err(error) => self.fault(Reason::of(&error), error.to_string()),
@@ -229,7 +229,7 @@ impl Owner {
             }
             let Some(entry) = self.routes.get(&key) else { continue };
             let wanted = Arc::clone(entry.wanted());
-            self.repairs += 1;
+            self.repaired(Repaired::Route, 1, key);
             tracing::info!(prefix = %key.prefix, table = key.table, "a route was changed by others: back");
             if let Err(error) = self.settle_to(key, Some(wanted)) {
                 self.fault(Reason::of(&error), error.to_string());
@@ -278,7 +278,7 @@ impl Owner {
             if was_up && !is_up && self.pod_names.contains_key(&index) && self.is_up_now(index) == Some(false)
             {
                 tracing::info!(ifindex = index, "a pod's link was set down by others: up again");
-                self.repairs += 1;
+                self.repaired(Repaired::Link, 1, format_args!("{} set down", self.link_name(index)));
                 self.mend_device(index);
                 self.flush()?;
                 self.forget_installed(index);
@@ -368,6 +368,10 @@ impl Owner {
             }
         }
         let _ = self.outlets.device_gone.send(host_ifname.to_owned());
+    }
+
+    pub(super) fn link_name(&self, index: u32) -> String {
+        self.topology.links.get(&index).map_or_else(|| format!("link {index}"), |link| link.info.name.clone())
     }
 
     pub(super) fn host_changed(&self) {

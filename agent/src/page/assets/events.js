@@ -52,7 +52,7 @@ export function panel(title, wanted, limit = 20) {
   const list = h("div", {});
   const draw = () => {
     const events = store.events.filter(wanted).slice(-limit).reverse();
-    swap(list, store.error ? h("p", { class: "problem" }, store.error) : events.length ? h("ol", { class: "events" }, events.map(item)) : h("p", { class: "muted" }, "Nothing since the agent began."));
+    swap(list, store.error ? h("p", { class: "problem" }, store.error) : events.length ? h("ol", { class: "events" }, events.map(item)) : h("p", { class: "muted" }, "No events."));
   };
   draw();
   const section = h("section", { class: "panel" }, h("h3", {}, title), list);

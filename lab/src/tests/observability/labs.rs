@@ -76,8 +76,11 @@ impl Lab {
 
     /// The one that evaluates an expression. `unless` and the like may name others' metrics behind the one that it is about.
     fn evaluating(expr: &str) -> Result<Lab> {
-        let first = rules::in_order(expr).next().with_context(|| format!("{expr} names no metric"))?;
-        Lab::of(first)
+        match rules::in_order(expr).next() {
+            Some(first) => Lab::of(first),
+            None if expr.contains(rules::AGENT_TARGETS) => Ok(Lab::TwoRacks),
+            None => bail!("{expr} names no metric"),
+        }
     }
 }
 
@@ -205,6 +208,7 @@ mod unit {
         assert_eq!(Lab::evaluating(unless).unwrap(), Lab::TwoRacks);
         assert!(Lab::evaluating("trunkline_gateway_up").unwrap_err().to_string().contains("FAMILIES"));
         assert!(Lab::evaluating("up == 0").is_err());
+        assert_eq!(Lab::evaluating(&format!("{} == 0", rules::AGENT_TARGETS)).unwrap(), Lab::TwoRacks);
     }
 
     #[test]

@@ -5,11 +5,13 @@
 //! dashboards  the files against Grafana's published schema, and where each link of theirs leads
 //! labs        which of the following evaluates which panel and fires which alert
 //! two_racks   nodes and routers
+//! agents      faults of agents as a whole, in the same lab
 //! cluster     an API server, controllers with their webhook, a node
 //! vlans       pods on VLANs, in a user-mode kernel
 //! otlp        a node and a real OpenTelemetry collector
 //! ```
 
+mod agents;
 mod cluster;
 pub(super) mod collector;
 mod dashboards;

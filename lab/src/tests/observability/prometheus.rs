@@ -24,6 +24,9 @@ use crate::shell::{Seen, cmd, wait_for};
 /// The agent's port, unless configured.
 const AGENT: u16 = 9473;
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Files with the targets of a job each. Prometheus reads them again when they change.
+const AGENTS: &str = "agents.json";
+const CONTROLLERS: &str = "controllers.json";
 
 /// What is scraped.
 #[derive(Clone, Copy)]
@@ -56,6 +59,9 @@ impl Target<'_> {
 pub(super) struct Prometheus {
     port: Port,
     daemon: Daemon,
+    folder: PathBuf,
+    /// The agents as targets, in the format of `file_sd_configs`.
+    agents: Vec<Value>,
     /// Alerts that were waited for, and came.
     fired: RefCell<BTreeSet<String>>,
     /// Alerts whose end was waited for, and came.
@@ -112,7 +118,7 @@ impl Prometheus {
     pub(super) fn start(folder: &Path, targets: &[Target<'_>], rules: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
         std::fs::create_dir_all(folder)?;
-        let (mut windows, mut scraped) = (Vec::new(), Vec::new());
+        let (mut windows, mut agents, mut controllers) = (Vec::new(), Vec::new(), Vec::new());
         for target in targets {
             let port = match target {
                 Target::Agent(host) => {
@@ -123,16 +129,25 @@ impl Prometheus {
                 }
                 Target::Controller(_, port) => *port,
             };
-            scraped.push(
-                json!({"targets": [format!("127.0.0.1:{port}")], "labels": {"instance": target.instance()}}),
-            );
+            let scraped =
+                json!({"targets": [format!("127.0.0.1:{port}")], "labels": {"instance": target.instance()}});
+            match target {
+                Target::Agent(_) => agents.push(scraped),
+                Target::Controller(..) => controllers.push(scraped),
+            }
         }
+        let jobs = [("trunkline", AGENTS), ("trunkline-controller", CONTROLLERS)].map(|(job, file)| {
+            let found = json!([{"files": [folder.join(file)], "refresh_interval": "1s"}]);
+            json!({"job_name": job, "file_sd_configs": found})
+        });
         // JSON is YAML.
         let config = json!({
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yml"],
-            "scrape_configs": [{"job_name": "trunkline", "static_configs": scraped}],
+            "scrape_configs": jobs,
         });
+        std::fs::write(folder.join(AGENTS), json!(agents).to_string())?;
+        std::fs::write(folder.join(CONTROLLERS), json!(controllers).to_string())?;
         std::fs::write(folder.join("prometheus.yml"), config.to_string())?;
         std::fs::write(folder.join("rules.yml"), rules)?;
         let port = Port::claim()?;
@@ -149,6 +164,8 @@ impl Prometheus {
         let mut prometheus = Self {
             port,
             daemon,
+            folder: folder.to_owned(),
+            agents,
             fired: RefCell::default(),
             cleared: RefCell::default(),
             began: Instant::now(),
@@ -165,6 +182,16 @@ impl Prometheus {
             let up = values(&get(port, "/api/v1/query", &[("query", "sum(up)")])?)?;
             Ok(Seen::when(up.first() == Some(&number), || format!("{up:?} of {targets} are up")))
         })
+    }
+
+    /// From now on, only these of its agents are targets.
+    pub(super) fn scrape_agents(&self, chosen: impl Fn(&str) -> bool) -> Result<()> {
+        let is_chosen = |target: &&Value| target["labels"]["instance"].as_str().is_some_and(&chosen);
+        let targets: Vec<&Value> = self.agents.iter().filter(is_chosen).collect();
+        // At once: Prometheus sees no half of the file. The new name is no name of a file that it reads.
+        let next = self.folder.join("targets.new");
+        std::fs::write(&next, json!(targets).to_string())?;
+        std::fs::rename(&next, self.folder.join(AGENTS)).context(AGENTS)
     }
 
     /// The values of an expression now.

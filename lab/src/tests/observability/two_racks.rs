@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::agents;
 use super::labs::{self, Lab};
 use super::prometheus::{Prometheus, Target, hastened};
 use super::rules::RULES;
@@ -43,7 +44,7 @@ fn two_racks(context: &Context) -> Result<Verdict> {
         let folder = bed.fabric.folder.join("prometheus");
         let prometheus = Prometheus::start(&folder, &targets, &hastened(&rules)?)?;
         let (_, _) = pod(bed, "node1a", "first")?;
-        let faults: [(&str, Fault); 7] = [
+        let faults: [(&str, Fault); 11] = [
             ("a pool that is filled", filled),
             ("sessions that are shut down", shut_down),
             ("a router that falls silent again and again", silent),
@@ -51,6 +52,10 @@ fn two_racks(context: &Context) -> Result<Verdict> {
             ("a table near its limit", limit),
             ("hands in the kernel", hands),
             ("a pod that forges, and a guard that cannot be loaded", guarded),
+            ("manifests that are refused", agents::refused),
+            ("a store that is damaged", agents::store),
+            ("an agent that is stopped, and one without the port of BGP", agents::stopped),
+            ("agents that are no target of Prometheus", agents::gone),
         ];
         for (what, fault) in faults {
             crate::progress::say(&format!("      {what}"));
