@@ -37,6 +37,7 @@ mod page;
 mod podman;
 pub(crate) mod services;
 mod support;
+mod tor;
 mod unnumbered;
 mod watch;
 
@@ -193,6 +194,7 @@ fn all() -> Vec<&'static Test> {
         l2::kernel::TESTS,
         observability::TESTS,
         services::TESTS,
+        tor::TESTS,
     ];
     usual.iter().chain(kube::TESTS).chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
 }
