@@ -56,7 +56,7 @@ use crate::recover::{Recovery, recover};
 use crate::server::Server;
 use crate::socket;
 use crate::source;
-use crate::source::folder::{self, Context as FolderContext};
+use crate::source::folder::Context as FolderContext;
 use crate::source::kube::SourceKind;
 use crate::source::watch::FolderSource;
 use crate::telemetry::{self, Telemetry};
@@ -64,51 +64,8 @@ use crate::wire::Wire;
 
 /// Attachments at once. The kernel does most of it one by one.
 const ATTACH_THREADS: usize = 8;
-/// What `--check` asks the API server takes no longer.
-const CHECK: Duration = Duration::from_secs(15);
 /// Requests under way have this long to end after a signal.
 const FAREWELL: Duration = Duration::from_secs(3);
-
-/// Reads configuration and manifests and says whether the agent would take them.
-pub fn check(config_path: &Path) -> anyhow::Result<()> {
-    let config = Config::read(config_path)?;
-    if config.source == SourceKind::Kube {
-        return check_cluster(config_path, &config);
-    }
-    let context = FolderContext { labels: config.node_labels(), running: None };
-    match folder::read(&config.manifests, &context) {
-        Ok(snapshot) => {
-            println!(
-                "{} and {} are good: {} networks, {} subnets, {} nodes of an overlay",
-                config_path.display(),
-                config.manifests.display(),
-                snapshot.networks.len(),
-                snapshot.subnets.len(),
-                snapshot.nodes.len()
-            );
-            Ok(())
-        }
-        Err(refused) => anyhow::bail!("{}", refused.faults.join("\n")),
-    }
-}
-
-/// Says whether the API server answers, and lets this node read what it needs.
-fn check_cluster(config_path: &Path, config: &Config) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let connection = config.kube.connect().await?;
-        let answer = timeout(CHECK, source::kube::check(&connection, &config.node_name())).await;
-        let answer = answer.unwrap_or_else(|_| anyhow::bail!("no answer within {} s", CHECK.as_secs()));
-        let said = answer
-            .with_context(|| format!("{}: the API server {}", config_path.display(), connection.server))?;
-        println!(
-            "{} is good, and the API server {} answers: {said}",
-            config_path.display(),
-            connection.server
-        );
-        Ok(())
-    })
-}
 
 /// Runs until a signal says to stop.
 pub fn run(config_path: &Path) -> anyhow::Result<()> {

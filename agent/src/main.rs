@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use trunkline_agent::cli::{self, Cli, Command};
-use trunkline_agent::{agent, bundle, hybridnet, install};
+use trunkline_agent::{agent, bundle, check, hybridnet, install};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Agent { config, check: true, .. } => agent::check(&config),
+        Command::Agent { config, check: true, .. } => check::check(&config),
         Command::Agent { config, check: false, beside_hybridnet: true } => agent::run(&config),
         Command::Agent { config, .. } => hybridnet::refuse_beside().and_then(|()| agent::run(&config)),
         Command::InstallCni { what, beside_hybridnet: true } => install::install(&what),

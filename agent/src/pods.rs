@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline_api::attach::{
     Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
-    Origin,
+    Origin, full_name,
 };
 use trunkline_api::resources::{self, AttachmentKind};
 use trunkline_bgp::net::SpeakerHandle;
@@ -404,7 +404,8 @@ impl Pods {
         };
         steps.time("kernel", removed).await?;
         steps.time("link", self.devices.detach(host_ifname, netns)).await.map_err(device_failure)?;
-        let record = steps.time("record", self.ipam.release(key.clone())).await.map_err(ipam_failure)?;
+        let released = steps.time("record", self.ipam.release(key.clone())).await;
+        let record = released.map_err(|error| Failure::new(Code::TryAgainLater, error.on_release()))?;
         if let Some(record) = &record {
             self.addresses.detached(record);
             tracing::info!(attachment = %key, pod = %pod_name(record), addresses = addresses(record), "detached");
@@ -643,7 +644,7 @@ fn attachment(record: &Record, spec: &DeviceSpec, device: &Device) -> Attachment
 }
 
 fn pod_name(record: &Record) -> String {
-    format!("{}/{}", record.pod.namespace, record.pod.name).trim_matches('/').to_owned()
+    full_name(&record.pod.namespace, &record.pod.name)
 }
 
 fn addresses(record: &Record) -> String {

@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
-use trunkline_api::attach::{Code, Command, Done, Failure, ListReply, Reply, Request, encode};
+use trunkline_api::attach::{Code, Command, Done, Failure, ListReply, Reply, Request, encode, full_name};
 use trunkline_api::control::{Query, Table};
 use trunkline_daemon::http::pause_accepting;
 
@@ -70,7 +70,7 @@ impl Server {
         match request.command {
             Command::Attach(attach) => {
                 let key = format!("{}/{}", attach.interface.container_id, attach.interface.ifname);
-                let name = attach.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+                let name = attach.pod.as_ref().map(|pod| full_name(&pod.namespace, &pod.name));
                 let asked = Asked { began, origin };
                 let outcome = self.pods.attach(*attach, descriptor, asked, socket::gone(&stream)).await;
                 self.bell.ring();

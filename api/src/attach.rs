@@ -115,16 +115,25 @@ pub struct Attach {
     pub deadline_ms: u64,
 }
 
-/// A Kubernetes pod, from CNI_ARGS.
+/// A Kubernetes pod, or a container with a name, from CNI_ARGS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
-    /// K8S_POD_NAMESPACE.
+    /// K8S_POD_NAMESPACE; empty from runtimes without namespaces.
     pub namespace: String,
     /// K8S_POD_NAME.
     pub name: String,
     /// K8S_POD_UID; empty from old runtimes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
+}
+
+/// `namespace/name`, the name alone without a namespace, and nothing without a name.
+pub fn full_name(namespace: &str, name: &str) -> String {
+    match (namespace, name) {
+        (_, "") => String::new(),
+        ("", name) => name.to_owned(),
+        (namespace, name) => format!("{namespace}/{name}"),
+    }
 }
 
 /// What was asked for by name. Whatever is left open, the agent chooses.
@@ -458,6 +467,13 @@ mod tests {
 
     fn interface() -> Interface {
         Interface { container_id: "c1".into(), ifname: "eth0".into() }
+    }
+
+    #[test]
+    fn a_name_needs_no_namespace() {
+        assert_eq!(full_name("default", "web"), "default/web");
+        assert_eq!(full_name("", "web"), "web");
+        assert_eq!((full_name("default", ""), full_name("", "")), (String::new(), String::new()));
     }
 
     #[test]

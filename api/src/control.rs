@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::attach::Bandwidth;
+use crate::attach::{Bandwidth, full_name};
 
 mod drain;
 mod history;
@@ -807,11 +807,8 @@ pub struct PodStatus {
 impl PodStatus {
     /// What people call it: `namespace/name`, or the container's ID where the runtime has no pods.
     pub fn title(&self) -> String {
-        match (self.namespace.as_str(), self.name.as_str()) {
-            ("", "") => self.container_id.clone(),
-            ("", name) => name.to_owned(),
-            (namespace, name) => format!("{namespace}/{name}"),
-        }
+        let name = full_name(&self.namespace, &self.name);
+        if name.is_empty() { self.container_id.clone() } else { name }
     }
 }
 

@@ -124,16 +124,13 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// The pod, where the runtime has pods.
+    /// The pod, or a container with a name but without a namespace (podman).
     pub(crate) fn pod(&self) -> Option<Pod> {
-        match (&self.namespace, &self.name) {
-            (Some(namespace), Some(name)) => Some(Pod {
-                namespace: namespace.clone(),
-                name: name.clone(),
-                uid: self.uid.clone().unwrap_or_default(),
-            }),
-            _ => None,
-        }
+        Some(Pod {
+            name: self.name.clone()?,
+            namespace: self.namespace.clone().unwrap_or_default(),
+            uid: self.uid.clone().unwrap_or_default(),
+        })
     }
 }
 
@@ -164,7 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn half_a_pod_is_none() {
-        assert_eq!(Arguments::parse("K8S_POD_NAME=web;K8S_POD_NAMESPACE=").unwrap().pod(), None);
+    fn a_name_without_a_namespace_is_kept() {
+        let pod = Arguments::parse("K8S_POD_NAME=web;K8S_POD_NAMESPACE=").unwrap().pod().unwrap();
+        assert_eq!((pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()), ("", "web", ""));
+    }
+
+    #[test]
+    fn a_namespace_without_a_name_is_no_pod() {
+        assert_eq!(Arguments::parse("K8S_POD_NAMESPACE=default").unwrap().pod(), None);
     }
 }

@@ -36,8 +36,8 @@ pub(crate) fn install() -> Result<()> {
         if STOPPED.swap(true, Ordering::SeqCst) {
             return;
         }
-        eprintln!("\ninterrupted: taking down what is up …");
         let cleanups = std::mem::take(&mut *CLEANUPS.lock().unwrap_or_else(PoisonError::into_inner));
+        eprintln!("\n{}", words(cleanups.len()));
         for cleanup in cleanups.into_values() {
             cleanup();
         }
@@ -52,4 +52,19 @@ pub(crate) fn check() -> Result<()> {
         bail!("interrupted");
     }
     Ok(())
+}
+
+fn words(cleanups: usize) -> &'static str {
+    if cleanups == 0 { "interrupted" } else { "interrupted: taking down what is up …" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn nothing_is_taken_down_where_nothing_is_registered() {
+        assert_eq!(words(0), "interrupted");
+        assert!(words(1).contains("taking down"));
+    }
 }

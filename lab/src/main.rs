@@ -51,6 +51,7 @@ mod tests;
 mod topology;
 mod uml;
 
+use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -358,14 +359,16 @@ fn up(place: &Place, name: &str) -> Result<()> {
     fabric.leave_running()
 }
 
+/// Becomes the command: signals, standard streams and exit code are the command's own.
 fn exec(place: &Place, topology: &str, node: &str, command: &[String]) -> Result<ExitCode> {
     packages::need_root("cargo lab exec")?;
     let fabric = Fabric::open(place, topology)?;
     let shell = [std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned())];
     let command = if command.is_empty() { &shell[..] } else { command };
     let (program, args) = command.split_first().context("a command")?;
-    let status = fabric.host(node)?.command(program, args).status().with_context(|| program.clone())?;
-    Ok(ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1)))
+    // It returns only if it fails.
+    let error = fabric.host(node)?.command(program, args).exec();
+    Err(error).with_context(|| program.clone())
 }
 
 fn list(place: &Place) -> Result<()> {

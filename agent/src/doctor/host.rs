@@ -24,7 +24,8 @@ pub(super) fn check(peers: &[Peer], status: Option<&AgentStatus>) -> Vec<Finding
     let mut findings = Vec::new();
     findings.extend(clock());
     findings.extend(version(&read("kernel/osrelease").unwrap_or_default()));
-    findings.extend(forwarding());
+    let ipv6 = needs_ipv6(peers, status);
+    findings.extend(WANTED.iter().filter_map(|wanted| wanted.check(read(wanted.path).as_deref(), ipv6)));
     match uplinks(peers) {
         Ok(Uplinks { links, unreachable }) => {
             findings.extend(unreachable);
@@ -64,32 +65,70 @@ fn version(release: &str) -> Option<Finding> {
     })
 }
 
-fn forwarding() -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let wanted = [
-        ("net/ipv4/ip_forward", "1", "packets of pods are not forwarded (IPv4)"),
-        ("net/ipv6/conf/all/forwarding", "1", "packets of pods are not forwarded (IPv6)"),
-        ("net/ipv6/conf/all/disable_ipv6", "0", "IPv6 is switched off on this host"),
-    ];
-    for (path, good, what) in wanted {
-        let name = path.replace('/', ".");
-        match read(path) {
-            Some(found) if found == good => {}
-            Some(found) => findings.push(Finding::error(
-                "sysctl",
-                format!("{name} is {found}: {what}"),
-                format!("sysctl -w {name}={good}, and look in /etc/sysctl.d for who sets it otherwise"),
-            )),
+/// A sysctl with the value that pods need.
+struct Wanted {
+    path: &'static str,
+    good: &'static str,
+    otherwise: &'static str,
+    is_ipv6: bool,
+}
+
+const WANTED: [Wanted; 3] = [
+    Wanted {
+        path: "net/ipv4/ip_forward",
+        good: "1",
+        otherwise: "packets of pods are not forwarded (IPv4)",
+        is_ipv6: false,
+    },
+    Wanted {
+        path: "net/ipv6/conf/all/forwarding",
+        good: "1",
+        otherwise: "packets of pods are not forwarded (IPv6)",
+        is_ipv6: true,
+    },
+    Wanted {
+        path: "net/ipv6/conf/all/disable_ipv6",
+        good: "0",
+        otherwise: "IPv6 is switched off on this host",
+        is_ipv6: true,
+    },
+];
+
+impl Wanted {
+    /// `ipv6`: whether the node has peers or Subnets of IPv6, where that is known.
+    fn check(&self, found: Option<&str>, ipv6: Option<bool>) -> Option<Finding> {
+        let name = self.path.replace('/', ".");
+        if self.is_ipv6 && ipv6 == Some(false) {
+            return None;
+        }
+        match found {
+            Some(found) if found == self.good => None,
+            Some(found) => {
+                let text = format!("{name} is {found}: {}", self.otherwise);
+                let fix = format!(
+                    "sysctl -w {name}={}, and look in /etc/sysctl.d for who sets it otherwise",
+                    self.good
+                );
+                // Without an agent nothing says whether this host has IPv6 pods.
+                let finding = if self.is_ipv6 && ipv6.is_none() { Finding::warning } else { Finding::error };
+                Some(finding("sysctl", text, fix))
+            }
             // A kernel without IPv6 has no such file, and no IPv6 pods.
-            None if path.starts_with("net/ipv6") => {}
-            None => findings.push(Finding::error(
+            None if self.is_ipv6 => None,
+            None => Some(Finding::error(
                 "sysctl",
                 format!("{name} cannot be read"),
                 "mount /proc, and run this on the host",
             )),
         }
     }
-    findings
+}
+
+/// Whether a peer or a Subnet of this node is IPv6; unknown without an agent.
+fn needs_ipv6(peers: &[Peer], status: Option<&AgentStatus>) -> Option<bool> {
+    let networks = &status?.networks;
+    let mut cidrs = networks.iter().flat_map(|network| &network.subnets).filter_map(|subnet| subnet.cidr);
+    Some(peers.iter().any(|peer| peer.address.is_ipv6()) || cidrs.any(|cidr| cidr.addr().is_ipv6()))
 }
 
 struct Uplinks {
@@ -271,6 +310,7 @@ fn clock() -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Severity;
     use super::*;
 
     fn uplink(name: &str, mtu: u32, flags: i32) -> LinkInfo {
@@ -290,6 +330,23 @@ mod tests {
         assert_eq!(different_mtus(&same), None);
         let other = [uplink("eth0", 9000, WELL), uplink("eth1", 1500, WELL)];
         assert!(different_mtus(&other).unwrap().text.ends_with("eth0 9000, eth1 1500"));
+    }
+
+    #[test]
+    fn ipv6_forwarding_matters_where_there_is_ipv6() {
+        let [ipv4, forwarding, disabled] = WANTED;
+        let severity =
+            |wanted: &Wanted, found, ipv6| wanted.check(found, ipv6).map(|finding| finding.severity);
+        for (ipv6, expected) in
+            [(Some(true), Some(Severity::Error)), (Some(false), None), (None, Some(Severity::Warning))]
+        {
+            assert_eq!(severity(&forwarding, Some("0"), ipv6), expected, "{ipv6:?}");
+            assert_eq!(severity(&disabled, Some("1"), ipv6), expected, "{ipv6:?}");
+            assert_eq!(severity(&ipv4, Some("0"), ipv6), Some(Severity::Error), "{ipv6:?}");
+            assert_eq!(severity(&ipv4, None, ipv6), Some(Severity::Error), "{ipv6:?}");
+            assert_eq!(severity(&forwarding, None, ipv6), None, "{ipv6:?}");
+        }
+        assert_eq!(severity(&forwarding, Some("1"), Some(true)), None);
     }
 
     #[test]

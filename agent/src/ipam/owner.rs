@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use ipnet::IpNet;
 use tokio::sync::oneshot;
-use trunkline_api::attach::Bandwidth;
+use trunkline_api::attach::{Bandwidth, full_name};
 
 use super::allocator::{AllocateError, Allocator, NetworkSpec, Wish};
 use super::record::{Assigned, AttachmentKey, Phase, PodName, Record};
@@ -25,8 +25,8 @@ pub enum IpamError {
     Allocate(#[from] AllocateError),
     /// An address that is given from outside is still on another attachment's record.
     #[error(
-        "{address} is still attached to container {} (pod {}/{}), whose DEL has not come",
-        holder.key, holder.pod.namespace, holder.pod.name
+        "{address} is still attached to container {} (pod {}), whose DEL has not come",
+        holder.key, full_name(&holder.pod.namespace, &holder.pod.name)
     )]
     Held {
         /// The address.
@@ -45,6 +45,19 @@ pub enum IpamError {
     /// The thread has ended; the process is about to.
     #[error("the agent is stopping")]
     Stopped,
+}
+
+impl IpamError {
+    /// The error in the words of DEL, which has removed the pod's link and routes before.
+    pub fn on_release(&self) -> String {
+        match self {
+            IpamError::Store(StoreError::Io { path, reason }) => format!(
+                "the pod's link and routes are removed, but store {path} cannot be written ({reason}): the pod's addresses stay \
+                 taken until the runtime repeats DEL; free space or mend the disk"
+            ),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// Which addresses an attachment gets.

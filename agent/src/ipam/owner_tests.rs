@@ -116,6 +116,22 @@ fn a_full_disk_gives_nothing_out_and_keeps_what_there_is() {
 }
 
 #[test]
+fn a_failed_release_says_what_is_gone_and_what_stays() {
+    let (path, reason) = ("/s/store.redb".to_owned(), "No space left on device".to_owned());
+    let full = IpamError::Store(StoreError::Io { path, reason });
+    let words = full.on_release();
+    for part in [
+        "link and routes are removed",
+        "/s/store.redb cannot be written (No space left on device)",
+        "repeats DEL",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    assert!(!words.contains("no address is given out"), "{words}");
+    assert_eq!(IpamError::Stopped.on_release(), IpamError::Stopped.to_string());
+}
+
+#[test]
 fn requests_in_one_transaction_stand_and_fall_together() {
     let disk = Disk::default();
     let mut owner = owner(&disk);

@@ -33,7 +33,8 @@ use cell::Cell;
 use router::Router;
 use rows::{ROWS, Row};
 
-const ROUTERS: [&dyn Router; 3] = [&frr::Frr, &bird::Bird, &gobgp::GoBgp];
+/// A column each.
+pub(crate) const ROUTERS: [&dyn Router; 3] = [&frr::Frr, &bird::Bird, &gobgp::GoBgp];
 
 /// What came of a cell.
 enum Outcome {

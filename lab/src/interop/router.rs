@@ -25,7 +25,7 @@ pub(super) const OURS: [&str; 2] = ["10.66.0.0/16", "fd00:66::/32"];
 
 /// Which way the session goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     V4,
     V6,
     /// IPv4 over a router between.
@@ -49,7 +49,7 @@ pub(super) fn parse<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T
 
 /// A session as both sides are configured for it.
 #[derive(Clone, Debug)]
-pub(super) struct Session {
+pub(crate) struct Session {
     pub way: Way,
     pub v4: bool,
     pub v6: bool,
@@ -116,7 +116,7 @@ impl Session {
 
 /// One path that a router has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Path {
+pub(crate) struct Path {
     /// As the router writes it.
     pub next_hop: String,
     pub as_path: Vec<u32>,
@@ -131,7 +131,7 @@ pub(super) struct Path {
 }
 
 /// A router's implementation.
-pub(super) trait Router: Sync {
+pub(crate) trait Router: Sync {
     /// The node that it runs on, and the column's name.
     fn node(&self) -> &'static str;
     fn name(&self) -> &'static str;
@@ -164,7 +164,7 @@ pub(super) trait Router: Sync {
 }
 
 /// Puts a file onto a node.
-pub(super) fn write(host: &Host, path: &str, text: &str) -> Result<()> {
+pub(crate) fn write(host: &Host, path: &str, text: &str) -> Result<()> {
     let script = format!("mkdir -p $(dirname {path}) && cat > {path}");
     run_with_input(&mut host.command("sh", ["-c", &script]), text).map(drop)
 }

@@ -39,6 +39,7 @@ mod podman;
 pub(crate) mod services;
 mod start;
 mod support;
+mod tor;
 mod unnumbered;
 mod watch;
 
@@ -197,6 +198,7 @@ fn all() -> Vec<&'static Test> {
         l2::kernel::TESTS,
         observability::TESTS,
         services::TESTS,
+        tor::TESTS,
     ];
     usual.iter().chain(kube::TESTS).chain(IN_USER_MODE_KERNEL).copied().flatten().collect()
 }
