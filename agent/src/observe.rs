@@ -20,7 +20,7 @@ use trunkline_api::control::{
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
-use trunkline_bgp::speaker::{Found, Listed, PeerStatus, RangeStatus, RouteFilter};
+use trunkline_bgp::speaker::{Found, Listed, PeerStatus, RangeStatus, RouteFilter, State};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
 
