@@ -13,11 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{Bandwidth, full_name};
 
+mod bgp;
 mod drain;
 mod history;
 mod path;
 mod snapshot;
 
+pub use bgp::{BgpListener, BgpStatus, PeerRange};
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
 pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
@@ -306,73 +308,6 @@ pub struct StoreStatus {
     /// The file.
     pub path: String,
     /// Why no address is given out.
-    pub fault: Option<String>,
-}
-
-/// The speaker.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BgpStatus {
-    /// The AS of this node.
-    pub local_as: u32,
-    /// The BGP identifier.
-    pub router_id: Ipv4Addr,
-    /// This node is about to go, and tells all its peers (RFC 8326).
-    #[serde(default)]
-    pub graceful_shutdown: bool,
-    /// A peer that is down, because of which pods of BGP networks are advertised without NO_EXPORT.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disaggregated: Option<String>,
-    /// Configured peers.
-    pub peers: usize,
-    /// Those in state Established.
-    pub established: usize,
-    /// Families whose first selection after the start is done.
-    pub converged: Vec<String>,
-    /// Prefixes that dynamic neighbours come from.
-    #[serde(default)]
-    pub ranges: Vec<PeerRange>,
-    /// BMP stations (RFC 7854).
-    #[serde(default)]
-    pub stations: Vec<BmpStation>,
-    /// Where incoming connections are accepted, and where they should be.
-    #[serde(default)]
-    pub listening: Vec<BgpListener>,
-    /// Why the speaker does not run, in words: its start is tried again. None: it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<String>,
-}
-
-/// An address where incoming BGP connections are accepted, or should be.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BgpListener {
-    /// The address.
-    pub address: SocketAddr,
-    /// Why no connection is accepted there, and what to do. None: connections are accepted. Outgoing sessions need none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<String>,
-    /// For how long no connection has been accepted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault_seconds: Option<u64>,
-}
-
-/// A prefix that dynamic neighbours come from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PeerRange {
-    /// The prefix.
-    pub prefix: IpNet,
-    /// Their AS number.
-    pub remote_as: u32,
-    /// How many are there.
-    pub peers: u32,
-    /// How many may be.
-    pub limit: u32,
-    /// Connections refused because so many were there.
-    pub refused: u64,
-    /// Why nobody is accepted from the prefix, in words. None: neighbours are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
 
