@@ -66,6 +66,8 @@ use crate::wire::Wire;
 const ATTACH_THREADS: usize = 8;
 /// Requests under way have this long to end after a signal.
 const FAREWELL: Duration = Duration::from_secs(3);
+/// The last events have this long to be on disk.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// Runs until a signal says to stop.
 pub fn run(config_path: &Path) -> anyhow::Result<()> {
@@ -190,7 +192,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         started: crate::observe::Started::default(),
     });
     tokio::spawn(history::repairs::follow(history.clone(), repairs));
-    let keeper = history.keep(&config.store, run, Arc::clone(&observer));
+    let mut keeper = history.keep(&config.store, run, Arc::clone(&observer));
     let pods = Pods {
         addresses: match &cluster {
             Some(parts) => Addresses::Cluster(parts.cluster.clone()),
@@ -252,10 +254,11 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     history.close();
     drain.close();
     requests.close();
+    // The keeper asks for the sessions a last time. A disk that hangs does not keep the agent for long.
+    let _ = timeout(LAST_EVENTS, &mut keeper).await;
     // Sessions end first: who waits for the fabric would only wait longer.
     reconcile.stop().await;
     let _ = timeout(FAREWELL, requests.wait()).await;
-    let _ = timeout(FAREWELL, keeper).await;
     telemetry.stop().await;
     drop(lock);
     match fault {

@@ -563,3 +563,51 @@ fn what_others_delete_in_the_kernel_comes_back_or_is_reported() {
         undisturbed(&host);
     });
 }
+
+/// What `trunkline doctor` prints.
+fn doctor(host: &Host) -> String {
+    let mut process = Process::new(env!("CARGO_BIN_EXE_trunkline"));
+    let output = process.arg("doctor").arg("--config").arg(host.path("agent.yaml")).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn events_survive_a_restart_and_a_stopped_agent_has_a_deadline() {
+    isolated("events_survive_a_restart_and_a_stopped_agent_has_a_deadline", |_| {
+        let (mut host, _routers, speakers) = settled(SUBNET);
+        assert!(host.prints("events").contains(" agentStarted "));
+        // The default route of the network goes with its only peer, and comes back with it.
+        host.manifests(&manifests(&GOOD.replace("k1", "k2"), SUBNET));
+        within(Duration::from_secs(20), "a lost default route", || {
+            host.prints("events").contains("network rack1: no ipv4-unicast default route is left")
+        });
+        host.manifests(&manifests(GOOD, SUBNET));
+        within(Duration::from_secs(20), "a default route", || {
+            host.prints("events").contains("network rack1: the ipv4-unicast default route is back")
+        });
+        let agent = host.agent.as_mut().unwrap();
+        let pid = rustix::process::Pid::from_child(agent);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        agent.wait().unwrap();
+        host.agent = None;
+
+        let words = doctor(&host);
+        let deadline = "Routers keep this node's routes until ";
+        assert!(words.contains(deadline) && words.contains("(300 s after the agent ended at "), "{words}");
+        host.start();
+        let events = host.prints("events");
+        for words in [" defaultLost ", " agentStopped ", "; the last run stopped at "] {
+            assert!(events.contains(words), "{words}: {events}");
+        }
+        established(&host, "10.255.0.1");
+
+        host.kill();
+        let words = doctor(&host);
+        assert!(words.contains("for 300 s after the agent ended"), "{words}");
+        assert!(words.contains("When it ended is unknown"), "{words}");
+        host.start();
+        let events = host.prints("events");
+        assert!(events.contains("ended without a stop") && events.contains(" agentStopped "), "{events}");
+        drop(speakers);
+    });
+}

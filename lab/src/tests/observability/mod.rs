@@ -26,7 +26,7 @@ mod vlans;
 use super::Test;
 
 #[cfg(test)]
-pub(crate) use rules::{is_exported, named};
+pub(crate) use rules::{is_exported, named, names_series};
 
 pub(super) const TESTS: &[Test] =
     &[rules::TEST, dashboards::TEST, two_racks::TEST, cluster::TEST, otlp::TEST];
