@@ -336,13 +336,16 @@ impl Rack<'_> {
             bail!("the configuration has not {limit:?} for each family");
         }
         self.section.start(self.tor, &configuration.replace(limit, lower))?;
-        for tor in TOR {
-            wait_for(&format!("{tor} to end the session by its limit"), PATIENCE, || {
-                let said = self.bed.peer(tor)?.notification_received;
-                let text = said.map(|it| it.text).unwrap_or_default();
-                Ok(Seen::when(text.contains("Maximum Number of Prefixes"), || text))
-            })?;
-        }
+        // FRR resets the connection behind the NOTIFICATION, which may overtake it: not each of the two names its cause.
+        wait_for("the router to end the sessions by its limit", PATIENCE, || {
+            let peers = TOR.iter().map(|tor| self.bed.peer(tor)).collect::<Result<Vec<_>>>()?;
+            let states: Vec<String> = peers.iter().map(|peer| peer.state.clone()).collect();
+            let said: Vec<String> =
+                peers.into_iter().filter_map(|peer| Some(peer.notification_received?.text)).collect();
+            let named = said.iter().any(|text| text.contains("Maximum Number of Prefixes"));
+            let ended = states.iter().all(|state| state != "Established");
+            Ok(Seen::when(named && ended, || format!("{states:?} {said:?}")))
+        })?;
         Ok(())
     }
 }
