@@ -433,6 +433,7 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
                 slaves: prefixes(sources),
             },
             translated: TranslatedRules {
+                always: true,
                 pods: prefixes(sources),
                 links: [("eth0".to_owned(), 1), ("eth1.20".to_owned(), 2)].into(),
                 hairpin: !sources.is_empty(),
@@ -474,5 +475,43 @@ fn nat_is_replaced_as_a_whole_and_left_alone_when_right() {
         set(runtime, &second, nat(&[]));
         assert!(!rules().contains("trunkline"));
         assert!(ip_json("rule").len() == 3, "nothing else was touched");
+    });
+}
+
+#[test]
+fn marks_come_with_the_first_nat_chain_of_others() {
+    isolated("marks_come_with_the_first_nat_chain_of_others", |runtime| {
+        let nft = |command: &str| {
+            let output = Command::new("nft").args(command.split(' ')).output();
+            output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        if nft("--version").is_err() {
+            println!("skipped, nft is not installed");
+            return;
+        }
+        let plan = || KernelPlan {
+            translated: TranslatedRules {
+                always: false,
+                pods: ["10.1.0.0/16".parse().unwrap()].into(),
+                links: [("eth0".to_owned(), 1)].into(),
+                hairpin: false,
+            },
+            ..KernelPlan::default()
+        };
+        let marked = || nft("list ruleset").unwrap().contains("ct status dnat");
+        let (kernel, _events) = spawn(FamilySet::EMPTY);
+        set(runtime, &kernel, plan());
+        nft("add table inet theirs").unwrap();
+        nft("add chain inet theirs input { type filter hook input priority filter ; }").unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!marked(), "nothing is translated");
+        nft("add chain inet theirs pre { type nat hook prerouting priority dstnat ; }").unwrap();
+        eventually("marks with the NAT chain", marked);
+        assert_eq!(kernel.status().repairs, 0, "nobody changed a table of the agent's");
+        drop(kernel);
+        nft("delete table inet trunkline").unwrap();
+        let (second, _events) = spawn(FamilySet::EMPTY);
+        set(runtime, &second, plan());
+        assert!(marked(), "the chain was there at the start");
     });
 }

@@ -29,6 +29,7 @@ use super::netlink::{Batch, Connection, NetlinkError, Refusal};
 use super::nft::guard::Guard;
 use super::nft::{self, nat};
 use super::scan::{self, Neighbours, Routes, Scan};
+use super::sysctl::PodSettings;
 use super::topology::{self, Topology};
 use super::{
     Applied, Command, Forwarding, GuardStatus, KernelConfig, KernelError, KernelStatus, OwnDevice, PodFault,
@@ -75,6 +76,9 @@ pub(super) struct Owner {
     events: Option<Events>,
     /// A new listener for nftables, until [`Owner::run`] takes it.
     nftables: Option<Events>,
+    /// Somebody else has a NAT chain, or had one.
+    translates: bool,
+    pod_settings: PodSettings,
     nat: nft::Table,
     guard: Guard,
     guard_fault: Option<String>,
@@ -138,6 +142,8 @@ impl Owner {
             connection,
             events: Some(events),
             nftables: None,
+            translates: false,
+            pod_settings: PodSettings::default(),
             nat: nat::TABLE,
             guard: Guard::new(),
             guard_fault: None,
@@ -194,7 +200,7 @@ impl Owner {
                 Some(Err(error)) => return tracing::error!(%error, "the kernel's notifications cannot be read"),
                 None => return,
             };
-            let (mut nftables, mut tables_changed) = (None, false);
+            let (mut nftables, mut tables_changed, mut translates) = (None, false, false);
             loop {
                 if !self.has_tables() {
                     nftables = None;
@@ -229,11 +235,16 @@ impl Owner {
                     Some(ready) = readable(&mut nftables) => match ready {
                         Ok(mut ready) => match ready.get_inner_mut().read() {
                             Ok(Heard::Some) => {
-                                tables_changed |= ready.get_inner().messages().any(|message| nft::concerns(&message));
+                                let messages = || ready.get_inner().messages();
+                                tables_changed |= messages().any(|message| nft::concerns(&message));
+                                translates |= messages().any(|message| nft::is_others_nat(&message));
                             }
-                            Ok(Heard::Lost) => tables_changed = true,
+                            Ok(Heard::Lost) => (tables_changed, translates) = (true, nft::has_nat()),
                             Ok(Heard::Nothing) => {
                                 ready.clear_ready();
+                                if std::mem::take(&mut translates) {
+                                    self.follow_translation();
+                                }
                                 if std::mem::take(&mut tables_changed) {
                                     self.mend_tables();
                                 }

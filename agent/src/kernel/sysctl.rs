@@ -5,8 +5,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::plan::Sysctl;
 
@@ -76,19 +80,42 @@ pub(super) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, String> {
 /// Settings of the host's end of a pod's pair that netlink cannot write: it takes nothing from the pod about routers and routes.
 const POD_DEVICE: [&str; 2] = ["accept_ra", "accept_redirects"];
 
-/// Brings the IPv6 settings of a pod's device to what they should be.
-pub(super) fn close_pod_device(ifname: &str) -> Result<(), String> {
-    for name in POD_DEVICE {
-        let path = format!("net/ipv6/conf/{ifname}/{name}");
-        match fs::write(file(&path), "0") {
-            // The kernel has no IPv6, or the device is gone.
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(format!("sysctl {path}: {error}"));
-            }
-            _ => {}
+/// Writes the IPv6 settings of pods' devices in the network namespace of one thread.
+///
+/// The folder is opened once: a look-up of `/proc/sys/net/ipv6` by its path passes the entries of every other network namespace, so it costs
+/// more with each pod.
+#[derive(Debug, Default)]
+pub(super) struct PodSettings {
+    folder: Option<OwnedFd>,
+}
+
+impl PodSettings {
+    /// Brings the settings of a pod's device to what they should be.
+    pub(super) fn close(&mut self, ifname: &str) -> Result<(), String> {
+        const FOLDER: &str = "net/ipv6/conf";
+        // The kernel has no IPv6, or the device is gone.
+        let or_missing =
+            |error: Errno| if error == Errno::NOENT { Ok(()) } else { Err(io::Error::from(error)) };
+        let closed = |setting: &str, fd: &OwnedFd| -> Result<(), Errno> {
+            let path = format!("{ifname}/{setting}");
+            let file = rustix::fs::openat(fd, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            rustix::io::write(file, b"0").map(drop)
+        };
+        if self.folder.is_none() {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            self.folder = match rustix::fs::open(file(FOLDER), flags, Mode::empty()) {
+                Ok(folder) => Some(folder),
+                Err(error) => return or_missing(error).map_err(|error| format!("sysctl {FOLDER}: {error}")),
+            };
         }
+        for setting in POD_DEVICE {
+            let written = self.folder.as_ref().map_or(Ok(()), |folder| closed(setting, folder));
+            written
+                .or_else(or_missing)
+                .map_err(|error| format!("sysctl {FOLDER}/{ifname}/{setting}: {error}"))?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// A host that forwards IPv6 ignores router advertisements, and loses a default route that it has from one; `accept_ra` 2 means "also

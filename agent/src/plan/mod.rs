@@ -72,6 +72,8 @@ pub struct Intent {
     pub guard: GuardSettings,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
+    /// The node is in a Kubernetes cluster, so that a service proxy is to be expected.
+    pub in_cluster: bool,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
     /// Names of links that may carry VLANs: the first that is there does. Empty: the link of the default route.

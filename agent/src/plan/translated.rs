@@ -8,6 +8,9 @@
 //! nftables marks the packets after DNAT, by the state of the connection and not by a mark of the service proxy, so that every proxy is
 //! served alike (`crate::kernel::nft::translated`). The rules here are about these marks:
 //!
+//! The marks need connection tracking, which costs a node without NAT a sixth of its new connections. So they are loaded where
+//! connections are translated: in a cluster, with `serviceCIDRs`, or once somebody makes a NAT chain.
+//!
 //! | preference | packet mark | table | |
 //! |---|---|---|---|
 //! | 1024 | number of a link ([`LINK_BITS`]) | [`RETURN_TABLE`] + ifindex | a reply: the link's connected prefixes, and its routers |
@@ -54,6 +57,10 @@ pub(super) fn plan(intent: &Intent, host: &Host, plan: &mut Plan) {
         plan.kernel.rules.extend(numbers.map(|number| main(family, number)));
     }
     plan_transit(plan);
+    plan.kernel.translated.always = intent.in_cluster
+        || !intent.service_cidrs.is_empty()
+        || !plan.kernel.nat.is_empty()
+        || plan.kernel.translated.hairpin;
     plan.kernel.translated.pods =
         intent.subnets.iter().filter_map(|subnet| subnet.spec.range.cidr().ok()).collect();
     let named = |link: &&Link| Some((link.name.clone(), *numbers.get(&link.index)?));

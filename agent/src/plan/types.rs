@@ -432,6 +432,9 @@ pub struct GuardedTunnel {
 /// How packets of translated connections are marked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TranslatedRules {
+    /// The rules are loaded in any case: the node is in a cluster, has prefixes of Services or networks with `hairpin`, or masquerades.
+    /// Otherwise they are loaded once somebody has a NAT chain.
+    pub always: bool,
     /// Prefixes of all known Subnets.
     pub pods: BTreeSet<IpNet>,
     /// The numbers of the links that have a return table, by name.

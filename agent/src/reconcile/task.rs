@@ -434,6 +434,7 @@ impl Task {
             guard: self.guard.clone(),
             // What was derived once stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
+            in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),
             vlan_interfaces: self.vlan_interfaces.clone(),
         };

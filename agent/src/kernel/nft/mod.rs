@@ -129,6 +129,30 @@ pub(super) fn run(script: &str) -> Result<(), String> {
     }
 }
 
+/// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWCHAIN`.
+const NEW_CHAIN: u16 = 10 << 8 | 3;
+/// `NFTA_CHAIN_TYPE`.
+const CHAIN_TYPE: u16 = 7;
+
+/// Whether a notification of nftables says that somebody else has made a NAT chain. iptables over nftables makes such chains, too.
+pub(super) fn is_others_nat(message: &Message<'_>) -> bool {
+    let attributes = message.body.get(4..).unwrap_or_default();
+    let mut kinds = message::attributes(attributes, &[CHAIN_TYPE], |nla| parse_string(nla.value()));
+    message.kind == NEW_CHAIN && kinds.any(|kind| kind == "nat") && !concerns(message)
+}
+
+/// Whether the namespace of the calling thread has a NAT chain already. The chains of iptables' own tables are in no list of nftables.
+pub(super) fn has_nat() -> bool {
+    let legacy = |family: &str| {
+        let names = std::fs::read_to_string(format!("/proc/thread-self/net/{family}_tables_names"));
+        names.is_ok_and(|names| names.lines().any(|name| name == "nat"))
+    };
+    let chains = || Command::new("nft").args(["--terse", "list", "chains"]).stdin(Stdio::null()).output();
+    legacy("ip")
+        || legacy("ip6")
+        || chains().is_ok_and(|listed| String::from_utf8_lossy(&listed.stdout).contains("type nat hook"))
+}
+
 /// Whether a notification of nftables is about an own table: `nfgenmsg`, whose first octet is the family, and attribute 1 is always the
 /// table's name.
 pub(super) fn concerns(message: &Message<'_>) -> bool {

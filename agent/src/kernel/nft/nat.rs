@@ -23,10 +23,12 @@ const MASQUERADE: &str = "\
 \t}
 ";
 
-/// The table as `nft list` writes it, but for line breaks; none where there is nothing to translate and nothing to mark.
-pub(in crate::kernel) fn render(plan: &KernelPlan) -> Option<String> {
+/// The table as `nft list` writes it, but for line breaks; none where there is nothing to translate and nothing to mark. `translates`:
+/// somebody else has a NAT chain.
+pub(in crate::kernel) fn render(plan: &KernelPlan, translates: bool) -> Option<String> {
     let KernelPlan { nat: rules, translated: marks, alternate: paths, .. } = plan;
-    if rules.is_empty() && marks.is_empty() && paths.is_empty() {
+    let marked = !marks.is_empty() && (marks.always || translates);
+    if rules.is_empty() && !marked && paths.is_empty() {
         return None;
     }
     let mut text = format!("table inet {NAME} {{\n");
@@ -41,7 +43,7 @@ pub(in crate::kernel) fn render(plan: &KernelPlan) -> Option<String> {
         sets(&mut text, "sources", &rules.sources);
         sets(&mut text, "slaves", &rules.slaves);
     }
-    if !marks.is_empty() {
+    if marked {
         sets(&mut text, "pods", &marks.pods);
         translated::render(marks, &mut text);
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::super::events::Events;
 use super::super::netlink::objects::{self, GROUP};
-use super::super::nft::nat;
+use super::super::nft::{self, nat};
 use super::super::sysctl;
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Reason, Repaired, Request};
@@ -19,7 +19,8 @@ impl Owner {
 
     /// Brings the tables to a new plan. One that stays the same is not looked at again: that costs a process.
     pub(super) fn settle_tables(&mut self, plan: &KernelPlan) {
-        if wants_tables(plan) && !self.has_tables() {
+        let fresh = wants_tables(plan) && !self.has_tables();
+        if fresh {
             // Before the tables are made, so that nothing falls between.
             match self.guard.port().and_then(Events::open_nftables) {
                 Ok(events) => self.nftables = Some(events),
@@ -31,6 +32,10 @@ impl Owner {
                 ),
             }
         }
+        // From now on each new NAT chain is announced.
+        if fresh && !self.translates {
+            self.translates = nft::has_nat();
+        }
         // The guard first: it must not come later than what it guards.
         if !self.planned || plan.guard != self.plan.guard || self.guard_fault.is_some() {
             let applied = self.guard.apply(&plan.guard, self.pods.values(), self.populated);
@@ -40,16 +45,27 @@ impl Owner {
             && plan.translated == self.plan.translated
             && plan.alternate == self.plan.alternate;
         if !self.planned || !unchanged {
-            match self.nat.apply(nat::render(plan).as_deref()) {
+            match self.nat.apply(nat::render(plan, self.translates).as_deref()) {
                 Ok(changed) => self.changed += usize::from(changed),
                 Err(error) => self.fault(Reason::Nftables, error),
             }
         }
     }
 
+    /// Somebody has made a NAT chain: connections are translated from now on.
+    pub(super) fn follow_translation(&mut self) {
+        if std::mem::replace(&mut self.translates, true) {
+            return;
+        }
+        match self.nat.apply(nat::render(&self.plan, true).as_deref()) {
+            Ok(changed) => self.changed += usize::from(changed),
+            Err(error) => self.fault(Reason::Nftables, error),
+        }
+    }
+
     /// Somebody changed one of the tables, or this thread did.
     pub(super) fn mend_tables(&mut self) {
-        let text = nat::render(&self.plan);
+        let text = nat::render(&self.plan, self.translates);
         match self.nat.apply(text.as_deref()) {
             Ok(true) => {
                 tracing::info!("the NAT table was changed by others: restored");
@@ -93,7 +109,7 @@ impl Owner {
 
     /// Closes a pod's device for what the pod may not send, before a route leads to the pod.
     pub(super) fn guard_pod(&mut self, pod: &PodPlan) {
-        if let Err(error) = sysctl::close_pod_device(&pod.host_ifname) {
+        if let Err(error) = self.pod_settings.close(&pod.host_ifname) {
             self.fault(Reason::Sysctl, error);
         }
         let group = self.topology.links.get(&pod.host_ifindex).map(|link| link.info.group);
@@ -194,7 +210,7 @@ impl Owner {
 
 /// Whether a plan has any table.
 fn wants_tables(plan: &KernelPlan) -> bool {
-    plan.guard.enabled || nat::render(plan).is_some()
+    plan.guard.enabled || nat::render(plan, true).is_some()
 }
 
 /// Whether a pod may send from IPv4 prefixes besides its addresses.
