@@ -40,6 +40,9 @@ pub(super) fn dashboard() -> Dashboard {
                     Panel::new(Series, "Sessions Established", "short", "peer", &[("trunkline_bgp_established_peers{instance=~\"$node\"}", "{{instance}}")],
                         "How many sessions are Established; 0 while the speaker does not run.")
                         .bad(Bounds::Below(1.0)).alert("TrunklineNodeIsolated"),
+                    Panel::new(Series, "Packets by alternate paths", "pps", "peer",
+                        &[("sum by (action) (rate(trunkline_alternate_path_packets_total{instance=~\"$node\"}[$__rate_interval]))", "{{action}}")],
+                        "What a router sent this node for a pod of another node: forwarded to another router (the first one does not know the pod), or dropped (no router does)."),
                     Panel::new(Table, "In this state for", "s", "peer", &[("trunkline_bgp_peer_state_seconds{instance=~\"$node\"}", "for")],
                         "How long each session has been in its state.").alert("TrunklinePeerDown").width(12),
                     Panel::new(Series, "Prefixes accepted", "short", "peer",

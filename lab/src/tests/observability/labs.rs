@@ -29,6 +29,7 @@ const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_webhook_", Lab::Cluster),
     ("trunkline_cluster_", Lab::Cluster),
     ("trunkline_wire_", Lab::Vlans),
+    ("trunkline_alternate_", Lab::TwoRacks),
     ("trunkline_attach", Lab::TwoRacks),
     ("trunkline_bfd_", Lab::TwoRacks),
     ("trunkline_bgp_", Lab::TwoRacks),
