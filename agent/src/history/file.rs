@@ -1,7 +1,7 @@
 //! The events on disk: one JSON object a line, beside the store.
 //!
 //! The file is for people and is never needed: [`read`] takes what it can read, and leaves out lines that are cut off, damaged or of another version. The
-//! file is appended to. When it would grow past [`LIMIT`], it is written anew with the newest events. Nothing waits for the disk (no `fsync`): a process
+//! file is appended to. When it would grow past `LIMIT`, it is written anew with the newest events. Nothing waits for the disk (no `fsync`): a process
 //! that is killed loses what it did not write yet, a host without power some seconds more.
 
 use std::fs::{self, File, OpenOptions};

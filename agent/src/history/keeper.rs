@@ -1,7 +1,7 @@
 //! The task that writes the history to disk: what happened ([`super::file`]) and how this run stands ([`super::last_run`]).
 //!
 //! It is a reader of the history like any other, so recording an event never waits for the disk. The first event is written at once, and what happens
-//! during the next [`PACE`] together.
+//! during the next `PACE` together.
 
 use std::path::PathBuf;
 use std::time::Duration;

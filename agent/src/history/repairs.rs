@@ -1,4 +1,4 @@
-//! What others changed in the kernel and the agent put back, as events. A storm of repairs is one event in [`PACE`].
+//! What others changed in the kernel and the agent put back, as events. A storm of repairs is one event in `PACE`.
 
 use std::time::Duration;
 
