@@ -1,7 +1,5 @@
-//! Faults of an agent as a whole: it is stopped, its speaker does not start, its manifests are refused, its store is damaged, and Prometheus loses it as a
+//! Faults of an agent as a whole: it is stopped, it reaches no router, its manifests are refused, its store is damaged, and Prometheus loses it as a
 //! target. The alerts for them must not depend on series that go with the fault.
-
-use std::net::{Ipv6Addr, TcpListener};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
@@ -10,23 +8,22 @@ use super::prometheus::Prometheus;
 use crate::client;
 use crate::tests::bed::{Bed, PATIENCE};
 
-/// BGP's port.
-const BGP: u16 = 179;
+/// A firewall of the node that drops BGP.
+const FIREWALL: &str = "nft 'table inet firewall { \
+    chain in { type filter hook input priority 0; tcp sport 179 drop; tcp dport 179 drop; }; \
+    chain out { type filter hook output priority 0; tcp sport 179 drop; tcp dport 179 drop; }; }'";
 
-/// The agent is stopped, and started while another process has the port of BGP: no peer has a series then.
+/// The agent is stopped, and started while a firewall drops BGP: it has had no session since.
 pub(super) fn stopped(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let node = bed.host("node1b")?;
     client::end_agent(node, Signal::TERM)?;
     prometheus.wait_firing("TrunklineAgentDown", "node1b")?;
-    // For both families.
-    let listener = node.ns.within(|| Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, BGP))?))?;
+    node.sh(FIREWALL)?;
     client::start_agent(node)?;
     prometheus.wait_cleared("TrunklineAgentDown")?;
     prometheus.wait_firing("TrunklineNodeIsolated", "node1b")?;
     prometheus.wait_firing("TrunklineAgentNotReady", "node1b")?;
-    drop(listener);
-    client::end_agent(node, Signal::TERM)?;
-    client::start_agent(node)?;
+    node.sh("nft delete table inet firewall")?;
     client::wait_established(node, PATIENCE)?;
     prometheus.wait_cleared("TrunklineNodeIsolated")?;
     prometheus.wait_cleared("TrunklineAgentNotReady")

@@ -54,7 +54,7 @@ fn two_racks(context: &Context) -> Result<Verdict> {
             ("a pod that forges, and a guard that cannot be loaded", guarded),
             ("manifests that are refused", agents::refused),
             ("a store that is damaged", agents::store),
-            ("an agent that is stopped, and one without the port of BGP", agents::stopped),
+            ("an agent that is stopped, and one behind a firewall", agents::stopped),
             ("agents that are no target of Prometheus", agents::gone),
         ];
         for (what, fault) in faults {
