@@ -248,7 +248,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         _ = reconciling => Some("kernel and speaker are not kept in step any more"),
     };
     tracing::info!("the agent stops; pods, routes and rules stay");
-    let why = fault.unwrap_or("it was told to by a signal");
+    let why = fault.unwrap_or("it received a signal");
     history.record(EventKind::AgentStopped, None, None, format!("the agent stops: {why}"));
     server.abort();
     history.close();

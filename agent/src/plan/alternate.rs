@@ -16,8 +16,8 @@
 //! **The rules depend on the manifests, the routes on the sessions.** A session that ends changes routes of this node over netlink, and no
 //! nftables rule. The node that forwards does not have to notice anything: the router does.
 //!
-//! Only routers on a connected network are counted on: behind others the TTL would not do. Two routers on one uplink are not told apart, so
-//! there is no alternate path between them.
+//! Only routers on a connected network are used: the TTL is too low for a way through further routers. The rules distinguish uplinks and not
+//! routers, so there is no alternate path between two routers on one uplink.
 
 use std::collections::BTreeSet;
 

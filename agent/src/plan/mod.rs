@@ -72,7 +72,7 @@ pub struct Intent {
     pub guard: GuardSettings,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
-    /// The node is in a Kubernetes cluster, so that a service proxy is to be expected.
+    /// The node is in a Kubernetes cluster, which usually has a service proxy.
     pub in_cluster: bool,
     /// Prefixes of Services.
     pub service_cidrs: BTreeSet<IpNet>,
@@ -135,7 +135,7 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PodPlan, PlanError> {
         });
     }
     // In an underlay the fabric beyond the rack has the subnet; the pods' own routes stay with the routers that need them. A router that
-    // has no session with this node hears of them from other routers only.
+    // has no session with this node learns them from other routers only.
     let disaggregated = plan.bgp.as_ref().is_some_and(|bgp| bgp.disaggregated.is_some());
     let communities = match network.mode {
         Mode::Bgp if !disaggregated => Some(vec![Community::NO_EXPORT]),

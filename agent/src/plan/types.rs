@@ -456,7 +456,7 @@ impl TranslatedRules {
 pub struct AlternateRules {
     /// Names of the uplinks.
     pub uplinks: BTreeSet<String>,
-    /// Subnets that this node advertises, whoever has the pod.
+    /// Subnets that this node advertises. The pods of a Subnet may be on other nodes.
     pub attracted: BTreeSet<IpNet>,
 }
 
