@@ -4,18 +4,16 @@
 //! Both nodes are up at the same time, each between its own routers, and take turns, measurement by measurement. Traffic goes from a pod to
 //! a pod of the same node: no wire in between hides what a packet costs the node.
 
-use std::io::Read as _;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 use serde::Serialize;
-use socket2::SockRef;
 
 use super::attach::{Contender, sandboxes};
-use super::l2::iperf;
+use super::traffic::{Traffic, paired};
 use super::{Bound, report, warn_if_busy};
 use crate::cni::{self, Sandbox, plugin_path};
 use crate::demo::ms;
@@ -30,10 +28,8 @@ const FEW: usize = 10;
 const MANY: usize = 1_000;
 /// ADDs of each node for each number of pods.
 const SAMPLES: usize = 100;
-/// Rounds of traffic, each node once.
-const ROUNDS: usize = 9;
-/// How long connections are counted in a round.
-const COUNTED: Duration = Duration::from_secs(1);
+/// Slices of traffic of each node, for throughput and for connections.
+const PAIRS: usize = 120;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One node's medians.
@@ -68,7 +64,7 @@ pub(crate) struct Figures {
 /// `cargo lab bench guard`.
 pub(crate) fn bench(place: &Place, json: bool, before: Option<&Path>) -> Result<bool> {
     packages::need_root("cargo lab bench guard")?;
-    packages::need(packages::ALWAYS.into_iter().chain(["iperf3", "frr"]))?;
+    packages::need(packages::ALWAYS.into_iter().chain(["frr"]))?;
     let product = product::build(place)?;
     warn_if_busy();
     let tagged = |tag: &str| Place {
@@ -93,7 +89,7 @@ pub(crate) fn bench(place: &Place, json: bool, before: Option<&Path>) -> Result<
 }
 
 fn words(figures: &Figures) -> String {
-    let head = ["pods", "", "ADD p50", "iperf3", "connections"].map(str::to_owned).to_vec();
+    let head = ["pods", "", "ADD p50", "throughput", "connections"].map(str::to_owned).to_vec();
     let mut rows = vec![head];
     for with in &figures.with {
         for (name, node) in [("before", &with.before), ("now", &with.now)] {
@@ -146,43 +142,16 @@ impl<'a> Loaded<'a> {
         Ok(Loaded { contender: Contender { host, conf, path: plugin_path(host) }, from, to, address })
     }
 
+    fn traffic(&self) -> Result<Traffic<'_>> {
+        Traffic::between(&self.from.ns, &self.to.ns, self.address)
+    }
+
     /// ADD's time; the pod is taken away again.
     fn add(&self, pod: &Sandbox) -> Result<f64> {
         let run = |verb| self.contender.host.within(|| self.contender.run(verb, pod));
         let took = ms(run("ADD")?.took);
         run("DEL")?;
         Ok(took)
-    }
-
-    /// Connections that are opened one after another, each until the server has closed it.
-    fn connections(&self) -> Result<f64> {
-        let listener = self.to.ns.within(|| Ok(TcpListener::bind((IpAddr::from([0; 4]), 0))?))?;
-        let to = SocketAddr::new(self.address, listener.local_addr()?.port());
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                // Ends with the first connection that says so.
-                while let Ok((mut connection, _)) = listener.accept() {
-                    let mut octet = [0];
-                    if matches!(connection.read(&mut octet), Ok(1..)) {
-                        break;
-                    }
-                }
-            });
-            self.from.ns.within(|| {
-                let start = Instant::now();
-                let mut opened = 0_u32;
-                while start.elapsed() < COUNTED {
-                    // Closed by a reset: a port in TIME_WAIT would be missing soon, and the search for a free one is slower than the node.
-                    let stream = TcpStream::connect(to)?;
-                    SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
-                    drop(stream);
-                    opened += 1;
-                }
-                let rate = f64::from(opened) / start.elapsed().as_secs_f64();
-                std::io::Write::write_all(&mut TcpStream::connect(to)?, &[1])?;
-                Ok(rate)
-            })
-        })
     }
 }
 
@@ -201,15 +170,7 @@ fn measure(former: &Fabric, present: &Fabric) -> Result<Figures> {
             Ok(())
         })?;
         there = pods;
-        let [before, now] = compared([former, present], &nodes, pods)?;
-        with.push(With {
-            pods,
-            ratio_add_p50: round(now.add_p50_ms / before.add_p50_ms),
-            ratio_mbit: round(now.mbit / before.mbit),
-            ratio_connections: round(now.connections_per_second / before.connections_per_second),
-            before,
-            now,
-        });
+        with.push(compared([former, present], &nodes, pods)?);
     }
     let worst = |ratio: fn(&With) -> f64| with.iter().map(ratio).fold(0.0, f64::max);
     let bounds = vec![
@@ -228,8 +189,8 @@ fn measure(former: &Fabric, present: &Fabric) -> Result<Figures> {
     Ok(Figures { bench: "guard", before: String::new(), with, bounds })
 }
 
-/// The nodes' medians, taken in turns.
-fn compared(fabrics: [&Fabric; 2], nodes: &[Loaded<'_>; 2], pods: usize) -> Result<[Node; 2]> {
+/// Both nodes with so many pods, in turns.
+fn compared(fabrics: [&Fabric; 2], nodes: &[Loaded<'_>; 2], pods: usize) -> Result<With> {
     let mut times = [Vec::new(), Vec::new()];
     step(&format!("ADD with {pods} pods, taking turns"), || {
         let name = |number: usize| format!("add{pods}-{number}");
@@ -244,23 +205,26 @@ fn compared(fabrics: [&Fabric; 2], nodes: &[Loaded<'_>; 2], pods: usize) -> Resu
         }
         Ok(())
     })?;
-    let (mut mbit, mut rates) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-    step("iperf3 and connections, taking turns", || {
-        for number in 0..ROUNDS {
-            crate::interrupt::check()?;
-            for turn in 0..2 {
-                let which = (number + turn) % 2;
-                let node = &nodes[which];
-                mbit[which].push(iperf(&node.from.ns, &node.to.ns, &node.address.to_string())?);
-                rates[which].push(node.connections()?);
-            }
-        }
-        Ok(())
+    let (mbit, connections) = step("throughput and connections, taking turns", || {
+        let [former, present] = nodes.each_ref().map(Loaded::traffic);
+        let (former, present) = (former?, present?);
+        Ok((
+            paired([&former, &present], PAIRS, Traffic::mbit)?,
+            paired([&former, &present], PAIRS, Traffic::connections)?,
+        ))
     })?;
     let node = |which: usize| Node {
         add_p50_ms: percentile(&times[which], 50.0),
-        mbit: percentile(&mbit[which], 50.0),
-        connections_per_second: round(percentile(&rates[which], 50.0)),
+        mbit: round(mbit.medians[which]),
+        connections_per_second: round(connections.medians[which]),
     };
-    Ok([node(0), node(1)])
+    let (before, now) = (node(0), node(1));
+    Ok(With {
+        pods,
+        ratio_add_p50: round(now.add_p50_ms / before.add_p50_ms),
+        ratio_mbit: round(mbit.ratio),
+        ratio_connections: round(connections.ratio),
+        before,
+        now,
+    })
 }

@@ -227,7 +227,7 @@ fn wire(fabric: &Fabric) -> Result<(f64, f64)> {
 }
 
 /// Mbit/s from one namespace to an address in another.
-pub(super) fn iperf(from: &Namespace, to: &Namespace, address: &str) -> Result<f64> {
+fn iperf(from: &Namespace, to: &Namespace, address: &str) -> Result<f64> {
     let inside = |ns: &Namespace, args: &[&str]| {
         let mut command = cmd("nsenter", [format!("--net={}", ns.path().display())]);
         command.arg("iperf3").args(args);

@@ -10,6 +10,7 @@ pub(crate) mod l2;
 pub(crate) mod memory;
 pub(crate) mod scrape;
 pub(crate) mod speakers;
+mod traffic;
 
 use anyhow::Result;
 use serde::Serialize;
