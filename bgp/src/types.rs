@@ -461,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn communities_are_read_as_they_are_written() {
+    fn community_text_round_trips() {
         for text in ["65000:1", "no-export", "0:0", "graceful-shutdown"] {
             assert_eq!(text.parse::<Community>().unwrap().to_string(), text);
         }

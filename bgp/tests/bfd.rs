@@ -125,7 +125,7 @@ fn fast() -> BfdConfig {
 }
 
 #[test]
-fn two_come_up_slowly_and_then_go_fast() {
+fn a_session_comes_up_slowly_then_uses_the_fast_interval() {
     let mut pair = Pair::new([fast(), BfdConfig { multiplier: 5, ..BfdConfig::new(ms(100)) }]);
     pair.run(Duration::from_secs(4));
     assert_eq!((pair.state(0), pair.state(1)), (State::Up, State::Up));
@@ -161,7 +161,7 @@ fn jitter_is_75_to_100_percent_and_90_at_most_for_multiplier_1() {
 }
 
 #[test]
-fn silence_is_found_after_the_detection_time_and_said_to_the_peer() {
+fn silence_expires_the_session_and_the_peer_is_informed() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.independent = true;
     pair.run(Duration::from_secs(5));
@@ -191,7 +191,7 @@ fn two_of_three_packets_may_be_lost() {
 }
 
 #[test]
-fn packets_that_were_looked_at_late_count_from_their_arrival() {
+fn packets_handled_late_count_from_their_arrival() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.run(Duration::from_secs(5));
     // This side was not run for a second, in which the peer sent all the while.
@@ -209,7 +209,7 @@ fn packets_that_were_looked_at_late_count_from_their_arrival() {
 }
 
 #[test]
-fn admin_down_is_said_for_a_detection_time_and_is_no_failure() {
+fn admin_down_is_sent_for_a_detection_time() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.run(Duration::from_secs(5));
     pair.ends[1].remove(ID, pair.now);
@@ -241,7 +241,7 @@ fn timers_change_on_a_live_session_without_a_flap() {
 }
 
 #[test]
-fn a_slower_pace_waits_for_the_final() {
+fn a_slower_interval_waits_for_the_final_bit() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.run(Duration::from_secs(5));
     pair.lost[1] = |_| true; // the answer does not come
@@ -253,7 +253,7 @@ fn a_slower_pace_waits_for_the_final() {
 }
 
 #[test]
-fn a_peer_in_demand_mode_or_with_min_rx_0_is_sent_nothing() {
+fn demand_mode_or_min_rx_0_stops_periodic_packets() {
     let spoil: [fn(&mut Packet); 2] = [|p| p.demand = true, |p| p.required_min_rx = Duration::ZERO];
     for spoil in spoil {
         let mut pair = Pair::new([fast(), fast()]);
@@ -278,7 +278,7 @@ fn a_peer_in_demand_mode_or_with_min_rx_0_is_sent_nothing() {
 }
 
 #[test]
-fn every_check_of_reception() {
+fn every_reception_check_rejects_its_packet() {
     let pair = {
         let mut pair = Pair::new([fast(), fast()]);
         pair.run(Duration::from_secs(5));
@@ -341,7 +341,7 @@ fn every_check_of_reception() {
 }
 
 #[test]
-fn link_local_peers_are_told_apart_by_interface_and_multihop_takes_any_ttl() {
+fn packets_match_sessions_by_interface_and_multihop_port() {
     let now = Instant::now();
     let mut end = Endpoint::new(3);
     let remote: IpAddr = "fe80::1".parse().unwrap();
@@ -405,7 +405,7 @@ fn a_packet_from_another_link_changes_nothing() {
 }
 
 #[test]
-fn values_out_of_range_are_refused_by_name() {
+fn values_out_of_range_are_rejected() {
     let mut end = Endpoint::new(3);
     for (config, expected) in [
         (BfdConfig::new(ms(9)), ConfigError::Interval(ms(9))),

@@ -30,7 +30,7 @@ fn own_attributes(index: u32) -> Origination {
 }
 
 #[tokio::test]
-async fn a_watch_resolves_when_a_peer_was_told() {
+async fn a_watch_resolves_when_a_route_was_advertised() {
     let (a, b) = (Node::new("127.8.1.1", 1).await, Node::new("127.8.1.2", 2).await);
     let early = tokio::spawn({
         let handle = a.handle.clone();
@@ -58,7 +58,7 @@ async fn a_watch_resolves_when_a_peer_was_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_thousand_routes_pass_and_are_withdrawn() {
+async fn fifty_thousand_routes_are_advertised_and_withdrawn() {
     let (a, mut b) = (Node::new("127.8.2.1", 1).await, Node::new("127.8.2.2", 2).await);
     join(&a, &b).await;
     let routes = (0..ROUTES).map(|index| (prefix(index), own_attributes(index / 5)));
@@ -109,7 +109,7 @@ impl SlowPeer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_does_not_read_costs_its_buffer_and_the_others_nothing() {
+async fn a_peer_that_does_not_read_costs_only_its_buffer() {
     let a = Node::new("127.8.3.1", 1).await;
     let b = Node::new("127.8.3.2", 2).await;
     let slow = Node::new("127.8.3.3", 2).await;

@@ -40,7 +40,7 @@ fn ruling(accepted: bool, rule: Option<usize>) -> Option<Ruling> {
 }
 
 #[test]
-fn the_step_that_separated_a_path_is_named_with_both_values() {
+fn the_deciding_step_is_reported_with_both_values() {
     let text = |own: &str, other: &str| (own.to_owned(), other.to_owned());
     let internal = |local_pref| PathAttributes { local_pref: Some(local_pref), ..path(&[65009]) };
     type Row = (Step, (u32, PathAttributes), (String, String));
@@ -64,7 +64,7 @@ fn the_step_that_separated_a_path_is_named_with_both_values() {
 }
 
 #[test]
-fn equal_paths_are_used_or_told_that_there_was_no_room() {
+fn equal_paths_are_used_or_lost_to_the_limit() {
     for (max_paths, used) in [(2, true), (1, false)] {
         let mut bench = Bench::new(max_paths, &[(1, true), (2, true)]);
         bench.announce(1, PREFIX, &path(&[65001]));
@@ -88,7 +88,7 @@ fn equal_paths_are_used_or_told_that_there_was_no_room() {
 }
 
 #[test]
-fn a_refused_path_is_refused_by_a_rule_or_because_it_loops() {
+fn rejected_paths_report_the_rule_or_the_loop() {
     let mut bench = Bench::new(8, &[(1, true), (2, true), (3, true)]);
     let prefixes = vec![PrefixMatch::or_longer(net("10.0.0.0/8"))].into();
     let named = Rule {
@@ -114,7 +114,7 @@ fn a_refused_path_is_refused_by_a_rule_or_because_it_loops() {
 }
 
 #[test]
-fn why_a_peer_is_told_or_not() {
+fn export_results_report_their_reason() {
     let mut bench = Bench::down(8, &[(1, true), (2, true), (3, false), (4, false), (5, true)]);
     for number in [1, 2, 3, 4] {
         bench.up(number);
@@ -154,7 +154,7 @@ fn why_a_peer_is_told_or_not() {
 }
 
 #[test]
-fn a_peer_that_is_told_several_paths_has_a_row_for_each() {
+fn an_add_path_peer_has_a_row_for_each_path() {
     let mut bench = Bench::down(8, &[(1, true), (2, true), (3, true), (4, true)]);
     for number in [1, 2, 3] {
         bench.up(number);
@@ -182,7 +182,7 @@ fn a_peer_that_is_told_several_paths_has_a_row_for_each() {
 }
 
 #[test]
-fn nothing_is_decided_while_a_family_is_held() {
+fn a_held_family_has_no_decision() {
     let mut bench = Bench::down(8, &[(1, true), (2, true)]);
     bench.rib.hold(FamilySet::ALL);
     bench.up(1);

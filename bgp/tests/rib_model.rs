@@ -559,7 +559,7 @@ fn compare(bench: &mut Bench, model: &Model) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
-    fn what_peers_and_fib_hear_is_what_the_model_says(steps in prop::collection::vec(step(), 1..120)) {
+    fn peers_and_fib_match_the_model(steps in prop::collection::vec(step(), 1..120)) {
         run(&steps);
     }
 }

@@ -131,7 +131,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn everybody_is_told_the_best_that_it_may_have(steps in proptest::collection::vec((step(), any::<bool>()), 1..60)) {
+    fn each_peer_receives_the_best_paths_it_may_have(steps in proptest::collection::vec((step(), any::<bool>()), 1..60)) {
         let mut bench = Bench::down(1, &TOLD.map(|(number, _)| (number, true)));
         for (number, paths) in TOLD {
             bench.up_with(number, facts(number, paths));
@@ -209,7 +209,7 @@ fn paths_of_one_peer_share_the_traffic() {
 }
 
 #[test]
-fn a_refresh_of_several_paths_ends_however_little_is_written_at_a_time() {
+fn a_refresh_of_several_paths_ends_with_small_writes() {
     let mut bench = Bench::down(1, &[(2, true), (4, true)]);
     bench.up_with(2, facts(2, 3));
     bench.up_with(4, facts(4, 3));

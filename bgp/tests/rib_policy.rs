@@ -136,7 +136,7 @@ fn only(when: Conditions) -> Policy {
 }
 
 #[test]
-fn every_condition_holds_for_what_it_names_and_nothing_else() {
+fn every_condition_matches_exactly_its_paths() {
     for (what, when, holds) in ROWS {
         let mut bench = Bench::new(1, &[(1, true), (2, true)]);
         bench.announce(1, PREFIX, &announced());
@@ -153,7 +153,7 @@ fn every_condition_holds_for_what_it_names_and_nothing_else() {
 }
 
 #[test]
-fn what_is_originated_has_an_empty_as_path_and_no_next_hop() {
+fn originated_paths_have_no_as_path_and_no_next_hop() {
     let mut bench = Bench::new(1, &[(2, true)]);
     bench.rib.originate(net(PREFIX), &Origination::default());
     let rows: [(Conditions, bool); 4] = [
@@ -170,7 +170,7 @@ fn what_is_originated_has_an_empty_as_path_and_no_next_hop() {
 }
 
 #[test]
-fn lists_are_replaced_then_cut_then_added_to() {
+fn list_edits_replace_then_remove_then_add() {
     let edit = Edit {
         replace: Some(vec![Community(7), Community(8), Community(7)]),
         remove: vec![Community(8), Community(1)],
@@ -199,7 +199,7 @@ fn lists_are_replaced_then_cut_then_added_to() {
 
 /// RFC 4360 §6: at the edge of the AS, unless that peer's own policy says otherwise.
 #[test]
-fn what_is_not_transitive_stays_within_the_as() {
+fn non_transitive_communities_stay_within_the_as() {
     let bandwidth = ExtendedCommunity([0x40, 4, 0xfd, 0xe8, 0x49, 0x74, 0x24, 0]);
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
     let extended_communities = vec![target(1), bandwidth];
@@ -215,7 +215,7 @@ fn what_is_not_transitive_stays_within_the_as() {
 
 /// What a rule changes, a later one sees; a condition on the rest of the set is remembered apart for each prefix class.
 #[test]
-fn one_attribute_set_under_different_prefixes_gets_what_its_prefix_asks_for() {
+fn one_attribute_set_follows_the_rules_of_each_prefix() {
     let tag = |prefix: &str, community: u32| Rule {
         when: Conditions { prefixes: prefixes(&[prefix]), ..Conditions::default() },
         set: Actions { communities: Edit::add([Community(community)]), ..Actions::default() },
@@ -255,7 +255,7 @@ fn entry() -> impl Strategy<Value = PrefixMatch> {
 
 proptest! {
     #[test]
-    fn a_set_matches_what_one_of_its_entries_matches(
+    fn a_set_matches_if_any_entry_matches(
         entries in proptest::collection::vec(entry(), 0..30),
         asked in proptest::collection::vec(prefix(), 1..60),
     ) {

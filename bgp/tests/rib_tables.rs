@@ -21,7 +21,7 @@ fn only(family: Family) -> FamilySet {
 
 /// Peers 1 and 2 announce PREFIX, 1 wins; each row makes 2 win by one step of RFC 4271 §9.1.
 #[test]
-fn each_step_of_the_decision_over_the_wire() {
+fn each_decision_step_selects_the_better_path() {
     let base = path(&[65001, 7]);
     let rows: [(&str, bool, PathAttributes, PathAttributes); 6] = [
         ("shorter AS_PATH", true, base.clone(), path(&[7])),
@@ -72,7 +72,7 @@ fn each_step_of_the_decision_over_the_wire() {
 }
 
 #[test]
-fn equal_paths_share_traffic_and_next_hops_are_named_once() {
+fn equal_paths_share_traffic_without_duplicate_next_hops() {
     let mut bench = Bench::new(3, &[(1, true), (2, true), (3, true), (4, true), (5, true)]);
     for number in [4, 2, 3, 1] {
         bench.announce(number, PREFIX, &path(&[65000 + number, 7]));
@@ -90,7 +90,7 @@ fn equal_paths_share_traffic_and_next_hops_are_named_once() {
 }
 
 #[test]
-fn the_fib_hears_the_last_state_and_only_differences() {
+fn the_fib_receives_only_the_latest_differences() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     for _ in 0..10 {
         bench.announce(1, PREFIX, &path(&[65001]));
@@ -120,7 +120,7 @@ fn the_fib_hears_the_last_state_and_only_differences() {
 }
 
 #[test]
-fn the_fib_is_told_again_what_it_has_and_nothing_else() {
+fn re_reporting_to_the_fib_covers_exactly_its_routes() {
     let mut bench = Bench::new(1, &[(1, true)]);
     let prefixes: Vec<String> = (0..200).map(|number| format!("198.51.{number}.0/24")).collect();
     for prefix in &prefixes {
@@ -142,7 +142,7 @@ fn the_fib_is_told_again_what_it_has_and_nothing_else() {
 }
 
 #[test]
-fn well_known_communities_and_the_peers_kind_decide_who_is_told() {
+fn well_known_communities_and_peer_types_limit_export() {
     use NotAdvertised::{InternalToInternal, NoAdvertise, NoExport};
     // From peer 1 to peer 2: from an external one, to an external one, community, outcome.
     let rows = [
@@ -253,7 +253,7 @@ fn prefix_rule(text: &str, ge: u8, verdict: Verdict) -> Rule {
 }
 
 #[test]
-fn import_policy_is_run_again_over_what_was_kept() {
+fn a_new_import_policy_applies_to_kept_paths() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (3, true)]);
     let tagged = PathAttributes { communities: vec![Community(1), Community(2)], ..path(&[65001, 7]) };
     bench.announce(1, "10.1.0.0/24", &tagged);
@@ -304,7 +304,7 @@ fn import_policy_is_run_again_over_what_was_kept() {
 }
 
 #[test]
-fn an_export_edit_sends_what_it_changed_and_nothing_else() {
+fn an_export_edit_sends_only_its_changes() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.rib.originate(net("10.0.0.0/24"), &Origination::default());
     for third in 1..20 {
@@ -335,7 +335,7 @@ fn an_export_edit_sends_what_it_changed_and_nothing_else() {
 }
 
 #[test]
-fn paths_that_lead_back_here_are_kept_and_not_used() {
+fn looped_paths_are_kept_but_not_used() {
     let mut bench = Bench::new(1, &[(1, true), (2, false)]);
     let own_originator = PathAttributes { originator_id: Some(ROUTER_ID), ..path(&[7]) };
     bench.announce(1, "10.1.0.0/16", &path(&[65001, 65000, 7]));
@@ -361,7 +361,7 @@ fn paths_that_lead_back_here_are_kept_and_not_used() {
 }
 
 #[test]
-fn stale_paths_stay_in_use_until_they_are_swept() {
+fn stale_paths_are_used_until_they_are_swept() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     for prefix in ["10.1.0.0/16", "10.2.0.0/16", "2001:db8:1::/48"] {
         bench.announce(1, prefix, &path(&[65001]));
@@ -402,7 +402,7 @@ fn stale_paths_stay_in_use_until_they_are_swept() {
 }
 
 #[test]
-fn a_held_family_is_silent_and_then_complete() {
+fn a_held_family_is_sent_completely_after_release() {
     let mut bench = Bench::down(2, &[(1, true), (2, true), (3, true)]);
     bench.rib.hold(FamilySet::ALL);
     for number in [1, 2, 3] {
@@ -438,7 +438,7 @@ fn a_held_family_is_silent_and_then_complete() {
 }
 
 #[test]
-fn what_is_originated_is_told_during_a_hold_once_that_is_allowed() {
+fn originations_may_be_advertised_during_a_hold() {
     let mut bench = Bench::down(2, &[(1, true), (3, true)]);
     bench.rib.hold(FamilySet::ALL);
     bench.up(3);
@@ -511,7 +511,7 @@ fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
 }
 
 #[test]
-fn writing_keeps_to_its_budget_and_packs_equal_attributes() {
+fn writing_respects_its_limit_and_packs_equal_attributes() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (3, true)]);
     bench.flush();
     // Two attribute sets that take turns: packed all the same.
@@ -548,7 +548,7 @@ fn writing_keeps_to_its_budget_and_packs_equal_attributes() {
 }
 
 #[test]
-fn a_peer_is_named_writable_once_until_it_was_written_empty() {
+fn a_peer_is_reported_writable_once_until_it_is_drained() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.flush();
     bench.announce(1, "10.1.0.0/16", &path(&[65001]));
@@ -590,7 +590,7 @@ fn watched_prefixes_are_reported_when_they_are_written() {
 }
 
 #[test]
-fn refresh_and_new_next_hops_tell_again() {
+fn refresh_and_new_next_hops_send_routes_again() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (3, false)]);
     bench.announce(1, "10.1.0.0/16", &path(&[65001]));
     bench.announce(1, "2001:db8:1::/48", &path(&[65001]));
@@ -640,7 +640,7 @@ fn next_hops_of_the_other_family_need_the_capability() {
 }
 
 #[test]
-fn attributes_that_fit_no_message_are_withdrawn() {
+fn routes_with_too_long_attributes_are_withdrawn() {
     let mut bench = Bench::down(1, &[(1, true), (2, true), (3, true)]);
     bench.up(1);
     bench.up(2);
@@ -662,7 +662,7 @@ fn attributes_that_fit_no_message_are_withdrawn() {
 }
 
 #[test]
-fn peers_come_and_go_and_nothing_is_left() {
+fn removed_peers_leave_no_state() {
     let mut bench = Bench::new(2, &[(1, true), (2, true), (3, false)]);
     for round in 0..3u32 {
         for number in 0..2000u32 {
@@ -687,7 +687,7 @@ fn peers_come_and_go_and_nothing_is_left() {
 
 /// Routers that are each alone on a link may all have one link-local address.
 #[test]
-fn one_link_local_next_hop_on_two_links_is_two() {
+fn equal_link_local_next_hops_on_two_links_are_distinct() {
     let link_local = NextHop::V6("fe80::1".parse().unwrap());
     for keys in [["fe80::1%eth1", "fe80::1%eth2"], ["10.0.0.1", "10.0.0.2"]] {
         let mut bench = Bench::down(4, &[]);
@@ -704,7 +704,7 @@ fn one_link_local_next_hop_on_two_links_is_two() {
 /// A prefix that waits for room in the middle of a refresh is told again before EoRR though its attributes are for a moment
 /// others and then those that the peer was told: without it the peer would sweep it (RFC 7313 §4).
 #[test]
-fn what_finds_no_room_in_a_refresh_is_told_again_whatever_it_was_meanwhile() {
+fn a_route_without_room_in_a_refresh_is_sent_before_eorr() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     let announce = |bench: &mut Bench, asn| {
         bench.announce(1, "10.1.0.0/16", &path(&[65001, asn]));

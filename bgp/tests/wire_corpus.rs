@@ -59,7 +59,7 @@ fn outcome(body: &[u8], context: &DecodeContext) -> String {
 }
 
 #[test]
-fn every_update_of_the_corpus_leads_where_it_must() {
+fn every_corpus_update_has_its_expected_outcome() {
     let mut wrong = vec![];
     for (body, context, expected, what) in updates() {
         let outcome = outcome(&body, &context);
@@ -88,7 +88,7 @@ fn refused(octets: &[u8]) -> Option<WireError> {
 }
 
 #[test]
-fn every_message_of_the_corpus_is_refused_as_it_must() {
+fn every_corpus_message_is_rejected_as_expected() {
     for columns in lines(MESSAGES) {
         let [octets, notification, what] = columns[..] else { panic!("{columns:?}") };
         let mut words = notification.split_whitespace();

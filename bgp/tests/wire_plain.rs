@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_update_reads_the_same(
+    fn both_decoders_agree_on_an_update(
         context in context(),
         attributes in attributes(),
         v4 in vec(ipv4_net(), 0..6),
@@ -97,7 +97,7 @@ proptest! {
 
 /// Attributes in any order and number, good and bad, which random octets seldom come to.
 #[test]
-fn any_sequence_of_attributes_reads_the_same() {
+fn both_decoders_agree_on_any_attribute_sequence() {
     let attributes = [
         "40010100",
         "40010103",

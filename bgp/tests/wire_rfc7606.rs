@@ -72,7 +72,7 @@ fn outcome(attributes: &str, nlri: bool, context: &DecodeContext) -> Expect {
 
 /// Attributes beside the mandatory ones.
 #[test]
-fn an_attribute_beside_good_ones() {
+fn a_faulty_attribute_has_its_specified_outcome() {
     let table = [
         // §7.4 MULTI_EXIT_DISC: 4 octets.
         ("800404 00000005", EBGP, Good),
@@ -183,7 +183,7 @@ fn an_attribute_beside_good_ones() {
 
 /// §3 h: the strongest outcome wins, and the milder one is still told.
 #[test]
-fn several_faults() {
+fn the_strongest_of_several_faults_wins() {
     let attributes = hex(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}400601 00 c00801 00 800403 000005"));
     let body = update_body(&[], &attributes, &[16, 10, 1]);
     let mut scratch = Scratch::default();
@@ -196,7 +196,7 @@ fn several_faults() {
 
 /// ORIGIN, AS_PATH and NEXT_HOP themselves.
 #[test]
-fn a_mandatory_attribute() {
+fn a_faulty_mandatory_attribute_has_its_specified_outcome() {
     let table = [
         // §7.1 ORIGIN: one octet, 0 to 2.
         (format!("400101 02{AS_PATH}{NEXT_HOP}"), Good),
@@ -238,7 +238,7 @@ fn a_mandatory_attribute() {
 
 /// §5.3, §7.11, §7.12: MP_REACH_NLRI and MP_UNREACH_NLRI.
 #[test]
-fn a_multiprotocol_attribute() {
+fn a_faulty_mp_attribute_has_its_specified_outcome() {
     let v6 = "20010db8000000000000000000000001";
     let nlri = "40 20010db800010000";
     let good = format!("{ORIGIN}{AS_PATH}");
@@ -298,7 +298,7 @@ fn a_multiprotocol_attribute() {
 
 /// §3 b, i: the fields themselves.
 #[test]
-fn a_field() {
+fn a_faulty_field_resets_the_session() {
     let good = hex(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}"));
     let error = |body: &[u8]| decode_update(body, &EBGP, &mut Scratch::default()).map(|_| ()).unwrap_err();
     let subcode = |error: UpdateError| WireError::from(error).notification().subcode;
@@ -314,7 +314,7 @@ fn a_field() {
 
 /// §3 j: routes in an attribute that cannot be read reset the session even where other routes are known.
 #[test]
-fn a_multiprotocol_attribute_that_overruns_beside_nlri() {
+fn an_overrunning_mp_attribute_resets_despite_nlri() {
     assert_eq!(outcome(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}800f20 000201"), true, &EBGP), Reset(9));
     assert_eq!(outcome(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}800e20 000201"), true, &EBGP), Reset(9));
     assert_eq!(outcome(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}c00820 000201"), true, &EBGP), Withdraw(8));
@@ -322,7 +322,7 @@ fn a_multiprotocol_attribute_that_overruns_beside_nlri() {
 
 /// What is treated as withdrawn is every route of the message, beside those that it withdraws anyway.
 #[test]
-fn every_route_of_the_message_is_withdrawn() {
+fn treat_as_withdraw_covers_every_route_of_the_message() {
     let attributes = hex(&format!("{MP_REACH}800f07 000201 1820010d{ORIGIN}{AS_PATH}{NEXT_HOP}c00801 00"));
     let body = update_body(&[8, 11], &attributes, &[8, 10, 0]);
     let mut scratch = Scratch::default();

@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
-    fn a_station_that_takes_nothing_is_lost_and_costs_nothing_any_more() {
+    fn a_station_that_never_reads_is_lost_and_its_queue_freed() {
         let now = Instant::now();
         let config =
             StationConfig { name: "n".to_owned(), description: "d".to_owned(), stats_interval: None };

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_neighbours_messages_count() {
+    fn only_messages_of_a_neighbour_are_accepted() {
         let from = address(1);
         assert_eq!(parse(from, Some(255), &ADVERTISEMENT), Some(Heard::Advertisement(from)));
         assert_eq!(parse(from, Some(255), &SOLICITATION), Some(Heard::Solicitation));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_gives_way_only_if_it_is_silent() {
+    fn a_neighbour_is_replaced_only_if_it_is_silent() {
         let now = tick();
         let (first, second) = (address(1), address(2));
         let mut choice = Choice::default();

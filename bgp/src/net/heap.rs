@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_go_back_once_when_most_of_many_sets_have_gone() {
+    fn pages_are_released_once_when_most_of_many_sets_are_gone() {
         let mut trim = Trim::default();
         let due: Vec<bool> =
             [MANY - 1, 0, MANY * 8, MANY + 1, MANY, 0, 0].map(|sets| trim.is_due(sets)).to_vec();

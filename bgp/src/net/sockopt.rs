@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_on_the_listener_decides_who_connects() {
+    fn a_key_on_the_listener_admits_matching_clients_only() {
         for (listen, peer) in [("127.0.0.1:0", "127.0.0.9"), ("[::1]:0", "::1")] {
             let listener = TcpListener::bind(listen).unwrap();
             let at = listener.local_addr().unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_for_a_prefix_is_everybodys_in_it_who_has_none_of_his_own() {
+    fn a_prefix_key_applies_to_addresses_without_their_own_key() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let [inside, own, outside]: [IpAddr; 3] =
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_limits_are_taken_by_both_families() {
+    fn both_families_accept_hop_limits() {
         for listen in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(listen).unwrap();
             let address = listener.local_addr().unwrap().ip();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_from_too_far_never_arrives() {
+    fn a_packet_below_the_minimum_ttl_is_dropped() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         set_min_ttl(&listener, at.ip(), 255).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_round_trip_is_known_once_the_handshake_has_measured_it() {
+    fn round_trip_time_is_known_after_the_handshake() {
         for listen in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(listen).unwrap();
             assert_eq!(round_trip(&listener).unwrap(), None, "nobody has answered it");

@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_given_out_again_under_another_generation() {
+    fn a_reused_number_has_a_new_generation() {
         let mut table = AttributeTable::new(Asn(1));
         let first = table.intern(None, ORIGIN_EGP);
         let generation = table.generation(first);

@@ -140,7 +140,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn rows_come_in_order_and_go_round() {
+    fn rows_are_taken_in_cyclic_order() {
         let mut set = RowSet::default();
         for row in [5, 70_000, 4096, 63, 64, 5] {
             set.insert(row);

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortcut_leads_where_the_long_way_does() {
+    fn the_fast_path_equals_the_slow_path() {
         let parts = [MED, LOCAL_PREF, COMMUNITIES, ORIGINATOR, CLUSTERS, LARGE, ONLY_TO_CUSTOMER];
         let all = (0..1 << parts.len()).map(|chosen: u32| {
             let parts = parts.iter().enumerate().filter(|(place, _)| chosen >> place & 1 == 1);
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_shortcut_does_not_know_goes_the_long_way() {
+    fn unusual_attributes_take_the_slow_path() {
         let unusual: [(&str, Vec<u8>); 6] = [
             ("a full segment", sequence(255)),
             ("a set in front", [ORIGIN, &[0x40, 2, 6, 1, 1, 0, 0, 0, 7]].concat()),

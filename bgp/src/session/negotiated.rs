@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_the_same_agree_on_everything() {
+    fn equal_sides_negotiate_every_capability() {
         let agreed = negotiate(&config(), &theirs()).unwrap();
         assert_eq!(agreed.families, FamilySet::ALL);
         assert!(
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_counts_only_if_both_have_it() {
+    fn a_capability_counts_only_if_both_sides_have_it() {
         for (code, changed) in [
             (2, (|n| !n.route_refresh) as fn(&Negotiated) -> bool),
             (5, |n| !n.ext_next_hop),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_told_so() {
+    fn an_unexpected_peer_is_rejected() {
         let mut wrong_as = theirs();
         wrong_as.my_as = Asn(65001);
         assert!(matches!(negotiate(&config(), &wrong_as), Err(OpenError::PeerAs { .. })));

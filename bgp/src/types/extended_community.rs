@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_and_origins_have_names_and_the_rest_its_octets() {
+    fn targets_and_origins_have_names_others_are_shown_in_hex() {
         for (octets, text) in [
             ([0, 2, 0xfd, 0xe8, 0, 1, 0, 0], "rt:65000:65536"),
             ([0, 3, 0xfd, 0xe8, 0, 0, 0, 7], "soo:65000:7"),

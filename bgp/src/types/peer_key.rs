@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_as_they_are_printed() {
+    fn key_text_round_trips() {
         for text in ["10.0.0.1", "2001:db8::1", "fe80::1", "fe80::1%eth0", "fe80::1%a234567890bcdef"] {
             assert_eq!(text.parse::<PeerKey>().unwrap().to_string(), text);
         }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_link_local_address_is_another_peer_on_another_interface() {
+    fn the_interface_matters_for_link_local_addresses_only() {
         let name = |text: &str| Some(text.parse::<InterfaceName>().unwrap());
         let key = |address: &str, interface| PeerKey::new(address.parse().unwrap(), interface);
         assert_ne!(key("fe80::1", name("eth0")), key("fe80::1", name("eth1")));

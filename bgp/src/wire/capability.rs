@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         let ipv4 = AfiSafi::from(Family::Ipv4Unicast);
         for capability in [
             Capability::Multiprotocol(AfiSafi { afi: 25, safi: 70 }),

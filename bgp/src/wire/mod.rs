@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_cut_off_once_it_is_whole() {
+    fn a_message_is_returned_once_it_is_complete() {
         let mut buf = Vec::new();
         encode_keepalive(&mut buf);
         buf.extend(message(23, 2, 4));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_header_is_refused_before_its_body_comes() {
+    fn a_bad_header_is_rejected_before_its_body_arrives() {
         let mut marker = message(19, 4, 0);
         marker[7] = 0;
         assert_eq!(frame(&marker, MAX_MESSAGE), Err(HeaderError::Marker));

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_read_in_its_order() {
+    fn prefixes_are_decoded_in_order() {
         let nlri = v4(&[0, 9, 10, 255, 32, 10, 0, 0, 1]).unwrap();
         assert_eq!(
             nlri.iter().map(|p| p.to_string()).collect::<Vec<_>>(),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn with_identifiers_the_prefixes_are_the_same() {
+    fn path_identifiers_are_decoded_with_their_prefixes() {
         let octets = [0, 0, 0, 7, 0, 0, 0, 1, 0, 9, 10, 255, 255, 255, 255, 255, 32, 10, 0, 0, 1];
         let nlri = Nlri::<Ipv4>::check(&octets, "NLRI", true).unwrap();
         let prefixes = ["0.0.0.0/0", "10.128.0.0/9", "10.0.0.1/32"];
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_cannot_be_is_an_error() {
+    fn an_impossible_prefix_length_is_an_error() {
         for (octets, length, offset) in [
             (&[33, 1, 2, 3, 4, 5][..], 33, 0),
             (&[0, 255], 255, 1),

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notifications_speak() {
+    fn notifications_have_a_text_form() {
         for (notification, text) in [
             (Notification::new(2, 2, []), "OPEN Message Error/Bad Peer AS"),
             (Notification::new(3, 7, []), "UPDATE Message Error/7"),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         let notification = Notification::new(3, 9, [1, 2, 3]);
         let mut out = Vec::new();
         notification.encode(&mut out);

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         let four_octet = Capability::FourOctetAs(Asn(4_200_000_001));
         let many = (0..60).map(|code| Capability::Unknown { code: 128 + code, value: vec![code; 20] });
         for capabilities in [
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_open_may_have_is_refused() {
+    fn an_invalid_open_is_rejected() {
         let good = body(&open(vec![]));
         for (at, octets, code, subcode) in [
             (0, &[3][..], 2, 1),

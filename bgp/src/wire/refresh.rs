@@ -67,7 +67,7 @@ mod tests {
     use crate::wire::{MAX_MESSAGE, WireError, frame};
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         let mut out = Vec::new();
         RouteRefresh::request(Family::Ipv6Unicast).encode(&mut out);
         let frame = frame(&out, MAX_MESSAGE).unwrap().unwrap();

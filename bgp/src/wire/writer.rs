@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_message_leaves_nothing() {
+    fn a_dropped_message_writes_nothing() {
         let mut out = vec![1, 2, 3];
         let mut message =
             Announcement::<Ipv4>::begin(&mut out, &EncodeContext::default(), next_hop(), &ATTRIBUTES)
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused() {
+    fn routes_that_cannot_be_encoded_are_rejected() {
         let mut out = vec![];
         let context = EncodeContext::default();
         let v6 = NextHop::V6("2001:db8::1".parse().unwrap());

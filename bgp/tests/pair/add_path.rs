@@ -46,7 +46,7 @@ fn session(ours: AddPath, theirs: &Open) -> (Net, usize) {
 }
 
 #[test]
-fn identifiers_come_only_where_both_sides_said_so() {
+fn received_identifiers_need_both_sides_to_agree() {
     for (ours, theirs, identified) in [
         (both(2), offer(true, true), true),
         (AddPath { receive: true, send: None }, offer(false, true), true),
@@ -67,7 +67,7 @@ fn identifiers_come_only_where_both_sides_said_so() {
 }
 
 #[test]
-fn what_is_sent_has_identifiers_only_where_both_sides_said_so() {
+fn sent_identifiers_need_both_sides_to_agree() {
     for (ours, theirs, identified) in [
         (both(2), offer(true, true), true),
         (both(2), offer(false, true), false),
@@ -94,7 +94,7 @@ fn a_prefix_without_identifier_ends_the_session() {
 
 /// Nodes 2 and 3 originate one prefix, node 1 tells node 4 of both; what 4 has follows each change.
 #[test]
-fn a_third_party_hears_all_paths_and_each_change() {
+fn a_third_node_receives_all_paths_and_each_change() {
     let mut all = Net::pair();
     let shared = net("10.9.0.0/16");
     for host in [3, 4] {

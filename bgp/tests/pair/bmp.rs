@@ -156,7 +156,7 @@ fn many() -> Net {
 }
 
 #[test]
-fn a_station_that_comes_late_gets_the_tables_and_then_what_changes() {
+fn a_late_station_receives_the_tables_then_changes() {
     for budget in [100, 64 * 1024] {
         let mut all = many();
         all.boot_all();
@@ -186,7 +186,7 @@ fn a_station_that_comes_late_gets_the_tables_and_then_what_changes() {
 }
 
 #[test]
-fn a_station_sees_sessions_go_for_their_reason_and_come_back() {
+fn a_station_sees_sessions_end_with_a_reason_and_return() {
     let mut all = Net::pair();
     all.boot(1);
     let id = connect(&mut all, 1);

@@ -20,7 +20,7 @@ impl Random {
 }
 
 #[test]
-fn two_speakers_find_each_other_again_after_any_schedule() {
+fn two_speakers_converge_after_any_schedule() {
     for seed in 1..=150 {
         let mut random = Random(seed * 0x9e37_79b9);
         let mut all = Net::pair();
@@ -68,7 +68,7 @@ fn two_speakers_find_each_other_again_after_any_schedule() {
 }
 
 #[test]
-fn no_octets_of_a_peer_do_harm() {
+fn random_octets_of_a_peer_do_no_harm() {
     let sentences = [
         encoded(&open()),
         keepalive(),

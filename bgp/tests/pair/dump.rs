@@ -127,7 +127,7 @@ fn dump(all: &Net, host: u8, budget: usize) -> (Vec<u8>, TableDump) {
 }
 
 #[test]
-fn a_dump_has_every_path_in_use_with_its_peer_and_the_pieces_do_not_matter() {
+fn a_dump_has_every_accepted_path_whatever_the_piece_size() {
     let mut all = Net::pair();
     let communities = vec!["65002:7".parse().unwrap()];
     for number in 0..200u8 {
@@ -167,7 +167,7 @@ fn a_dump_has_every_path_in_use_with_its_peer_and_the_pieces_do_not_matter() {
 }
 
 #[test]
-fn refused_paths_and_lost_peers_are_not_in_a_dump() {
+fn rejected_paths_and_lost_peers_are_not_in_a_dump() {
     let mut all = Net::pair();
     all.boot_all();
     all.run(secs(20));

@@ -92,7 +92,7 @@ fn established() -> (Net, usize) {
 }
 
 #[test]
-fn an_edit_resets_the_session_only_if_the_protocol_forces_it() {
+fn an_edit_resets_the_session_only_if_necessary() {
     let resets = [
         "interface",
         "port",
@@ -133,7 +133,7 @@ fn an_edit_resets_the_session_only_if_the_protocol_forces_it() {
 }
 
 #[test]
-fn an_edit_is_in_force_on_the_live_session() {
+fn an_edit_applies_to_the_live_session() {
     let (mut all, pipe) = established();
     all.edit(1, 2, |peer| peer.keepalive = Some(secs(5)));
     let before = all.script_got(pipe).len();
@@ -190,7 +190,7 @@ fn passive_turned_off_connects_and_turned_on_waits() {
 }
 
 #[test]
-fn an_edit_frees_a_peer_that_is_held_after_an_error() {
+fn an_edit_ends_the_idle_hold_after_an_error() {
     let mut all = Net::scripted(|peer| peer.remote_as = Asn(65009));
     all.boot(1);
     for _ in 0..6 {
@@ -206,7 +206,7 @@ fn an_edit_frees_a_peer_that_is_held_after_an_error() {
 }
 
 #[test]
-fn peers_come_and_go_without_touching_each_other() {
+fn adding_and_removing_peers_leaves_others_alone() {
     let mut all = Net::pair();
     all.add(3);
     let (three, one) = (peer(3), peer(1));

@@ -44,7 +44,7 @@ fn fabric(add_path: AddPath) -> Net {
 }
 
 #[test]
-fn a_table_in_pieces_is_the_table() {
+fn listing_in_pieces_yields_the_whole_table() {
     for add_path in [AddPath::default(), AddPath { receive: true, send: NonZeroU8::new(2) }] {
         let all = fabric(add_path);
         let [one, two] = [1, 2].map(|host| all.nodes[&host].speaker.as_ref().unwrap());
@@ -66,7 +66,7 @@ fn a_table_in_pieces_is_the_table() {
 }
 
 #[test]
-fn who_is_no_peer_has_no_table() {
+fn an_unknown_peer_has_no_table() {
     let all = Net::pair();
     let mut all = all;
     all.boot_all();

@@ -33,7 +33,7 @@ fn as_path(all: &Net, at: u8, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn open_has_the_old_as_in_both_places() {
+fn open_carries_the_local_as_in_both_places() {
     let mut all = Net::scripted(|peer| peer.paths.local_as = Some(local_as(4_200_000_001)));
     all.boot(1);
     let pipe = all.script_accept();
@@ -47,7 +47,7 @@ fn open_has_the_old_as_in_both_places() {
 }
 
 #[test]
-fn a_peer_that_knows_the_old_as_comes_up_and_hears_both() {
+fn a_peer_with_the_old_as_establishes_and_receives_both() {
     let mut all = merged();
     assert_eq!((all.state(1, 2), all.state(2, 1)), (State::Established, State::Established));
     let status = all.status(1, 2);
@@ -70,7 +70,7 @@ fn a_peer_that_knows_the_old_as_comes_up_and_hears_both() {
 
 /// The end of a merger: both sides go over to the new number.
 #[test]
-fn another_number_is_a_new_session() {
+fn changing_the_local_as_resets_the_session() {
     let mut all = merged();
     assert_eq!(all.edit(1, 2, |peer| peer.paths.local_as = None), Change::Reset);
     all.run(secs(20));
@@ -84,7 +84,7 @@ fn another_number_is_a_new_session() {
 }
 
 #[test]
-fn a_number_that_makes_no_sense_is_refused() {
+fn an_invalid_local_as_is_rejected() {
     let mut all = Net::pair();
     all.boot_all();
     for (remote, asn, words) in [

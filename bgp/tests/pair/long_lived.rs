@@ -62,7 +62,7 @@ fn v4_status(all: &Net) -> FamilyStatus {
 }
 
 #[test]
-fn the_stale_time_begins_when_the_restart_time_is_over() {
+fn the_long_lived_time_begins_after_the_restart_time() {
     let mut all = lost(&offer(30, Some(1000), true), &route());
     // One phase follows the other, and what is left is what is left of both.
     let left = |all: &Net| v4_status(all).stale_expires.map(|left| left.as_secs());
@@ -87,7 +87,7 @@ fn the_stale_time_begins_when_the_restart_time_is_over() {
 }
 
 #[test]
-fn both_sides_need_the_capability_and_a_restart_time_of_0_is_passed_over() {
+fn both_sides_need_it_and_restart_time_0_is_skipped() {
     let mut without = lost(&offer(30, None, true), &route());
     without.run(secs(31));
     assert!(!is_kept(&without));
@@ -107,7 +107,7 @@ fn both_sides_need_the_capability_and_a_restart_time_of_0_is_passed_over() {
 }
 
 #[test]
-fn what_asks_not_to_be_kept_so_long_goes_with_the_restart_time() {
+fn no_llgr_paths_are_removed_after_the_restart_time() {
     // NO_LLGR among the attributes.
     let mut body = vec![0, 0, 0, 27];
     body.extend([0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xea, 0x40, 3, 4, 10, 0, 0, 2]);
@@ -121,7 +121,7 @@ fn what_asks_not_to_be_kept_so_long_goes_with_the_restart_time() {
 }
 
 #[test]
-fn the_return_keeps_what_the_capability_says_until_end_of_rib() {
+fn a_returning_peer_keeps_paths_as_its_capability_states() {
     for (stale_time, forwarding, kept) in
         [(Some(1000), true, true), (Some(1000), false, false), (None, true, false)]
     {
@@ -143,7 +143,7 @@ fn the_return_keeps_what_the_capability_says_until_end_of_rib() {
 }
 
 #[test]
-fn a_moment_back_is_no_reason_to_begin_again() {
+fn a_brief_return_does_not_restart_the_timer() {
     let mut all = lost(&offer(30, Some(1000), true), &route());
     all.run(secs(500));
     let pipe = all.script_connect();
@@ -202,7 +202,7 @@ fn each_family_has_its_own_time() {
 
 /// RFC 9494 §4.2: a family that graceful restart does not name has no Restart Time, whatever the other one has.
 #[test]
-fn a_family_that_only_the_long_lived_capability_names_has_no_restart_time() {
+fn a_family_without_graceful_restart_skips_the_first_phase() {
     let times = [(Family::Ipv6Unicast, 100)];
     let both = [route(), announce_v6(&[2])].concat();
     let mut all = lost(&mixed(&[Family::Ipv4Unicast], &times), &both);
@@ -228,7 +228,7 @@ fn a_family_that_only_the_long_lived_capability_names_has_no_restart_time() {
 
 /// RFC 9494 §5: what a family does is said of each.
 #[test]
-fn a_family_that_is_not_configured_is_neither_offered_nor_kept() {
+fn an_unconfigured_family_is_neither_offered_nor_kept() {
     let times = [(Family::Ipv4Unicast, 100), (Family::Ipv6Unicast, 100)];
     let both = [route(), announce_v6(&[2])].concat();
     let mut all = lost_by([None, Some(3600)], &mixed(&Family::ALL, &times), &both);
@@ -254,7 +254,7 @@ fn a_family_that_is_not_configured_is_neither_offered_nor_kept() {
 /// RFC 9494 §4.2: the time runs on until End-of-RIB. What was not told again when it ends goes; and if the session is lost
 /// before End-of-RIB after all, so does what was.
 #[test]
-fn a_time_that_ends_before_end_of_rib_ends_all_retention() {
+fn expiry_before_end_of_rib_ends_all_retention() {
     for synchronized in [false, true] {
         let mut all = lost(&offer(30, Some(100), true), &announce(&[[10, 2, 0], [10, 2, 1]]));
         let has = |all: &Net, prefix: &str| all.nodes[&1].fib.contains_key(&net(prefix));
@@ -293,7 +293,7 @@ fn each_phase_has_its_own_f_bit() {
 
 /// RFC 9494 §4.1: without graceful restart beside it the capability is as if it were not there.
 #[test]
-fn the_capability_alone_means_nothing() {
+fn the_capability_needs_graceful_restart() {
     for (alone, told) in [(false, true), (true, false)] {
         let mut all = Net::scripted(|_| {});
         let it = peer(3);
@@ -349,7 +349,7 @@ fn star(anycast: bool, fourth_knows: bool) -> Net {
 }
 
 #[test]
-fn another_path_is_preferred_whatever_it_is() {
+fn any_other_path_is_preferred() {
     let mut all = star(true, true);
     let from = |all: &Net| -> Vec<std::net::IpAddr> {
         all.nodes[&1].fib[&net("10.9.0.0/16")].iter().map(|path: &FibPath| path.peer.address()).collect()
@@ -366,7 +366,7 @@ fn another_path_is_preferred_whatever_it_is() {
 }
 
 #[test]
-fn it_is_told_with_the_community_and_only_to_who_knows_it() {
+fn stale_paths_are_advertised_to_supporting_peers_only() {
     for knows in [true, false] {
         let mut all = star(false, knows);
         let has = |all: &Net| all.nodes[&4].fib.contains_key(&net("10.9.0.0/16"));

@@ -73,7 +73,7 @@ fn ignored(all: &Net) -> Vec<&str> {
 }
 
 #[test]
-fn what_does_not_come_again_between_the_markers_goes() {
+fn paths_not_repeated_between_markers_are_removed() {
     let (mut all, pipe) = with_routes();
     all.script_send(pipe, &begin());
     assert_eq!(counts(&all), (2, 2));
@@ -106,7 +106,7 @@ fn a_second_begin_marks_again() {
 }
 
 #[test]
-fn a_refresh_that_never_ends_is_ended_by_its_timer() {
+fn an_endless_refresh_is_ended_by_its_timer() {
     let (mut all, pipe) = with_routes();
     all.script_send(pipe, &begin());
     all.script_send(pipe, &announce(&[[10, 9, 2]]));
@@ -121,7 +121,7 @@ fn a_refresh_that_never_ends_is_ended_by_its_timer() {
 }
 
 #[test]
-fn with_graceful_restart_nothing_is_marked_before_end_of_rib() {
+fn with_graceful_restart_borr_before_end_of_rib_is_ignored() {
     let (mut all, pipe) = established(&[]);
     all.script_send(pipe, &announce(&[[10, 9, 1], [10, 9, 2]]));
     all.script_send(pipe, &begin());
@@ -137,7 +137,7 @@ fn with_graceful_restart_nothing_is_marked_before_end_of_rib() {
 }
 
 #[test]
-fn a_session_lost_within_a_refresh_keeps_what_it_had() {
+fn a_session_lost_during_a_refresh_retains_all_paths() {
     let (mut all, pipe) = with_routes();
     all.script_send(pipe, &begin());
     all.script_send(pipe, &announce(&[[10, 9, 2]]));
@@ -154,7 +154,7 @@ fn a_session_lost_within_a_refresh_keeps_what_it_had() {
 }
 
 #[test]
-fn a_marker_of_a_wrong_length_ends_the_session_of_those_who_know_markers() {
+fn a_marker_of_wrong_length_ends_an_enhanced_session() {
     let (mut all, pipe) = with_routes();
     let long = message(5, &[0, 1, 1, 1, 0]);
     all.script_send(pipe, &long);
@@ -182,7 +182,7 @@ fn told(all: &Net, pipe: usize, before: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_a_peer_asked_for_comes_between_markers() {
+fn a_requested_refresh_is_sent_between_markers() {
     let (mut all, pipe) = established(&[]);
     all.with(1, |speaker, now| speaker.originate(net("10.1.0.0/16"), Default::default(), now));
     all.run(secs(1));

@@ -23,7 +23,7 @@ fn meet(local: Option<Role>, strict: bool, said: &[Capability]) -> (State, Optio
 }
 
 #[test]
-fn a_role_meets_its_counterpart_only() {
+fn a_role_accepts_its_counterpart_only() {
     for local in Role::ALL {
         for remote in Role::ALL {
             let (state, notification) = meet(Some(local), false, &[Capability::Role(remote)]);
@@ -38,7 +38,7 @@ fn a_role_meets_its_counterpart_only() {
 }
 
 #[test]
-fn a_missing_or_doubtful_role_counts_by_mode() {
+fn missing_or_ambiguous_roles_depend_on_strict_mode() {
     let customer = Some(Role::Customer);
     let (provider, peer) = (Capability::Role(Role::Provider), Capability::Role(Role::Peer));
     let unknown = Capability::Unknown { code: 9, value: vec![7] };

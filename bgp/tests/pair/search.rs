@@ -40,7 +40,7 @@ fn fabric() -> Net {
 }
 
 #[test]
-fn each_part_of_a_filter_finds_what_it_says_whatever_the_pieces() {
+fn each_filter_condition_works_whatever_the_piece_size() {
     let all = fabric();
     let of = |text: &str| RouteFilter { prefix: Some(net(text)), ..RouteFilter::default() };
     let any = RouteFilter::default;
@@ -83,7 +83,7 @@ fn each_part_of_a_filter_finds_what_it_says_whatever_the_pieces() {
 }
 
 #[test]
-fn the_first_are_shown_and_all_are_counted() {
+fn the_first_matches_are_shown_and_all_are_counted() {
     let all = fabric();
     let few =
         found(&all, &RouteFilter { from: Some(Source::Peer(ip(2).into())), ..RouteFilter::default() }, 2, 16);

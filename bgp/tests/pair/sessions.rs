@@ -5,7 +5,7 @@ use trunkline_bgp::speaker::{Event, State};
 use crate::net::{Net, net, secs};
 
 #[test]
-fn two_speakers_tell_each_other_their_routes() {
+fn two_speakers_exchange_their_routes() {
     let mut all = Net::pair();
     all.boot_all();
     all.run(secs(3));
@@ -22,7 +22,7 @@ fn two_speakers_tell_each_other_their_routes() {
 }
 
 #[test]
-fn a_cut_cable_is_noticed_by_the_hold_timer_and_healed() {
+fn the_hold_timer_detects_a_cut_cable_and_recovery_works() {
     let mut all = Net::pair();
     all.boot_all();
     all.run(secs(20));
@@ -116,7 +116,7 @@ fn an_operator_sees_the_session_and_its_routes() {
 }
 
 #[test]
-fn a_large_table_goes_out_in_pieces_and_arrives_whole() {
+fn a_large_table_is_sent_in_pieces_and_arrives_complete() {
     let mut all = Net::pair();
     for index in 0..20_000u32 {
         let prefix = std::net::Ipv4Addr::from(0x1400_0000 + (index << 8));

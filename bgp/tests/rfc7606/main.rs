@@ -93,7 +93,7 @@ fn assert_fault(row: &Row, faults: &[String], name: &str, done: &str) {
 }
 
 #[test]
-fn the_engine_does_what_rfc_7606_asks_for() {
+fn the_engine_implements_rfc_7606() {
     for row in &rows() {
         #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
         let now = Instant::now();
@@ -150,7 +150,7 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn the_shell_does_it_over_tcp() {
+async fn the_shell_implements_rfc_7606_over_tcp() {
     let them: IpAddr = "127.76.6.9".parse().unwrap();
     for row in &rows() {
         let mut node = Node::new("127.76.6.1", US).await;

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn replacing_a_filter_loses_nothing_of_living_sessions() {
+    fn replacing_a_filter_drops_no_packet_of_a_session() {
         let peer: IpAddr = [127, 0, 0, 7].into();
         let (socket, to) = receiver(false);
         let sender = UdpSocket::bind(SocketAddr::new(peer, 0)).unwrap();

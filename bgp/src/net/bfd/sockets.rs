@@ -121,7 +121,7 @@ mod tests {
     use crate::bfd::BfdConfig;
 
     #[test]
-    fn a_session_keeps_its_source_port_as_long_as_nobody_has_taken_it() {
+    fn a_session_reuses_its_source_port_unless_taken() {
         let local = IpAddr::from([127, 0, 0, 1]);
         let config = BfdConfig::new(Duration::from_millis(50));
         let target = Target { remote: local, local: Some(local), interface: None, config };

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_known_of_a_datagram() {
+    fn a_datagram_has_all_its_metadata() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(socket) = UdpSocket::bind(address) else { continue };
             let at = socket.local_addr().unwrap();

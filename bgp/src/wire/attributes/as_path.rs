@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_255_are_written_as_several_segments() {
+    fn more_than_255_ases_become_several_segments() {
         let path = AsPath::sequence((1..=600).map(Asn));
         let value = value(&path);
         assert_eq!(
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_path_is_found() {
+    fn a_malformed_path_is_rejected() {
         use AttributeFaultKind::*;
         for (value, fault) in [
             (&[2][..], SegmentLength { count: 0, remaining: 0 }),

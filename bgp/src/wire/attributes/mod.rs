@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         for attributes in [PathAttributes::default(), full()] {
             let mut block = Vec::new();
             attributes.encode(&mut block);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_none_is_refused() {
+    fn an_invalid_block_is_rejected() {
         let fault = |block: &[u8]| PathAttributes::parse(block).unwrap_err().to_string();
         assert_eq!(fault(&[0x40, 1]), "path attributes: 2 octets after the last attribute");
         assert_eq!(

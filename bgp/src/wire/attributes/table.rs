@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_index_leads_to_the_rows() {
+    fn the_index_matches_the_table() {
         for at in &TABLE {
             assert_eq!(row(at.code).map(|row| row.name), Some(at.name));
         }
