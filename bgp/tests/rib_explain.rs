@@ -1,4 +1,4 @@
-//! Explanations: for each path the step or rule that put it where it stands, for each peer why it is told of it or not.
+//! Explanations: the deciding step or rule for each path, and the export reason for each peer.
 
 #![expect(clippy::unwrap_used, reason = "a test may end where it expected something else")]
 
@@ -12,13 +12,14 @@ use trunkline_bgp::wire::PathAttributes;
 
 const PREFIX: &str = "10.1.0.0/16";
 
-/// By peer: what became of its path, and what separated it from whose.
+/// By peer: the result for its path, with the path that it was compared with.
 fn standings(bench: &Bench) -> Vec<(Option<u32>, Standing)> {
     let explained = bench.rib.explain(&net(PREFIX));
     explained.into_iter().map(|path| (path.entry.peer.map(|peer| peer.0), path.standing)).collect()
 }
 
-/// The step that took a peer's path out or put it behind, what it has there, and what the other one has.
+/// The step that removed a peer's path or ordered it behind another, its value there, and the other
+/// path's.
 fn separated(bench: &Bench, peer: u32) -> (Step, String, String, Option<u32>) {
     let standing = standings(bench).into_iter().find(|(from, _)| *from == Some(peer)).unwrap().1;
     match standing {
@@ -145,7 +146,7 @@ fn export_results_report_their_reason() {
     bench.withdraw(1, PREFIX);
     bench.announce(3, PREFIX, &PathAttributes { local_pref: Some(100), ..path(&[65009]) });
     assert_eq!(export(&mut bench, 4).refused, Some(NotAdvertised::InternalToInternal));
-    // What explains changes nothing: no set is held, and the next look says the same.
+    // An explanation changes nothing: it holds no attribute set, and a second one is equal.
     let sets = bench.rib.attribute_sets();
     for number in 1..=5 {
         assert_eq!(export(&mut bench, number), export(&mut bench, number));
@@ -169,7 +170,8 @@ fn an_add_path_peer_has_a_row_for_each_path() {
     let rows: Vec<_> = explained.iter().map(|it| (it.from.map(|peer| peer.0), it.refused)).collect();
     assert_eq!(rows, [(Some(1), None), (Some(2), None), (Some(3), Some(NotAdvertised::BeyondPaths))]);
 
-    // What cannot be said takes a place all the same, in the explanation as in what is told.
+    // A route that cannot be encoded still takes a place, in the explanation as in the
+    // advertisement.
     let communities: Vec<Community> = (0..1020).map(Community).collect();
     let grown =
         |count: usize| PathAttributes { communities: communities[..count].to_vec(), ..path(&[65001]) };

@@ -1,4 +1,4 @@
-//! Policies at work: each condition and each change, on the way in and on the way out.
+//! Policies in the tables: each condition and each change, in import and export.
 
 #![expect(clippy::unwrap_used, reason = "a test may end where it expected something else")]
 
@@ -25,7 +25,7 @@ fn target(number: u8) -> ExtendedCommunity {
     ExtendedCommunity([0, 2, 0xfd, 0xe8, 0, 0, 0, number])
 }
 
-/// A set in the middle: 65001 {7 8} 9.
+/// A path with a set in the middle: 65001 {7 8} 9.
 fn with_set() -> AsPath {
     let segment = |kind, asns: &[u32]| Segment { kind, asns: asns.iter().copied().map(Asn).collect() };
     AsPath {
@@ -37,7 +37,7 @@ fn with_set() -> AsPath {
     }
 }
 
-/// What peer 1 announces in the tests of conditions; its next hop is 10.0.0.1.
+/// Peer 1's announcement in the tests of conditions; its next hop is 10.0.0.1.
 fn announced() -> PathAttributes {
     PathAttributes {
         origin: Origin::Egp,
@@ -143,7 +143,7 @@ fn every_condition_matches_exactly_its_paths() {
         bench.rib.set_policy(PeerId(1), &only(when()), &Policy::accept_all());
         let filtered = (!holds).then_some(Filtered::Policy);
         assert_eq!(bench.rib.lookup(&net(PREFIX))[0].filtered, filtered, "import: {what}");
-        // The same on the way out.
+        // The same in export.
         bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &Policy::accept_all());
         bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &only(when()));
         let reason = (!holds).then_some(NotAdvertised::Policy);
@@ -197,7 +197,7 @@ fn list_edits_replace_then_remove_then_add() {
     assert!(bench.told_of(2, PREFIX).unwrap().1.communities.is_empty());
 }
 
-/// RFC 4360 §6: at the edge of the AS, unless that peer's own policy says otherwise.
+/// RFC 4360 §6: at the edge of the AS, unless that peer's own policy adds them.
 #[test]
 fn non_transitive_communities_stay_within_the_as() {
     let bandwidth = ExtendedCommunity([0x40, 4, 0xfd, 0xe8, 0x49, 0x74, 0x24, 0]);
@@ -213,7 +213,8 @@ fn non_transitive_communities_stay_within_the_as() {
     assert_eq!(told(&mut bench, 2), [target(1), bandwidth]);
 }
 
-/// What a rule changes, a later one sees; a condition on the rest of the set is remembered apart for each prefix class.
+/// A later rule sees the changes of an earlier one. A condition on other attributes is cached
+/// separately for each prefix class.
 #[test]
 fn one_attribute_set_follows_the_rules_of_each_prefix() {
     let tag = |prefix: &str, community: u32| Rule {
@@ -236,7 +237,7 @@ fn one_attribute_set_follows_the_rules_of_each_prefix() {
     assert!(bench.told_of(2, "10.3.1.0/24").unwrap().1.communities.is_empty());
 }
 
-/// Prefixes that lie close together, so that they cover each other.
+/// Prefixes close together, so some cover others.
 fn prefix() -> impl Strategy<Value = IpNet> {
     prop_oneof![
         (0u32..16, 0u8..=32).prop_map(|(bits, length)| {

@@ -1,4 +1,5 @@
-//! What the protocol does with paths beside policy: graceful shutdown (RFC 8326), route reflection (RFC 4456), roles (RFC 9234).
+//! Protocol rules besides policy: graceful shutdown (RFC 8326), route reflection (RFC 4456), roles
+//! (RFC 9234).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod rib_support;
@@ -38,7 +39,7 @@ fn a_path_with_graceful_shutdown_is_used_last() {
     bench.announce(2, PREFIX, &path(&[65002, 7, 8, 9]));
     assert_eq!(bench.fib(PREFIX), [address(2)]);
 
-    // Import policy's LOCAL_PREF does not keep it, taking the community out does.
+    // Import policy's LOCAL_PREF does not keep the path in use; removing the community does.
     let rule = |set| Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
     let preferred = Actions { local_pref: Some(500), ..Actions::default() };
     bench.rib.set_policy(PeerId(1), &rule(preferred.clone()), &Policy::accept_all());
@@ -48,7 +49,7 @@ fn a_path_with_graceful_shutdown_is_used_last() {
     bench.rib.set_policy(PeerId(1), &rule(kept), &Policy::accept_all());
     assert_eq!(bench.fib(PREFIX), [address(1)]);
 
-    // From an internal peer LOCAL_PREF comes as it should be.
+    // An internal peer has already set LOCAL_PREF.
     bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &Policy::accept_all());
     bench.announce(4, PREFIX, &PathAttributes { local_pref: Some(300), ..going });
     assert_eq!(bench.fib(PREFIX), [address(4)]);
@@ -118,7 +119,7 @@ fn reflection_adds_originator_and_cluster_only() {
     let (_, outside) = bench.told_of(6, PREFIX).unwrap();
     assert_eq!((outside.originator_id, outside.cluster_list), (None, vec![]));
 
-    // Reflected a second time: the originator stays, the cluster is put in front.
+    // Reflected a second time: the originator stays, the cluster is prepended.
     let other = Ipv4Addr::new(9, 9, 9, 9);
     let far = PathAttributes {
         originator_id: Some(other),
@@ -170,7 +171,8 @@ fn marked(number: u32, asn: Option<u32>) -> PathAttributes {
     PathAttributes { only_to_customer: asn.map(Asn), ..path(&[65000 + number, 7]) }
 }
 
-/// RFC 9234 §5, ingress: this side's role, ONLY_TO_CUSTOMER as it comes from AS 65001, and what becomes of it.
+/// RFC 9234 §5, ingress: the local role, ONLY_TO_CUSTOMER as received from AS 65001, and the
+/// result.
 #[test]
 fn only_to_customer_is_checked_and_set_on_import() {
     use Role::*;
@@ -197,7 +199,7 @@ fn only_to_customer_is_checked_and_set_on_import() {
     }
 }
 
-/// Egress: to whom of whom, and what is added.
+/// RFC 9234 §5, egress: the local role, the received attribute, and the advertised one.
 #[test]
 fn only_to_customer_is_checked_and_set_on_export() {
     use Role::*;
@@ -272,7 +274,7 @@ fn the_own_as_is_allowed_as_often_as_configured() {
 
 #[test]
 fn private_as_numbers_are_removed_or_replaced() {
-    // This speaker is 65000, the peer that is told 65002.
+    // This speaker is 65000, the receiving peer is 65002.
     let (private, mixed, own) = (vec![64512, 4_200_000_000], vec![64512, 7, 65534], vec![64512, 65002]);
     for (all, replace, came, expected) in [
         (false, false, &private, vec![65000]),
@@ -291,7 +293,7 @@ fn private_as_numbers_are_removed_or_replaced() {
         assert_eq!(told(&mut bench, 2), path(&expected).as_path, "{all} {replace} {came:?}");
         assert_eq!(told(&mut bench, 3), path(&[&[65000], &came[..]].concat()).as_path, "others hear it all");
     }
-    // What policy puts in front stays.
+    // AS numbers that policy prepends stay.
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     let remove_private_as = Some(RemovePrivateAs::default());
     bench.rib.set_rules(PeerId(2), PathRules { remove_private_as, ..PathRules::default() });
@@ -302,7 +304,7 @@ fn private_as_numbers_are_removed_or_replaced() {
     assert_eq!(bench.told_of(2, PREFIX).unwrap().1.as_path, path(&[65000, 65000, 65000]).as_path);
 }
 
-/// Peer 1 knows this speaker, 65000, as 64999 (RFC 7705 §3); peer 2 as what it is.
+/// Peer 1 sees this speaker, 65000, as 64999 (RFC 7705 §3); peer 2 sees 65000.
 fn local_as(no_prepend: bool, replace_as: bool) -> PathRules {
     PathRules { local_as: Some(LocalAs { asn: Asn(64999), no_prepend, replace_as }), ..PathRules::default() }
 }
@@ -380,7 +382,7 @@ fn next_hops_follow_the_next_hop_rule() {
     bench.rib.set_rules(PeerId(2), rule(NextHopRule::Unchanged));
     bench.rib.set_rules(PeerId(4), rule(NextHopRule::Own));
     assert_eq!((hop(&mut bench, 2), hop(&mut bench, 4)), (came, own_v4(4)));
-    // What is reflected keeps its own.
+    // Reflected paths keep their next hop.
     let own = PathRules { route_reflector_client: true, ..rule(NextHopRule::Own) };
     bench.rib.set_rules(PeerId(4), own);
     bench.announce(5, "198.51.100.0/24", &internal());

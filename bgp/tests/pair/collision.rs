@@ -7,7 +7,7 @@ use trunkline_bgp::wire::{Cease, MessageKind, Notification, Open};
 
 use crate::net::{Net, encoded, keepalive, open, secs};
 
-/// Two connections, both in OpenSent: the first made by node 1, the second by the script.
+/// Two connections, both in OpenSent: the first opened by node 1, the second by the script.
 fn two_connections() -> (Net, usize, usize) {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
@@ -23,7 +23,7 @@ fn with_identifier(last: u8) -> Open {
 
 #[test]
 fn the_higher_identifier_keeps_the_connection_it_opened() {
-    // Node 1 has 10.0.0.1; whichever OPEN comes first, the result is the same.
+    // Node 1 has 10.0.0.1; the order of the OPENs does not matter.
     for (identifier, keeps_outgoing) in [(0, true), (2, false)] {
         for outgoing_first in [true, false] {
             let (mut all, outgoing, incoming) = two_connections();
@@ -128,7 +128,7 @@ fn a_peer_that_connects_again_and_again_holds_one_connection() {
 
 #[test]
 fn two_speakers_that_start_at_once_settle_on_one_connection() {
-    // Every order of identifiers and many jitters.
+    // All orders of identifiers and many jitters.
     for (one, two) in [(1, 2), (2, 1), (1, 1)] {
         for head_start in 0..8 {
             let mut all = Net::pair();

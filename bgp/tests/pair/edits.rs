@@ -1,4 +1,5 @@
-//! A live peer's configuration, edited field by field: the session is reset if and only if the protocol forces it.
+//! Edits of a live peer's configuration, field by field: the session is reset if and only if the
+//! protocol requires it.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use crate::net::{Net, encoded, ip, keepalive, net, open, peer, secs};
 
 type Edit = fn(&mut PeerConfig);
 
-/// Every field of [`PeerConfig`] but the address, with an edit of it.
+/// Every field of [`PeerConfig`] except the address, with an edit of it.
 fn edits() -> Vec<(&'static str, Edit)> {
-    // Bound without `..`, so that a new field is missed here.
+    // The pattern has no `..`, so a new field cannot be forgotten here.
     let PeerConfig {
         address: _,
         interface: _,
@@ -120,7 +121,7 @@ fn an_edit_resets_the_session_only_if_necessary() {
             let cause =
                 if field == "shutdown" { Cease::AdministrativeShutdown } else { Cease::ConfigurationChange };
             assert_eq!(all.script_notification(pipe), Some(Notification::cease(cause, None)), "{field}");
-            // The next attempt does not wait.
+            // The next attempt starts at once.
             let state = if field == "shutdown" { State::Idle } else { State::OpenSent };
             assert_eq!(all.state(1, 2), state, "{field}");
         } else {

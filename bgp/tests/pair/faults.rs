@@ -1,4 +1,4 @@
-//! Peers that misbehave: what each is told, and what an operator sees.
+//! Peers that misbehave: the NOTIFICATIONs that they receive, and the status for an operator.
 
 use trunkline_bgp::config::{ConfigError, PeerConfig};
 use trunkline_bgp::speaker::{Event, Speaker, State};
@@ -105,7 +105,7 @@ fn exceeding_the_prefix_limit_causes_a_cease() {
     );
     assert_eq!(all.nodes[&1].fib.len(), 0);
 
-    // The limit lowered below what is there.
+    // The limit is lowered below the current number.
     let (mut all, pipe) = established(|_| {});
     all.script_send(pipe, &announce(&[[10, 2, 0], [10, 2, 1], [10, 2, 2]]));
     all.edit(1, 2, |peer| peer.max_prefixes = Some(2));
@@ -117,7 +117,7 @@ fn exceeding_the_prefix_limit_causes_a_cease() {
 fn a_malformed_attribute_withdraws_routes_only() {
     let (mut all, pipe) = established(|_| {});
     all.script_send(pipe, &announce(&[[10, 2, 0], [10, 2, 1]]));
-    // ORIGIN 9 for one of the two: treated as withdrawn.
+    // ORIGIN 9 for one of the two routes: treat-as-withdraw.
     let mut bad = announce(&[[10, 2, 0]]);
     bad[19 + 4 + 3] = 9;
     for _ in 0..100 {

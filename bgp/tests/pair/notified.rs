@@ -1,4 +1,5 @@
-//! Graceful restart after a NOTIFICATION (RFC 8538): what ends a session and keeps the routes, and what is a Hard Reset.
+//! Graceful restart after a NOTIFICATION (RFC 8538): which ends of a session retain the routes, and
+//! which are a Hard Reset.
 
 use trunkline_bgp::config::PeerConfig;
 use trunkline_bgp::speaker::{Event, State, Stop};
@@ -21,7 +22,7 @@ fn offer(notification: bool) -> Open {
     open
 }
 
-/// Established with a script that told one route.
+/// Established with a script that sent one route.
 fn established(ours: bool, theirs: bool) -> (Net, usize) {
     let mut all = Net::scripted(|peer| peer.restart_notification = ours);
     all.boot(1);
@@ -82,7 +83,7 @@ fn hold_timer_expiry_and_errors_retain_routes() {
         all.run(secs(91));
         assert_eq!(all.script_notification(pipe), Some(Notification::hold_timer_expired()));
         assert_eq!(is_kept(&all), ours);
-        // The script's listener answers nothing: the Restart Time of 120 s runs from the loss.
+        // The script's listener does not answer: the Restart Time of 120 s runs from the loss.
         all.run(secs(118));
         assert_eq!(is_kept(&all), ours);
         all.run(secs(3));
@@ -167,7 +168,7 @@ fn a_permanent_end_is_sent_as_a_hard_reset_if_supported() {
     }
 }
 
-/// The peer says why, and is then not to be reached: the telling word stays beside the last error.
+/// The peer sends a reason and is then unreachable: the NOTIFICATION is kept beside the last error.
 #[test]
 fn later_errors_do_not_hide_a_notification() {
     let (mut all, pipe) = established(false, false);
@@ -179,7 +180,7 @@ fn later_errors_do_not_hide_a_notification() {
     let told = status.notification_received.unwrap();
     assert_eq!((told.code, told.subcode, told.text.as_str()), (6, 4, "Cease/Administrative Reset"));
     assert_eq!(status.notification_sent, None);
-    // What this side says is kept apart from that.
+    // Likewise for a NOTIFICATION that this side sends.
     let (mut all, pipe) = established(false, false);
     all.scripts.clear();
     all.script_send(pipe, &message(1, &[]));
@@ -191,7 +192,7 @@ fn later_errors_do_not_hide_a_notification() {
     assert_eq!(status.notification_received, None);
 }
 
-/// Two of ours: an edit of one side that needs a new session costs no route on either side.
+/// Two speakers: an edit of one side that needs a new session loses no route on either side.
 #[test]
 fn an_edit_that_resets_the_session_loses_no_route() {
     for notification in [false, true] {

@@ -1,11 +1,11 @@
-//! What an operator does to a session: resets, refreshes, an administrative shutdown with a text.
+//! Operator actions on a session: resets, refreshes, an administrative shutdown with a text.
 
 use trunkline_bgp::speaker::{Event, PeerConfig, State, Stop};
 use trunkline_bgp::wire::{Capability, Cease, MessageKind, Notification};
 
 use crate::net::{Net, announce, encoded, end_of_rib, end_of_rib_v6, ip, keepalive, net, open, secs};
 
-/// Established with a script that told one route; both have RFC 8538's N bit if `notification`.
+/// Established with a script that sent one route; both have RFC 8538's N bit if `notification`.
 fn established(notification: bool, edit: impl FnOnce(&mut PeerConfig)) -> (Net, usize) {
     let mut all = Net::scripted(|peer| {
         peer.restart_notification = notification;
@@ -106,7 +106,7 @@ fn a_shutdown_sends_its_configured_text() {
     all.run(secs(1));
     let told = Notification::cease(Cease::AdministrativeShutdown, Some("drained: new disk"));
     assert_eq!(all.script_notification(pipe), Some(told));
-    // Another text is no new session.
+    // A changed text needs no new session.
     all.edit(1, 2, |peer| peer.shutdown = false);
     let again = accept(&mut all, false);
     all.edit(1, 2, |peer| peer.shutdown_communication = "other".to_owned());

@@ -1,4 +1,4 @@
-//! Dynamic neighbours: peers that come from a prefix.
+//! Dynamic neighbours: peers that connect from a configured prefix.
 
 use trunkline_bgp::config::{ConfigError, PeerRange};
 use trunkline_bgp::speaker::{Change, Event, PeerConfig, Refusal, State};
@@ -10,7 +10,7 @@ fn range(limit: u32) -> PeerRange {
     PeerRange::new(net("10.0.0.0/24"), limit, PeerConfig::new(ip(0), Asn(65002)))
 }
 
-/// Node 1 waits for whoever comes; node 2 is configured to come.
+/// Node 1 accepts dynamic neighbours; node 2 is configured to connect.
 fn waiting(limit: u32) -> Net {
     let mut all = Net::new();
     all.add(1).originated.insert(net("10.1.0.0/16"), Default::default());
@@ -65,7 +65,7 @@ fn a_dynamic_neighbour_is_removed_after_its_restart_time() {
     assert_eq!((peers(&all), gone(&all)), (0, 1));
     assert!(all.nodes[&1].fib.is_empty());
     assert_eq!(all.nodes[&1].speaker.as_ref().unwrap().ranges()[0].peers, 0);
-    // And it may come again.
+    // It may connect again.
     all.boot(2);
     all.run_until_up(2, 1);
     assert_eq!(peers(&all), 1);
@@ -100,7 +100,7 @@ fn the_limit_rejects_peers_until_one_is_removed() {
     assert_eq!(told(&all), 1);
     let ranges = all.nodes[&1].speaker.as_ref().unwrap().ranges();
     assert_eq!((ranges[0].peers, ranges[0].refused), (2, 3));
-    // Who says nothing is not waited for for ever, nor is the error remembered for ever.
+    // A silent peer is removed in the end, and so is the one held after an error.
     all.run(secs(600));
     assert_eq!(peers(&all), 0);
     assert_eq!(came(&mut all, 5), Ok(()));
@@ -132,7 +132,7 @@ fn editing_a_range_edits_its_peers() {
     let status = all.status(1, 2);
     assert_eq!((status.established_count, status.flaps), (1, 0), "no reset");
     assert_eq!(status.max_prefixes, Some(100));
-    // Configured by itself it goes on, and does not count.
+    // With a configuration of its own it continues and does not count.
     let own = PeerConfig { passive: true, ..edited.template.clone() };
     let own = PeerConfig { address: ip(2), ..own };
     all.with(1, |speaker, now| {

@@ -1,4 +1,4 @@
-//! Enhanced route refresh (RFC 7313), both ways.
+//! Enhanced route refresh (RFC 7313) in both directions.
 
 use trunkline_bgp::speaker::{Event, State};
 use trunkline_bgp::types::Family;
@@ -26,7 +26,7 @@ fn end() -> Vec<u8> {
     refresh(RouteRefresh::end(Family::Ipv4Unicast))
 }
 
-/// A session with a script that has every capability but those of `without`.
+/// A session with a script that has every capability except those of `without`.
 fn established(without: &[u8]) -> (Net, usize) {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
@@ -39,7 +39,7 @@ fn established(without: &[u8]) -> (Net, usize) {
     (all, pipe)
 }
 
-/// The same with two prefixes and End-of-RIB received.
+/// Likewise, with two prefixes and End-of-RIB received.
 fn with_routes() -> (Net, usize) {
     let (mut all, pipe) = established(&[]);
     all.script_send(pipe, &announce(&[[10, 9, 1], [10, 9, 2]]));
@@ -85,7 +85,7 @@ fn paths_not_repeated_between_markers_are_removed() {
     assert_eq!(all.routes_from(1, 2), [net("10.9.2.0/24"), net("10.9.3.0/24")]);
     assert_eq!(all.nodes[&1].fib.len(), 2);
     assert_eq!(swept(&all), [1]);
-    // A second EoRR has no BoRR.
+    // The second EoRR has no BoRR.
     all.script_send(pipe, &announce(&[[10, 9, 4]]));
     all.script_send(pipe, &end());
     assert_eq!((counts(&all), swept(&all)), ((3, 0), vec![1]));
@@ -129,7 +129,7 @@ fn with_graceful_restart_borr_before_end_of_rib_is_ignored() {
     all.script_send(pipe, &end());
     assert_eq!(counts(&all), (2, 0));
     assert_eq!(ignored(&all)[0], "BoRR of ipv4-unicast before its End-of-RIB; ignored");
-    // Without it there is nothing to wait for.
+    // Without graceful restart there is no End-of-RIB to wait for.
     let (mut all, pipe) = established(&[64]);
     all.script_send(pipe, &announce(&[[10, 9, 1], [10, 9, 2]]));
     all.script_send(pipe, &begin());
@@ -145,7 +145,7 @@ fn a_session_lost_during_a_refresh_retains_all_paths() {
     assert_ne!(all.state(1, 2), State::Established);
     assert_eq!(counts(&all), (2, 2), "both wait for the peer's restart");
     assert_eq!(all.nodes[&1].fib.len(), 2);
-    // The timer of the refresh went with the session: the Restart Time decides.
+    // The refresh timer ended with the session: the Restart Time applies.
     all.scripts.clear();
     all.run(secs(119));
     assert_eq!(counts(&all), (2, 2));
@@ -168,7 +168,7 @@ fn a_marker_of_wrong_length_ends_an_enhanced_session() {
     assert_eq!((all.state(1, 2), counts(&all)), (State::Established, (1, 0)));
 }
 
-/// What the script got since `before`: markers (`B`, `E`), UPDATEs (`U`), End-of-RIB of IPv4 (`R`).
+/// The script's input since `before`: markers (`B`, `E`), UPDATEs (`U`), End-of-RIB of IPv4 (`R`).
 fn told(all: &Net, pipe: usize, before: usize) -> Vec<String> {
     let got = all.script_got(pipe).into_iter().skip(before);
     got.filter_map(|(kind, body)| match kind {
@@ -190,11 +190,11 @@ fn a_requested_refresh_is_sent_between_markers() {
     all.script_send(pipe, &request());
     assert_eq!(told(&all, pipe, before), ["B", "U", "E"]);
     assert_eq!(all.status(1, 2).traffic.sent.route_refresh, 2);
-    // A family with nothing to tell has its markers all the same.
+    // A family without routes has its markers too.
     let before = all.script_got(pipe).len();
     all.script_send(pipe, &refresh(RouteRefresh::request(Family::Ipv6Unicast)));
     assert_eq!(told(&all, pipe, before), ["B", "E"]);
-    // Who does not know markers gets none.
+    // Without the capability there are no markers.
     let (mut all, pipe) = established(&[70]);
     all.with(1, |speaker, now| speaker.originate(net("10.1.0.0/16"), Default::default(), now));
     all.run(secs(1));
@@ -209,7 +209,7 @@ fn a_request_waits_for_end_of_rib_and_for_the_refresh_before_it() {
     all.add(1).originated.insert(net("10.1.0.0/16"), Default::default());
     all.boot(1);
     let pipe = all.script_accept();
-    // All in one segment: the initial table has not been written when the requests are read.
+    // All in one segment: the initial table is not written yet when the requests are read.
     let octets = [encoded(&open()), keepalive(), request(), request()].concat();
     all.script_send(pipe, &octets);
     all.run(secs(1));
@@ -227,7 +227,7 @@ fn a_refresh_between_two_speakers_changes_nothing() {
     all.run_until_up(2, 1);
     all.run(secs(5));
     all.must_hold.push((2, net("10.1.0.0/16")));
-    // Twice, and a change meanwhile.
+    // Twice, with a change in between.
     for _ in 0..2 {
         assert!(all.with(2, |speaker, now| speaker.request_refresh(ip(1), now).unwrap()));
     }

@@ -1,7 +1,8 @@
-//! Graceful restart (RFC 4724) in both roles, by schedule: who dies when, how, and who opens first.
+//! Graceful restart (RFC 4724) in both roles, by schedule: which side fails, when and how, and
+//! which side connects first.
 //!
-//! Node 1 is the fabric's side and node 2 the one that restarts, unless a test says otherwise. `must_hold` has the
-//! network check after every step that a route is in the FIB.
+//! Node 1 is the fabric's side, and node 2 restarts unless a test states otherwise. With
+//! `must_hold`, the network checks after every step that a route is in the FIB.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::net::{
     restart_capability, secs,
 };
 
-/// Both up, routes exchanged, and from now on never to be missed in either FIB.
+/// Both established and routes exchanged. From now on no route may be missing in either FIB.
 fn settled(edit: impl Fn(&mut PeerConfig)) -> Net {
     let mut all = Net::pair();
     for node in all.nodes.values_mut() {
@@ -112,7 +113,7 @@ fn routes_are_removed_when_the_restart_time_expires() {
     all.run(secs(2));
     assert!(!all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
     assert_eq!(swept(&all, 1), 1);
-    // And when it does return after all, everything starts over.
+    // If the node returns later, everything starts again.
     all.reboot(2);
     all.run_until_up(1, 2);
     all.run(secs(5));
@@ -134,7 +135,7 @@ fn a_power_loss_shorter_than_the_hold_time_is_a_restart() {
     all.lose_power(2);
     all.run(secs(20));
     all.reboot(2);
-    // Node 1 still has the dead connection Established when the new OPEN comes.
+    // Node 1 still has the dead connection in Established when the new OPEN arrives.
     assert_eq!(all.state(1, 2), State::Established);
     all.run(secs(10));
     let status = all.status(1, 2);
@@ -145,7 +146,8 @@ fn a_power_loss_shorter_than_the_hold_time_is_a_restart() {
 #[test]
 fn a_second_restart_loses_only_what_the_rfc_requires() {
     let mut kept = 0;
-    // The first life ends at every point: before TCP, in OPEN, Established before UPDATEs, after them.
+    // The first life ends at every point: before TCP, in OPEN, Established before UPDATEs, after
+    // them.
     for first_life in (0..40).map(Duration::from_millis).chain([secs(1), secs(2), secs(3), secs(30)]) {
         let mut all = settled(|_| {});
         all.must_hold.retain(|(host, _)| *host == 2);
@@ -159,7 +161,8 @@ fn a_second_restart_loses_only_what_the_rfc_requires() {
         let life = &all.nodes[&1].events[mark..];
         let up = life.iter().any(|event| matches!(event, Event::PeerUp { .. }));
         let told = life.iter().any(|event| matches!(event, Event::EndOfRib { .. }));
-        // RFC 4724 §4.2: what is still stale when the session is lost once more MUST go; nothing else may.
+        // RFC 4724 §4.2: paths that are still stale when the session is lost again MUST be removed,
+        // and only those.
         let held = all.nodes[&1].fib.contains_key(&net("10.2.0.0/16"));
         assert_eq!(held, !up || told, "{first_life:?}");
         kept += usize::from(held);
@@ -183,8 +186,9 @@ fn two_restarting_speakers_do_not_wait_for_each_other() {
     let converged = |all: &Net, host: u8| {
         all.nodes[&host].events.contains(&Event::Converged { family: Family::Ipv4Unicast })
     };
-    // Each FIB lacks nothing at any moment: what was there is swept only after the other's table came. Nobody waits
-    // for a peer that restarts itself, so here the first decision comes with the session.
+    // Neither FIB ever lacks a route: stale routes are swept only after the other side's table
+    // arrived. Nobody waits for a peer that restarts itself, so the first decision follows the
+    // session at once.
     all.must_hold.clear();
     let took = all.run_while_not("both converged", secs(30), |all| converged(all, 1) && converged(all, 2));
     assert!(took < secs(10), "{took:?}");
@@ -223,7 +227,8 @@ fn restart_and_forwarding_bits_follow_the_first_selection() {
     let third = all.script_accept();
     assert_eq!(restart(&all, third), (false, true));
 
-    // A start without anything kept says so; its next session, with the FIB in place, says otherwise.
+    // A start without kept forwarding state clears the bits. The next session, with the FIB
+    // installed, sets the F bit.
     let mut all = Net::scripted(|_| {});
     all.boot(1);
     let first = all.script_accept();
@@ -235,7 +240,7 @@ fn restart_and_forwarding_bits_follow_the_first_selection() {
     assert_eq!(restart(&all, second), (false, true));
 }
 
-/// Node 1 restarted, the script Established with this OPEN.
+/// Node 1 restarted, with a script established by this OPEN.
 fn restarted(open: &trunkline_bgp::wire::Open) -> (Net, usize) {
     let mut all = Net::scripted(|_| {});
     let node = all.nodes.get_mut(&1).unwrap();
@@ -340,7 +345,7 @@ fn nothing_is_sent_before_originations_are_complete() {
     assert_eq!(updates(&all, pipe), 3);
 }
 
-/// The script Established with this OPEN, one route told, TCP closed: the route is stale.
+/// A script established by this OPEN, one route received, then TCP closed: the route is stale.
 fn lost(open: &trunkline_bgp::wire::Open) -> Net {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
@@ -404,8 +409,8 @@ fn a_return_without_forwarding_state_ends_retention() {
     }
 }
 
-/// Forwarding went on for one family, or the new OPEN speaks of one only: the other's paths go, and End-of-RIB of each
-/// family sweeps that one alone.
+/// Forwarding continued for one family, or the new OPEN lists only one: the other's paths are
+/// removed. End-of-RIB of a family sweeps that family only.
 #[test]
 fn each_family_is_retained_and_swept_separately() {
     let families = |of: &[(Family, bool)]| {
@@ -483,7 +488,7 @@ fn a_cease_is_not_a_restart() {
         all.status(1, 2).last_error.unwrap().text,
         "received NOTIFICATION Cease/Administrative Shutdown: \"rack 7 moves, back at noon\""
     );
-    // The one that left keeps its FIB: sweeping it is its owner's to do.
+    // The node that stopped keeps its FIB; its owner must sweep it.
     assert!(all.nodes[&2].fib.contains_key(&net("10.1.0.0/16")));
 }
 
@@ -509,8 +514,8 @@ fn a_silent_stop_sends_nothing_and_rejects_connections() {
     assert_eq!(speaker.peer_id(ip(2)).map(|peer| peer.0), Some(0));
 }
 
-/// Found by fuzzing: a stop in the deferral left a deadline that was due for ever, and a shell that sleeps until it
-/// would not have slept.
+/// Found by fuzzing: a stop during the deferral left an expired deadline for ever, and a shell that
+/// sleeps until the deadline would not have slept.
 #[test]
 fn a_stop_during_deferral_leaves_no_deadline() {
     let mut all = Net::pair();

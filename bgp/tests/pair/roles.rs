@@ -1,4 +1,5 @@
-//! Roles in OPEN (RFC 9234 §4): which pairs come up, and what the others are told.
+//! Roles in OPEN (RFC 9234 §4): which pairs of roles establish a session, and the NOTIFICATION for
+//! the others.
 
 use trunkline_bgp::speaker::State;
 use trunkline_bgp::types::Role;
@@ -6,7 +7,8 @@ use trunkline_bgp::wire::{Capability, Notification};
 
 use crate::net::{Net, encoded, keepalive, open, secs};
 
-/// Node 1 with a role against a script that says these; the session's state and the NOTIFICATION.
+/// Node 1 with a role against a script with these capabilities; returns the session's state and the
+/// NOTIFICATION.
 fn meet(local: Option<Role>, strict: bool, said: &[Capability]) -> (State, Option<Notification>) {
     let mut all = Net::scripted(|peer| {
         peer.paths.local_role = local;

@@ -1,4 +1,5 @@
-//! Searches of the tables: what each part of a filter finds, whatever the pieces; and that what is shown is bounded while all is counted.
+//! Searches of the tables: each condition of a filter with any piece size, and limited results with
+//! a complete count.
 
 use std::net::IpAddr;
 
@@ -19,7 +20,7 @@ fn prefixes(found: &Found) -> Vec<String> {
     found.routes.iter().map(|route| route.prefix.to_string()).collect()
 }
 
-/// Host 2 tells of 200 networks, of which host 1 refuses one.
+/// Host 2 advertises 200 networks, of which host 1 rejects one.
 fn fabric() -> Net {
     let mut all = Net::pair();
     for number in 0..200u8 {
