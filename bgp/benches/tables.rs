@@ -8,7 +8,7 @@
 //! | `flap/down` | a peer with 100 prefixes is lost, others have 1,000,000 |
 //! | `flap/told` | one of two hundred peers (100 of 20,000 prefixes) is lost and returns |
 //!
-//! For where the instructions go: `valgrind --tool=callgrind target/release/deps/tables-… --test 'five/pass on'`.
+//! To profile: `valgrind --tool=callgrind target/release/deps/tables-… --test 'five/pass on'`.
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 

@@ -6,7 +6,8 @@
 //!                                      own AS, identifier ───┘      │      └─ a peer and its AS, any number of them
 //! ```
 //!
-//! It listens on port 179, has no FIB, and ends silently with Ctrl-C. `cargo lab bench speakers` measures it.
+//! It listens on port 179, has no FIB, and ends silently with Ctrl-C.
+//! `cargo lab bench speakers` measures it.
 
 use std::net::IpAddr;
 

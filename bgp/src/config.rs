@@ -137,7 +137,8 @@ pub struct PeerConfig {
     pub extended_messages: bool,
     /// Several paths of one prefix (RFC 7911), if the peer offers the same.
     pub add_path: AddPath,
-    /// Graceful restart: the Restart Time offered, in seconds (12 bits, at most 4095). None: not offered.
+    /// Graceful restart: the Restart Time offered, in seconds (12 bits, at most 4095). None: not
+    /// offered.
     pub graceful_restart: Option<u16>,
     /// Long-lived graceful restart (RFC 9494), by [`Family::index`](crate::types::Family::index).
     /// It is the offered Long-lived Stale Time in seconds (24 bits): after the Restart Time the

@@ -81,7 +81,7 @@ fn a_faulty_attribute_has_its_specified_outcome() {
         ("800400", EBGP, Withdraw(4)),
         ("c00404 00000005", EBGP, Withdraw(4)),
         ("000404 00000005", EBGP, Withdraw(4)),
-        // §7.5 LOCAL_PREF: discarded from an external peer, whatever it looks like; 4 octets from an internal one.
+        // §7.5 LOCAL_PREF: always discarded from an external peer; 4 octets from an internal one.
         ("400504 00000064", IBGP, Good),
         ("400504 00000064", EBGP, Discard(5)),
         ("400503 000064", EBGP, Discard(5)),

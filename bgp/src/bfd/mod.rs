@@ -1,8 +1,9 @@
-//! A BFD endpoint without I/O: RFC 5880 in asynchronous mode, over one hop (RFC 5881) and over several (RFC 5883).
+//! A BFD endpoint without I/O: RFC 5880 in asynchronous mode, over one hop (RFC 5881)
+//! and over several (RFC 5883).
 //!
 //! ```text
-//!  datagram ──► Packet::decode ──► Endpoint::handle_packet ──► Session ──► poll_event      (Up, Down and why)
-//!  the clock ─► poll_timeout ────► Endpoint::handle_timeout ──► Session ──► poll_transmit   (24 octets to send)
+//! datagram ─► Packet::decode ─► Endpoint::handle_packet ──► Session ─► poll_event (Up, Down)
+//! clock ────► poll_timeout ───► Endpoint::handle_timeout ─► Session ─► poll_transmit (24 octets)
 //! ```
 //!
 //! An [`Endpoint`] has any number of sessions; its owner gives each one a [`SessionId`]. The owner

@@ -1,4 +1,5 @@
-//! The control packet (RFC 5880 §4.1): 24 octets, and the checks that need no session (§6.8.6, first half).
+//! The control packet (RFC 5880 §4.1): 24 octets, and the checks that need no session
+//! (§6.8.6, first half).
 
 use std::fmt;
 use std::time::Duration;

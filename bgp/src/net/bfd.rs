@@ -3,7 +3,7 @@
 //! ```text
 //!  owner task ──Command, a wake-up octet──► thread "bfd" ──Report──► owner task
 //!                                            │  ▲
-//!                  one socket a session ◄────┘  └──── at most four sockets: 3784 and 4784, IPv4 and IPv6
+//!                 one socket per session ◄───┘  └─── up to four sockets: 3784, 4784; IPv4, IPv6
 //! ```
 //!
 //! Why a thread and not a task: a session at 10 ms × 3 fails after a delay of 30 ms, and a table

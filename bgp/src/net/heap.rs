@@ -67,7 +67,8 @@ fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         #[expect(unsafe_code, reason = "malloc_trim has no other interface")]
-        // SAFETY: malloc_trim takes an integer by value and locks the heap while it looks at free blocks.
+        // SAFETY: malloc_trim takes an integer by value and locks the heap while it examines free
+        // blocks.
         unsafe {
             libc::malloc_trim(0)
         };

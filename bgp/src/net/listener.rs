@@ -43,7 +43,8 @@ const BACKLOG: i32 = 128;
 /// fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// The first pause before an address is tried again. Each further pause is twice as long, up to [`LAST_PAUSE`].
+/// The first pause before an address is tried again. Each further pause is twice as long, up to
+/// [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause before an address is tried again.
 const LAST_PAUSE: Duration = Duration::from_secs(10);

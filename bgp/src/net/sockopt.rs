@@ -89,8 +89,7 @@ pub(super) fn set_md5_prefix_key(
         interface: 0,
         key: [0; Password::MAX_OCTETS],
     };
-    // SAFETY: SockAddr contains a sockaddr_storage, so that many octets can be read from it; both
-    // are the type that libc declares.
+    // SAFETY: SockAddr contains a whole sockaddr_storage, which is the type that is read here.
     request.address = unsafe { std::ptr::read(address.as_ptr().cast::<libc::sockaddr_storage>()) };
     request.key[..key.len()].copy_from_slice(key);
     let result = set_option(socket.as_fd(), libc::IPPROTO_TCP, option, &request);

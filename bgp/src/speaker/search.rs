@@ -305,7 +305,8 @@ fn has_met(fate: Fate, path: &PathEntry<'_>) -> bool {
     }
 }
 
-/// Whether the AS is anywhere in an AS_PATH (RFC 4271 §4.3 b, four octets each as in every canonical block).
+/// Whether an AS_PATH contains the AS (RFC 4271 §4.3 b, with the four-octet numbers of a canonical
+/// block).
 fn has_as(mut path: &[u8], asn: Asn) -> bool {
     while let [_kind, count, rest @ ..] = path {
         let Some((segment, behind)) = rest.split_at_checked(usize::from(*count) * 4) else { return false };

@@ -54,8 +54,8 @@ impl Notification {
         Notification::new(4, 0, [])
     }
 
-    /// Finite State Machine Error (RFC 6608): 0 unspecified, 1 unexpected message in OpenSent, 2 in OpenConfirm,
-    /// 3 in Established.
+    /// Finite State Machine Error (RFC 6608): 0 unspecified, 1 unexpected message in OpenSent, 2 in
+    /// OpenConfirm, 3 in Established.
     pub fn fsm_error(subcode: u8) -> Notification {
         Notification::new(5, subcode, [])
     }

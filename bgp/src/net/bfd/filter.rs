@@ -32,7 +32,8 @@ const MOST_LINKS: usize = 64;
 /// filter checks the links alone.
 ///
 /// # Errors
-/// The kernel accepts neither filter. The socket then has no filter, and the endpoint alone decides.
+/// If the kernel accepts neither filter. The socket then has no filter, and the endpoint alone
+/// decides.
 pub(super) fn attach(socket: &Socket, port: Port, sessions: &[(IpAddr, &Links)]) -> io::Result<()> {
     let exact = exact(port, sessions);
     if exact.len() <= LONGEST && socket.attach_filter(&exact).is_ok() {

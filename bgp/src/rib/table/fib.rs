@@ -47,7 +47,8 @@ impl<F: AddressFamily> Table<F> {
         for (peer, used) in self.in_use(row).iter() {
             let Some(next_hop) = shared.attributes.next_hop(used) else { continue };
             let Some(address) = shared.peer(peer).map(|peer| peer.address) else { continue };
-            // Two peers may name one next hop; traffic is not to be weighted by that. A link-local address on two links is two.
+            // Two peers may announce the same next hop, which must not get twice the traffic. A
+            // link-local address on two links is two next hops.
             let link_local =
                 matches!(next_hop.address(), IpAddr::V6(address) if address.is_unicast_link_local());
             let same = |path: &FibPath| {
@@ -61,7 +62,7 @@ impl<F: AddressFamily> Table<F> {
     }
 }
 
-/// Whether the FIB would not see a difference.
+/// Whether a change makes no difference for the FIB.
 pub(super) fn same_next_hops(shared: &Shared, before: &InUse, after: &InUse) -> bool {
     before.best.is_some() == after.best.is_some()
         && before.others.len() == after.others.len()

@@ -1,13 +1,12 @@
-//! The helper's side of a restart: which of the peer's paths outlive its session, and until when (RFC 4724 §4.2, RFC 8538,
-//! RFC 9494 §4.2).
+//! The helper's side of a restart: which of the peer's paths are kept after its session, and until
+//! when (RFC 4724 §4.2, RFC 8538, RFC 9494 §4.2).
 //!
 //! The paths of a family go through up to two phases:
 //!
-//! | phase | they are | until |
+//! | phase | paths are | until |
 //! |---|---|---|
 //! | stale | used as before | the peer's Restart Time expires |
-//! | long-lived stale | used last, and advertised only to peers that support it | its Long-lived
-//! Stale Time expires |
+//! | long-lived stale | used last, advertised to supporting peers | its Stale Time expires |
 //!
 //! A family skips the first phase if only the long-lived capability lists it, or if the Restart
 //! Time is 0. The second phase exists only if both sides have that capability. Either phase ends
