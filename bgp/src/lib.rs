@@ -58,7 +58,7 @@
 //! | 2385 TCP-MD5, 5082 GTSM | done | keys by address, or by prefix for dynamic neighbours |
 //! | 2918 route refresh, 7313 enhanced route refresh | done | |
 //! | 3765 NO_PEER | done | applied to peers with role peer (RFC 9234), which are bilateral |
-//! | 4360, 5668 extended communities | done | in policies and listings; only transitive ones leave an AS |
+//! | 4360, 5668 extended communities | done | non-transitive ones do not leave the AS |
 //! | 4456 route reflection | done | |
 //! | 4486, 9003 Cease subcodes, shutdown communication | done | |
 //! | 4724 graceful restart | done | both roles |

@@ -11,8 +11,8 @@
 //! origin ([`Source`]), and sends the datagrams that it gets. The order of calls:
 //!
 //! 1. [`Endpoint::handle_packet`] for every datagram that has arrived. This comes before the
-//!   timers: after a late wake-up the peer's packets are in the sockets, and they prove that the
-//!   peer was not silent.
+//!    timers: after a late wake-up the peer's packets are in the sockets, and they prove that the
+//!    peer was not silent.
 //! 2. [`Endpoint::handle_timeout`] with the current time.
 //! 3. [`Endpoint::poll_transmit`] and [`Endpoint::poll_event`] until they return none.
 //! 4. Sleep until [`Endpoint::poll_timeout`] or the next datagram.

@@ -1,11 +1,11 @@
 //! A set of row numbers that is taken from in row order, cyclically.
 //!
-//! Adj-RIB-Out and the FIB each keep one with the rows to examine. Each peer keeps another with the
-//! rows in which it has paths, so an operation on the peer costs as much as its paths, not as the
-//! table. A row is in the set once however often it changes. This coalesces changes and bounds the
-//! memory to one bit per row. Each take continues in row order after the last one, which starves no
-//! row. Rows come in the order in which they entered the table: neighbours mostly share their
-//! attributes, which packs messages well.
+//! Adj-RIB-Out and the FIB each keep one with the rows to examine. Each peer keeps another with
+//! the rows in which it has paths. So an operation on a peer costs as much as its paths, not as
+//! the table. A row is in the set once however often it changes. This coalesces changes and bounds
+//! the memory to one bit per row. Each take continues in row order after the last one, which
+//! starves no row. Rows come in the order in which they entered the table: neighbours mostly share
+//! their attributes, which packs messages well.
 
 /// See the module documentation.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ pub struct Explanation {
     pub prefix: IpNet,
     /// The longest covering prefix that has a path, if this one has none.
     pub covered_by: Option<IpNet>,
-    /// Every path of it, those in use first.
+    /// Every path of the prefix, those in use first.
     pub paths: Vec<ExplainedPath>,
     /// The export result by peer; a peer that receives several paths (RFC 7911) has a row for each.
     pub peers: Vec<ExplainedPeer>,

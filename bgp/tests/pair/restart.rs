@@ -462,7 +462,7 @@ fn each_family_is_retained_and_swept_separately() {
 }
 
 #[test]
-fn stale_paths_are_swept_without_end_of_rib_in_the_end() {
+fn stale_paths_are_swept_by_timer_without_end_of_rib() {
     let mut all = lost(&open());
     let pipe = all.script_accept();
     all.script_send(pipe, &encoded(&open()));

@@ -233,8 +233,8 @@ impl Thread {
                     ttl: datagram.ttl,
                     multihop,
                 };
-                // The wall clock may be changed at any time, so the result is never before the last
-                // time the socket was empty.
+                // The wall clock may be changed at any time, so the arrival time is limited: it is
+                // not before the last time the socket was empty.
                 let age = datagram.stamp.map_or(Duration::ZERO, |stamp| wall().saturating_sub(stamp));
                 let at = now.checked_sub(age).map_or(emptied, |at| at.max(emptied));
                 match self.endpoint.handle_packet(&source, &buffer[..datagram.length], at) {

@@ -69,7 +69,7 @@ impl AsPath {
         self.segments.is_empty()
     }
 
-    /// Whether the AS is anywhere in the path.
+    /// Whether the path contains the AS.
     pub fn contains(&self, asn: Asn) -> bool {
         self.segments.iter().any(|segment| segment.asns.contains(&asn))
     }
