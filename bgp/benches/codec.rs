@@ -1,12 +1,13 @@
-//! What reading and writing an UPDATE costs beside zettabgp and netgauze, in one run: nanoseconds by criterion and
+//! Compares the cost of UPDATEs with zettabgp and netgauze: nanoseconds by criterion and
 //! allocations by a counting allocator. `cargo lab bench codec` runs this and compares.
 //!
-//! Two loads, in sessions with four-octet AS numbers: one UPDATE with 500 IPv4 /24s, and
-//! twenty with 1 to 5 each, whose attributes differ as tables do (AS_PATH of 1 to 6, MULTI_EXIT_DISC, 1 to 5
-//! communities, a large one on half of them). Reading means as much as a RIB needs: every octet checked, the attributes found, every
-//! prefix looked at. The others build a value of everything, which is their way of doing the same.
+//! Two loads, in sessions with four-octet AS numbers: one UPDATE with 500 IPv4 /24s, and twenty
+//! with 1 to 5 each. The attributes of the twenty differ as in real tables (AS_PATH of 1 to 6,
+//! MULTI_EXIT_DISC, 1 to 5 communities, a large one on half of them). Decoding here does what a RIB
+//! needs: it checks every octet, locates the attributes and reads every prefix. The others build a
+//! value of everything for the same purpose.
 //!
-//! A time is of the whole load; the number of messages is in the name of the group.
+//! A time is for the whole load; the name of the group has the number of messages.
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 
@@ -33,11 +34,11 @@ use trunkline_bgp::wire::{
 use zettabgp::BgpTransportMode;
 use zettabgp::prelude::{BgpMessage, BgpSessionParams, BgpUpdateMessage};
 
-/// What one UPDATE says.
+/// The content of one UPDATE.
 struct Load {
     block: Vec<u8>,
     prefixes: Vec<Ipv4Net>,
-    /// The message that says it.
+    /// The encoded message.
     message: Vec<u8>,
 }
 
@@ -51,7 +52,7 @@ const DECODE: DecodeContext = DecodeContext {
 };
 
 impl Load {
-    /// The `number`th, with /24s.
+    /// Load number `number`, with /24s.
     fn new(number: u32, prefixes: u32) -> Self {
         let attributes = PathAttributes {
             as_path: AsPath::sequence((0..=number % 6).map(|hop| Asn(65001 + 1000 * hop * number))),
@@ -81,7 +82,7 @@ fn write(out: &mut Vec<u8>, block: &[u8], prefixes: &[Ipv4Net]) {
     writer.announce::<Ipv4>(NEXT_HOP, block, prefixes.iter().copied()).unwrap();
 }
 
-/// Reads a message and looks at every prefix, as a RIB does.
+/// Decodes a message and reads every prefix, as a RIB does.
 fn read(body: &[u8], scratch: &mut Scratch) {
     let decoded = decode_update(body, &DECODE, scratch);
     let update = decoded.as_ref().unwrap();
@@ -117,9 +118,9 @@ fn netgauze_reads(context: &mut BgpParsingContext, message: &[u8]) -> GauzeMessa
     GauzeMessage::parse(&mut SliceReader::new(message), context).unwrap()
 }
 
-/// A codec at work: its allocations in one run, then its time.
+/// Measures a codec: its allocations in one run, then its time.
 fn measure(group: &mut BenchmarkGroup<'_, WallTime>, load: &str, codec: &str, mut work: impl FnMut()) {
-    work(); // buffers that are kept grow once
+    work(); // reused buffers grow once
     println!("allocations {load} {codec} {}", counting::allocations(&mut work));
     group.bench_function(codec, |bencher| bencher.iter(&mut work));
 }

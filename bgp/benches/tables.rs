@@ -1,14 +1,14 @@
-//! What the tables cost without sockets and sessions around them: UPDATEs in, UPDATEs out.
+//! The cost of the tables without sockets and sessions: UPDATEs in, UPDATEs out.
 //!
 //! | case | what |
 //! |---|---|
-//! | `five/pass on`, `one/pass on` | 1,000,000 /24s, five or one to an attribute set, from one peer to another |
-//! | `five/withdraw`, `one/withdraw` | that peer goes, and the other hears it |
-//! | `hundred/pass on` | 10,000 /24s, five to an attribute set, to a hundred peers |
-//! | `flap/down` | of 1,000,000 prefixes, a peer with 100 others of its own goes |
-//! | `flap/told` | of 20,000 prefixes of two hundred peers, one with 100 goes and comes back, and is told the others |
+//! | `five/pass on`, `one/pass on` | 1,000,000 /24s, five or one per set, one peer to another |
+//! | `five/withdraw`, `one/withdraw` | that peer is lost, the other receives withdrawals |
+//! | `hundred/pass on` | 10,000 /24s, five per attribute set, to a hundred peers |
+//! | `flap/down` | a peer with 100 prefixes is lost, others have 1,000,000 |
+//! | `flap/told` | one of two hundred peers (100 of 20,000 prefixes) is lost and returns |
 //!
-//! For where the instructions go: `valgrind --tool=callgrind target/release/deps/tables-… --test 'five/pass on'`.
+//! To profile: `valgrind --tool=callgrind target/release/deps/tables-… --test 'five/pass on'`.
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 
@@ -30,7 +30,7 @@ use trunkline_bgp::wire::{
 
 const MILLION: u32 = 1_000_000;
 
-/// Octets that a connection reads at once, and is given to write.
+/// Octets of one read or write of a connection.
 const CHUNK: usize = 64 * 1024;
 
 const DECODE: DecodeContext = DecodeContext {
@@ -48,7 +48,7 @@ fn address(peer: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0100 + peer)
 }
 
-/// Bodies of UPDATEs of a peer: `count` /24s from number `first` on, `to_a_set` to an attribute set.
+/// Bodies of UPDATEs of a peer: `count` /24s from number `first` on, `to_a_set` per attribute set.
 fn table(peer: u32, first: u32, count: u32, to_a_set: u32) -> Vec<Vec<u8>> {
     let prefix = |number: u32| Ipv4Net::new(Ipv4Addr::from((20 << 24) + (number << 8)), 24).unwrap();
     let set = |set: u32| {
@@ -79,7 +79,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// Peers by number, with what they are told.
+    /// Peers by number, with their export policies.
     fn new(peers: impl IntoIterator<Item = (u32, Policy)>) -> Tables {
         let mut tables =
             Tables { rib: Rib::new(rib_support::config(8)), scratch: Scratch::default(), out: Vec::new() };
@@ -102,7 +102,7 @@ impl Tables {
         self.rib.peer_down(PeerId(peer), FamilySet::EMPTY, FamilySet::EMPTY);
     }
 
-    /// Takes UPDATEs in, and lets peers write as often as a connection would.
+    /// Handles UPDATEs, and lets peers write as often as a connection would.
     fn take(&mut self, peer: u32, bodies: &[Vec<u8>]) {
         let mut octets = 0;
         for body in bodies {
@@ -117,7 +117,7 @@ impl Tables {
         self.write();
     }
 
-    /// Writes until nobody has anything pending, and takes what the FIB would.
+    /// Writes until no peer has pending routes, and takes the FIB's changes.
     fn write(&mut self) {
         while let Some(peer) = self.rib.poll_writable() {
             loop {
@@ -133,7 +133,7 @@ impl Tables {
     }
 }
 
-/// Times `run` as often as asked, each time on what `prepare` makes.
+/// Times the requested number of runs, each on a new value of `prepare`.
 fn case<T>(
     criterion: &mut Criterion,
     name: &str,

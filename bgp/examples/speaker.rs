@@ -1,4 +1,5 @@
-//! A whole BGP speaker: one peer, a few prefixes of its own, and every change of what the peer tells.
+//! A whole BGP speaker with one peer: it originates a few prefixes and prints every change of the
+//! peer's routes.
 //!
 //! ```text
 //! cargo run --release -p trunkline-bgp --example speaker -- 65001 10.0.0.1 10.0.0.254 65000 192.0.2.0/24
@@ -7,7 +8,7 @@
 //!                                     originated ───────────────────────────────────────────┘
 //! ```
 //!
-//! With FRR at the other end (`eBGP` there wants `no bgp ebgp-requires-policy` or a route map):
+//! With FRR at the other end (eBGP needs `no bgp ebgp-requires-policy` or a route map there):
 //!
 //! ```text
 //! router bgp 65000
@@ -15,7 +16,7 @@
 //!  neighbor 10.0.0.1 remote-as 65001
 //! ```
 //!
-//! It connects only, so that it runs without port 179; Ctrl-C says goodbye with a Cease.
+//! It only connects, so it needs no port 179; Ctrl-C sends a Cease.
 
 use std::net::IpAddr;
 

@@ -1,11 +1,13 @@
-//! A speaker that passes on what it hears: every peer connects to it, and is told the best path of every prefix.
+//! A speaker that passes routes on: every peer connects to it and receives the best path of every
+//! prefix.
 //!
 //! ```text
 //! cargo run --release -p trunkline-bgp --example transit -- 65000 10.0.0.1 10.0.0.2=65100 10.0.0.3=65200
 //!                                      own AS, identifier ───┘      │      └─ a peer and its AS, any number of them
 //! ```
 //!
-//! It listens on port 179, has no FIB, and ends silently with Ctrl-C. `cargo lab bench speakers` measures it.
+//! It listens on port 179, has no FIB, and ends silently with Ctrl-C.
+//! `cargo lab bench speakers` measures it.
 
 use std::net::IpAddr;
 
@@ -15,7 +17,7 @@ use trunkline_bgp::speaker::Stop;
 use trunkline_bgp::types::{Asn, Family, FamilySet};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Before the runtime has threads: then large tables may come and go, and memory with them.
+    // Before the runtime has threads: the memory of large tables is then released with them.
     compact_heap();
     tokio::runtime::Runtime::new()?.block_on(run())
 }

@@ -1,7 +1,8 @@
-//! What an operator can say of the speaker and of a peer.
+//! The configuration of the speaker and of a peer.
 //!
-//! These are plain values: the engine compares an old [`PeerConfig`] with a new one to find out whether the
-//! protocol forces a reset ([`PeerConfig::requires_reset`]), and applies the rest to the live session.
+//! These are plain values. The engine compares an old [`PeerConfig`] with a new one to decide
+//! whether the protocol requires a reset ([`PeerConfig::requires_reset`]). It applies other changes
+//! to the live session.
 
 mod paths;
 mod range;
@@ -19,36 +20,42 @@ use crate::types::{Asn, FamilySet, InterfaceName, PeerKey};
 
 pub use range::PeerRange;
 
-/// What holds for the whole speaker.
+/// The configuration of the whole speaker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeakerConfig {
     /// The AS number of this speaker; not 0 (RFC 7607).
     pub local_as: Asn,
     /// The BGP identifier: any value but 0, unique within the AS (RFC 6286).
     pub router_id: Ipv4Addr,
-    /// The process was restarted and the forwarding state of the last one is still in place: the first OPEN to
-    /// each peer carries the Restart State and Forwarding State bits (RFC 4724 §3).
+    /// The process was restarted, and the forwarding state of the previous one is still installed.
+    /// The first OPEN to each peer carries the Restart State and Forwarding State bits (RFC 4724
+    /// §3).
     pub restarting: bool,
-    /// How long after a restart the first decision waits for End-of-RIB of the peers that were there before
-    /// (RFC 4724 §4.1, Selection_Deferral_Timer). Bounds the wait when a peer never comes back.
+    /// The maximum time after a restart for which the first decision waits for End-of-RIB of the
+    /// earlier peers (RFC 4724 §4.1, Selection_Deferral_Timer). It limits the wait if a peer does
+    /// not come back.
     pub selection_deferral: Duration,
-    /// This speaker's mark in CLUSTER_LIST (RFC 4456 §7): the same on the reflectors of one cluster. The router id if none.
+    /// The cluster of this speaker in CLUSTER_LIST (RFC 4456 §7), the same for all reflectors of
+    /// one cluster. The router id if none.
     pub cluster_id: Option<Ipv4Addr>,
-    /// The most paths that one prefix is spread over (ECMP); at least 1.
+    /// The maximum number of paths for one prefix (ECMP); at least 1.
     pub max_paths: usize,
-    /// Seed of the jitter. Tests fix it.
+    /// Seed of the jitter. Tests use a fixed one.
     pub seed: u64,
 }
 
-/// A secret: shown as `***` by Debug, so that it never reaches a log.
+/// A secret. Debug prints `***`, so it never appears in a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(Vec<u8>);
 
 impl Password {
-    /// The longest key that the kernel's TCP-MD5 takes (TCP_MD5SIG_MAXKEYLEN), in octets.
+    /// The longest key that the kernel accepts for TCP-MD5 (TCP_MD5SIG_MAXKEYLEN), in octets.
     pub const MAX_OCTETS: usize = 80;
 
     /// A key of 1 to 80 octets.
+    ///
+    /// # Errors
+    /// If the key is empty or longer.
     pub fn new(key: impl Into<Vec<u8>>) -> Result<Self, PasswordError> {
         let key = key.into();
         match key.len() {
@@ -58,7 +65,7 @@ impl Password {
         }
     }
 
-    /// The key, for the socket option alone.
+    /// The key; only for the socket option.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -73,10 +80,10 @@ impl fmt::Debug for Password {
 /// Why a text cannot be a TCP-MD5 key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordError {
-    /// No octets.
+    /// The password is empty.
     #[error("the password is empty: leave the field out for a session without TCP-MD5")]
     Empty,
-    /// Longer than the kernel takes.
+    /// The password is too long for the kernel.
     #[error("the password has {length} bytes, TCP-MD5 takes at most {max}", max = Password::MAX_OCTETS)]
     TooLong {
         /// Its length in octets.
@@ -87,73 +94,81 @@ pub enum PasswordError {
 /// ADD-PATH (RFC 7911) with a peer, in all families of the session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddPath {
-    /// Several paths of a prefix are taken from the peer.
+    /// Accepts several paths of a prefix from the peer.
     pub receive: bool,
-    /// The peer is told several paths of a prefix, so many at most: the best of those that it may have. None: one.
+    /// The maximum number of paths of a prefix that are advertised to the peer: the best of those
+    /// that it may receive. None: one path.
     pub send: Option<NonZeroU8>,
 }
 
-/// What is said of one peer. Its key is the address, and the interface where that is link-local.
+/// The configuration of one peer. Its key is the address, with the interface if the address is
+/// link-local.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerConfig {
     /// The peer's address. A link-local one needs `interface`.
     pub address: IpAddr,
     /// The interface of a link-local address (its name); none otherwise.
     pub interface: Option<InterfaceName>,
-    /// The peer's TCP port; 179 unless said.
+    /// The peer's TCP port; 179 by default.
     pub port: u16,
     /// The peer's AS number; not 0.
     pub remote_as: Asn,
-    /// The address that this side connects from and accepts on; the kernel's choice if none.
+    /// The local address for connections in both directions; the kernel's choice if none.
     pub local_address: Option<IpAddr>,
     /// TCP-MD5 (RFC 2385).
     pub password: Option<Password>,
-    /// Hold Time offered: 0 (off) or at least 3 s (RFC 4271 §4.2). 90 s unless said.
+    /// Hold Time offered: 0 (off) or at least 3 s (RFC 4271 §4.2). 90 s by default.
     pub hold_time: Duration,
-    /// Between KEEPALIVEs; a third of the negotiated Hold Time unless said.
+    /// The interval between KEEPALIVEs; by default a third of the negotiated Hold Time.
     pub keepalive: Option<Duration>,
-    /// Between attempts to connect: RFC 4271's ConnectRetryTime, 120 s unless said.
+    /// The interval between attempts to connect: RFC 4271's ConnectRetryTime, 120 s by default.
     pub connect_retry: Duration,
-    /// Wait for the peer to connect, never connect.
+    /// Only accepts connections from the peer, never connects.
     pub passive: bool,
-    /// External peer that is not on a connected network: the TTL to send with (1 to 255). 1 if none.
+    /// TTL of sent packets (1 to 255), for an external peer that is not on a connected network. 1
+    /// if none.
     pub ebgp_multihop: Option<u8>,
-    /// GTSM (RFC 5082): the most hops the peer may be away (1 is directly connected). Packets from farther
-    /// away never reach the session.
+    /// GTSM (RFC 5082): the maximum number of hops to the peer (1 is directly connected). The
+    /// kernel drops packets from farther away.
     pub ttl_security: Option<u8>,
     /// Families offered by capability.
     pub families: FamilySet,
-    /// Messages of more than 4,096 octets are offered (RFC 8654).
+    /// Offers messages of more than 4,096 octets (RFC 8654).
     pub extended_messages: bool,
-    /// Several paths of one prefix (RFC 7911), if the peer wants the same.
+    /// Several paths of one prefix (RFC 7911), if the peer offers the same.
     pub add_path: AddPath,
-    /// Graceful restart: the Restart Time offered, in seconds (12 bits, at most 4095). None: not offered.
+    /// Graceful restart: the Restart Time offered, in seconds (12 bits, at most 4095). None: not
+    /// offered.
     pub graceful_restart: Option<u16>,
-    /// Long-lived graceful restart (RFC 9494), by [`Family::index`](crate::types::Family::index): how long the peer is asked to
-    /// keep this side's paths after the Restart Time, as the last it uses, in seconds (24 bits); the peer's paths are kept for as
-    /// long as it asks. None: neither.
+    /// Long-lived graceful restart (RFC 9494), by [`Family::index`](crate::types::Family::index).
+    /// It is the offered Long-lived Stale Time in seconds (24 bits): after the Restart Time the
+    /// peer keeps this side's paths for so long, with the lowest preference. This side keeps the
+    /// peer's paths for the time that the peer offers. None: neither.
     pub long_lived: [Option<u32>; 2],
-    /// Whether graceful restart also covers the end of a session by a NOTIFICATION or by the Hold Timer (RFC 8538, the
-    /// N bit), if the peer offers the same. Off unless said: without BFD, a peer that died would be believed for its
-    /// Restart Time longer.
+    /// Graceful restart also after a NOTIFICATION or an expired Hold Timer (RFC 8538, the N bit),
+    /// if the peer offers the same. Off by default: without BFD, the paths of a dead peer would
+    /// stay in use for the Restart Time longer.
     pub restart_notification: bool,
-    /// The most prefixes taken from the peer over both families; one more is a Cease (RFC 4486 subcode 1).
+    /// The maximum number of prefixes from the peer over both families; one more causes a Cease
+    /// (RFC 4486 subcode 1).
     pub max_prefixes: Option<u32>,
-    /// What of the peer's paths is used. Paths that are refused are kept, so that an edit needs no refresh.
+    /// Import policy. Rejected paths are kept, so an edit needs no refresh.
     pub import: Policy,
-    /// What is told to the peer.
+    /// Export policy.
     pub export: Policy,
-    /// What is done with its paths beside policy.
+    /// Protocol rules for the peer's paths, besides policy.
     pub paths: PathRules,
-    /// IPv4 next hop that this side announces; the session's local address where it is IPv4, if none.
+    /// IPv4 next hop that this side announces; if none, the session's local address if it is IPv4.
     pub next_hop_v4: Option<Ipv4Addr>,
-    /// IPv6 next hop that this side announces; the session's local address where it is IPv6, if none.
+    /// IPv6 next hop that this side announces; if none, the session's local address if it is IPv6.
     pub next_hop_v6: Option<Ipv6Addr>,
-    /// The path to the peer is watched by BFD (RFC 5882): its failure ends the session. BGP does not wait for it to come up.
+    /// BFD (RFC 5882) monitors the path to the peer: its failure ends the session. BGP does not
+    /// wait for BFD to come up.
     pub bfd: Option<BfdConfig>,
-    /// Administratively down: configured, shown, not connected.
+    /// Administratively down: configured and listed, but not connected.
     pub shutdown: bool,
-    /// What the peer's operator is told when `shutdown` is set (RFC 9003): at most 255 octets, the rest is cut off; may be empty.
+    /// The text for the peer's operator if `shutdown` is set (RFC 9003): at most 255 octets, the
+    /// rest is cut off; may be empty.
     pub shutdown_communication: String,
 }
 
@@ -191,22 +206,24 @@ impl PeerConfig {
         }
     }
 
-    /// What the peer is known by.
+    /// The key of the peer.
     pub fn key(&self) -> PeerKey {
         PeerKey::new(self.address, self.interface)
     }
 
-    /// The BFD session that watches the path to the peer, if there should be one.
+    /// The BFD session for the path to the peer, if one is configured.
     pub fn bfd_target(&self) -> Option<Target> {
         let config = self.bfd.clone().filter(|_| !self.shutdown)?;
         let (remote, local) = (self.address, self.local_address);
         Some(Target { remote, local, interface: self.interface, config })
     }
 
-    /// Whether going from `self` to `new` needs a new session: what was agreed in OPEN, or what the TCP
-    /// connection was made with, has changed. Everything else is applied to the live session.
+    /// Whether going from `self` to `new` needs a new session, because it changes the negotiation
+    /// in OPEN or the parameters of the TCP connection. Everything else is applied to the live
+    /// session.
     pub fn requires_reset(&self, new: &PeerConfig) -> bool {
-        // Named one by one, and both sides bound without `..`, so that a new field cannot be forgotten here.
+        // All fields are listed, and the pattern has no `..`, so a new field cannot be forgotten
+        // here.
         let PeerConfig {
             address,
             interface,
@@ -215,26 +232,26 @@ impl PeerConfig {
             local_address,
             password,
             hold_time,
-            keepalive: _,     // our own pace, not negotiated
+            keepalive: _,     // a local interval, not negotiated
             connect_retry: _, // only between sessions
             passive: _,       // only between sessions
             ebgp_multihop: _, // a socket option, set on the live socket
             ttl_security: _,  // likewise
             families,
             extended_messages,
-            add_path, // how many are sent is this side's affair
+            add_path, // the number of sent paths is a local setting
             graceful_restart,
             long_lived,
             restart_notification,
             max_prefixes: _, // checked against the count at once
-            import: _,       // run again over what was received
-            export: _,       // run again over what is advertised
-            paths,           // likewise, but for what OPEN says
+            import: _,       // runs again over received paths
+            export: _,       // runs again over advertised paths
+            paths,           // likewise, except for the content of OPEN
             next_hop_v4: _,  // paths are sent again
             next_hop_v6: _,
-            bfd: _, // a session beside this one
+            bfd: _, // a separate session
             shutdown,
-            shutdown_communication: _, // only said at the end
+            shutdown_communication: _, // sent only at the end
         } = self;
         *address != new.address
             || *interface != new.interface
@@ -255,50 +272,51 @@ impl PeerConfig {
     }
 }
 
-/// Why the speaker refuses a configuration. What ran before keeps running.
+/// Why the speaker rejects a configuration. The previous one stays in effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A field of the speaker has a value that BGP has no place for.
+    /// A field of the speaker has an invalid value.
     #[error("{field}: {fault}")]
     Speaker {
         /// The field.
         field: &'static str,
-        /// What is wrong with it, and what would be right.
+        /// The fault and the fix.
         fault: String,
     },
-    /// A field of a peer has a value that BGP has no place for.
+    /// A field of a peer has an invalid value.
     #[error("peer {peer}: {field}: {fault}")]
     Peer {
         /// The peer's address.
         peer: PeerKey,
         /// The field.
         field: &'static str,
-        /// What is wrong with it, and what would be right.
+        /// The fault and the fix.
         fault: String,
     },
-    /// There is this peer already.
+    /// The peer is already configured.
     #[error("peer {0} is configured already: update it, or remove it first")]
     DuplicatePeer(PeerKey),
-    /// A field of a range of peers has a value that the speaker has no place for.
+    /// A field of a range of peers has an invalid value.
     #[error("peers of {prefix}: {field}: {fault}")]
     Range {
         /// The range's prefix.
         prefix: ipnet::IpNet,
         /// The field.
         field: &'static str,
-        /// What is wrong with it, and what would be right.
+        /// The fault and the fix.
         fault: String,
     },
     /// Two ranges have the same prefix.
     #[error("peers of {0} are configured twice: leave one of the two")]
     DuplicateRange(ipnet::IpNet),
-    /// There is no such peer.
+    /// The peer is not configured.
     #[error("no peer {0} is configured")]
     UnknownPeer(PeerKey),
 }
 
 impl SpeakerConfig {
-    /// A speaker that was not restarted: 60 s for the deferral, eight paths a prefix, jitter of its own.
+    /// A speaker that was not restarted: 60 s for the deferral, eight paths per prefix, a jitter
+    /// seed from AS and router id.
     pub fn new(local_as: Asn, router_id: Ipv4Addr) -> Self {
         SpeakerConfig {
             local_as,
@@ -311,7 +329,10 @@ impl SpeakerConfig {
         }
     }
 
-    /// Whether every field has a value that BGP has a place for.
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// For the first field with an invalid value.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let fault = |field, fault: &str| Err(ConfigError::Speaker { field, fault: fault.to_owned() });
         if self.local_as.0 == 0 {
@@ -334,7 +355,10 @@ impl SpeakerConfig {
 }
 
 impl PeerConfig {
-    /// Whether the peer makes sense to a speaker of this AS; [`Self::validate`] looks at the rest.
+    /// Checks the peer for a speaker of this AS; [`Self::validate`] checks the rest.
+    ///
+    /// # Errors
+    /// If a rule does not fit the two AS numbers.
     pub fn validate_for(&self, local_as: Asn) -> Result<(), ConfigError> {
         match self.paths.fault(local_as, self.remote_as) {
             None => Ok(()),
@@ -342,7 +366,10 @@ impl PeerConfig {
         }
     }
 
-    /// Whether every field has a value that BGP has a place for.
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// For the first field with an invalid value.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let peer = self.address;
         let fault = |field, fault: String| Err(ConfigError::Peer { peer: self.key(), field, fault });

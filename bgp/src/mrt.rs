@@ -1,18 +1,22 @@
-//! The tables as an MRT file: TABLE_DUMP_V2 (RFC 6396 §4.3, RFC 8050), for tools that exist: bgpdump, bgpkit, routinator's kin.
+//! The tables as an MRT file, TABLE_DUMP_V2 (RFC 6396 §4.3, RFC 8050), for existing tools such as
+//! bgpdump and bgpkit.
 //!
-//! A dump is one PEER_INDEX_TABLE and then one record a prefix, with the paths that import policy let through, as
-//! it left them. What policy or a loop check refused is not in it: MRT has no word for that.
+//! A dump is one PEER_INDEX_TABLE followed by one record per prefix. A record has the paths that
+//! import policy accepted, with the attributes after import. Paths rejected by policy or a loop
+//! check are left out, because MRT cannot mark them.
 //!
-//! A table of a million prefixes is some 80 MB, so it is written in pieces ([`TableDump`] keeps the place), and between two
-//! pieces the speaker does its work. A dump is therefore no snapshot of one instant: a prefix is in it as it was when its
-//! turn came, as is usual for dumps of running routers.
+//! A table of a million prefixes takes some 80 MB. So it is written in pieces ([`TableDump`] keeps
+//! the position), and the speaker continues between two pieces. A dump is therefore not a snapshot
+//! of one instant. Each prefix has its state when it was written, as is usual for dumps of running
+//! routers.
 //!
-//! Awkward: the format wants the time when a path came, which the tables don't keep; a peer's paths carry the time when
-//! its session came up, which is the earliest that they can be from. This speaker's own prefixes and stale paths
-//! of a peer without a session carry the time of the dump.
+//! The format requires the arrival time of a path, which the tables do not store. A peer's paths
+//! carry the time when its session was established, the earliest possible time. Originated prefixes
+//! and stale paths of a peer without a session carry the time of the dump.
 //!
-//! Done: PEER_INDEX_TABLE, RIB_IPV4_UNICAST, RIB_IPV6_UNICAST, and their ADD-PATH forms. Not done: BGP4MP (messages as
-//! they pass: see [BMP](https://www.rfc-editor.org/rfc/rfc7854) for that), RIB_GENERIC, TABLE_DUMP.
+//! Supported: PEER_INDEX_TABLE, RIB_IPV4_UNICAST, RIB_IPV6_UNICAST, and their ADD-PATH forms. Not
+//! supported: BGP4MP (for live messages see [BMP](https://www.rfc-editor.org/rfc/rfc7854)),
+//! RIB_GENERIC, TABLE_DUMP.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -23,20 +27,21 @@ use crate::types::{Asn, Family, NextHop, PeerId};
 
 /// MRT type TABLE_DUMP_V2.
 const TABLE_DUMP_V2: u16 = 13;
-/// Its subtypes.
+/// Subtypes of TABLE_DUMP_V2.
 const PEER_INDEX_TABLE: u16 = 1;
 const RIB_IPV4_UNICAST: u16 = 2;
 const RIB_IPV6_UNICAST: u16 = 4;
 const RIB_IPV4_UNICAST_ADDPATH: u16 = 8;
 const RIB_IPV6_UNICAST_ADDPATH: u16 = 10;
 
-/// How far a dump has come. Made once, given to [`Speaker::dump_tables`](crate::speaker::Speaker::dump_tables) until
-/// there is no more.
+/// The position of a dump. The caller passes it to
+/// [`Speaker::dump_tables`](crate::speaker::Speaker::dump_tables) until the dump is complete.
 #[derive(Clone, Debug)]
 pub struct TableDump {
     /// Seconds since 1970 (UTC): the time of the dump.
     pub(crate) when: u32,
-    /// Where each peer stands in the index, and since when its paths can be from; none before the index is written.
+    /// Each peer's number in the index, and the time for its paths; none before the index is
+    /// written.
     pub(crate) index: Option<FxHashMap<PeerId, (u16, u32)>>,
     pub(crate) family: Option<Family>,
     /// The next row.
@@ -46,12 +51,12 @@ pub struct TableDump {
 }
 
 impl TableDump {
-    /// A dump at this time, in seconds since 1970 (UTC).
+    /// A dump with this time, in seconds since 1970 (UTC).
     pub fn new(when: u32) -> Self {
         TableDump { when, index: None, family: Some(Family::Ipv4Unicast), row: 0, prefixes: 0, paths: 0 }
     }
 
-    /// Peers in the index so far, this speaker itself not counted.
+    /// Peers in the index so far, without this speaker.
     pub fn peers(&self) -> usize {
         self.index.as_ref().map_or(0, |index| index.len().saturating_sub(1))
     }
@@ -75,8 +80,8 @@ pub(crate) struct IndexEntry {
     pub(crate) asn: Asn,
 }
 
-/// Writes PEER_INDEX_TABLE; a peer's place in `peers` is its number in the records that follow. More than 65,535 are
-/// cut off.
+/// Writes PEER_INDEX_TABLE; a peer's index in `peers` is its number in later records. Peers beyond
+/// 65,535 are left out.
 pub(crate) fn write_index(out: &mut Vec<u8>, when: u32, collector: Ipv4Addr, peers: &[IndexEntry]) {
     record(out, when, PEER_INDEX_TABLE, |out| {
         out.extend_from_slice(&collector.octets());
@@ -99,27 +104,28 @@ pub(crate) fn write_index(out: &mut Vec<u8>, when: u32, collector: Ipv4Addr, pee
 
 /// One path of a prefix.
 pub(crate) struct Entry<'a> {
-    /// Its peer's place in the index.
+    /// The number of its peer in the index.
     pub(crate) peer: u16,
-    /// When it came, in seconds since 1970.
+    /// The arrival time, in seconds since 1970.
     pub(crate) since: u32,
     /// The peer's identifier of the path (RFC 7911).
     pub(crate) path_id: Option<u32>,
-    /// None where it is this speaker itself.
+    /// The next hop; none if it is this speaker itself.
     pub(crate) next_hop: Option<NextHop>,
-    /// The canonical block: all attributes but the next hop.
+    /// The canonical block: all attributes except the next hop.
     pub(crate) block: &'a [u8],
 }
 
 impl Entry<'_> {
-    /// Whether the format has room for its attributes: those of an extended message may have none for the next hop.
+    /// Whether the attributes fit the format: those of an extended message may leave no room for
+    /// the next hop.
     fn fits(&self) -> bool {
         self.block.len() <= usize::from(u16::MAX) - 64
     }
 }
 
 impl TableDump {
-    /// Writes the record of a prefix. Nothing if there is no path of it.
+    /// Writes the record of a prefix; nothing if it has no path.
     pub(crate) fn write(&mut self, out: &mut Vec<u8>, prefix: IpNet, mut entries: Vec<Entry<'_>>) {
         entries.retain(Entry::fits);
         entries.truncate(usize::from(u16::MAX));
@@ -153,7 +159,7 @@ impl TableDump {
                 out.extend_from_slice(&[0, 0]);
                 out.extend_from_slice(entry.block);
                 write_next_hop(out, prefix, entry.next_hop);
-                // Entry::fits has seen to it.
+                // Entry::fits has checked the length.
                 let length = u16::try_from(out.len() - start - 2).unwrap_or(u16::MAX);
                 out[start..start + 2].copy_from_slice(&length.to_be_bytes());
             }
@@ -163,7 +169,8 @@ impl TableDump {
     }
 }
 
-/// NEXT_HOP for IPv4 by IPv4; else MP_REACH_NLRI with nothing but the next hop, as RFC 6396 §4.3.4 wants it.
+/// Writes NEXT_HOP for an IPv4 next hop, else MP_REACH_NLRI with only the next hop (RFC 6396
+/// §4.3.4).
 fn write_next_hop(out: &mut Vec<u8>, prefix: IpNet, next_hop: Option<NextHop>) {
     const NEXT_HOP: [u8; 3] = [0x40, 3, 4];
     const MP_REACH_NLRI: [u8; 2] = [0x80, 14];
@@ -187,7 +194,7 @@ fn write_next_hop(out: &mut Vec<u8>, prefix: IpNet, next_hop: Option<NextHop>) {
     }
 }
 
-/// A record with its header; the length is filled in afterwards.
+/// Writes a record with its header; the length is filled in at the end.
 fn record(out: &mut Vec<u8>, when: u32, subtype: u16, body: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&when.to_be_bytes());
     out.extend_from_slice(&TABLE_DUMP_V2.to_be_bytes());

@@ -1,7 +1,8 @@
-//! The small types that every module of the speaker speaks in: AS numbers, address families, prefixes.
+//! The small types that every module uses: AS numbers, address families, prefixes.
 //!
-//! Tables are generic over [`AddressFamily`], so that an IPv4 row costs what an IPv4 prefix costs and no code
-//! matches on the AFI again and again; [`Family`] is the value form, for configuration, capabilities and events.
+//! Tables are generic over [`AddressFamily`]. So an IPv4 row takes the memory of an IPv4 prefix,
+//! and no code matches on the AFI repeatedly. [`Family`] is the value form for configuration,
+//! capabilities and events.
 
 mod extended_community;
 mod peer_key;
@@ -16,27 +17,27 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use extended_community::ExtendedCommunity;
 pub use peer_key::{InterfaceName, InterfaceNameError, PeerKey, PeerKeyError};
 
-/// What this side of an external session is to the other (RFC 9234 §4.1), with the number in the capability.
+/// The role of this side of an external session (RFC 9234 §4.1), with its number in the capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The other buys transit from it.
+    /// The other side buys transit from this one.
     Provider = 0,
-    /// A route server.
+    /// This side is a route server.
     RouteServer = 1,
-    /// Of a route server.
+    /// This side is a client of a route server.
     RouteServerClient = 2,
-    /// It buys transit from the other.
+    /// This side buys transit from the other one.
     Customer = 3,
-    /// The two exchange their own and their customers' routes.
+    /// The two sides exchange their own and their customers' routes.
     Peer = 4,
 }
 
 impl Role {
-    /// All of them, by number.
+    /// All roles, by number.
     pub const ALL: [Role; 5] =
         [Role::Provider, Role::RouteServer, Role::RouteServerClient, Role::Customer, Role::Peer];
 
-    /// What the other side has to be (RFC 9234 §4.2).
+    /// The role that the other side must have (RFC 9234 §4.2).
     pub fn counterpart(self) -> Role {
         match self {
             Role::Provider => Role::Customer,
@@ -47,12 +48,12 @@ impl Role {
         }
     }
 
-    /// Whether what is told to the other goes only down from there, to customers (RFC 9234 §5).
+    /// Whether routes advertised to the other side may then go to customers only (RFC 9234 §5).
     pub(crate) fn tells_downwards(self) -> bool {
         matches!(self, Role::Provider | Role::RouteServer | Role::Peer)
     }
 
-    /// Whether what the other tells may only go down from here.
+    /// Whether routes received from the other side may be advertised to customers only.
     pub(crate) fn hears_from_above(self) -> bool {
         matches!(self, Role::Customer | Role::RouteServerClient | Role::Peer)
     }
@@ -75,15 +76,15 @@ impl fmt::Display for Role {
 pub struct Asn(pub u32);
 
 impl Asn {
-    /// AS_TRANS: what stands for a larger number where only two octets fit (RFC 6793 §9).
+    /// AS_TRANS: replaces a larger number in two-octet fields (RFC 6793 §9).
     pub const TRANS: Asn = Asn(23456);
 
-    /// Whether the number is for use inside only (RFC 6996): 64512 to 65534, 4200000000 to 4294967294.
+    /// Whether the number is for private use (RFC 6996): 64512 to 65534, 4200000000 to 4294967294.
     pub fn is_private(self) -> bool {
         matches!(self.0, 64512..=65534 | 4_200_000_000..=4_294_967_294)
     }
 
-    /// The number as a two-octet speaker sees it.
+    /// The number in a two-octet field; AS_TRANS if it is larger.
     pub fn two_octet(self) -> u16 {
         u16::try_from(self.0).unwrap_or(Self::TRANS.0 as u16)
     }
@@ -101,12 +102,13 @@ impl From<u32> for Asn {
     }
 }
 
-/// A configured peer: its place in the speaker's tables, stable until the peer is removed and then given out anew.
+/// A peer: its index in the speaker's tables, stable until the peer is removed, then reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u32);
 
 impl PeerId {
-    /// Stands in for the peer of paths that this speaker originates. Not a peer: the largest peer is one less.
+    /// Used as the peer of paths that this speaker originates. Not a peer: every peer's id is
+    /// smaller.
     pub const LOCAL: PeerId = PeerId(0x00ff_ffff);
 }
 
@@ -136,7 +138,7 @@ impl Family {
         1
     }
 
-    /// The family of an AFI and SAFI, if it is one that this speaker carries.
+    /// The family of an AFI and SAFI; none if this speaker does not carry it.
     pub const fn from_afi_safi(afi: u16, safi: u8) -> Option<Family> {
         match (afi, safi) {
             (1, 1) => Some(Family::Ipv4Unicast),
@@ -153,7 +155,7 @@ impl Family {
         }
     }
 
-    /// The family's place in arrays that have one entry a family.
+    /// The family's index in arrays with one entry per family.
     pub const fn index(self) -> usize {
         match self {
             Family::Ipv4Unicast => 0,
@@ -186,7 +188,7 @@ impl FamilySet {
         self.0 |= 1 << family.index();
     }
 
-    /// Takes a family out.
+    /// Removes a family.
     pub fn remove(&mut self, family: Family) {
         self.0 &= !(1 << family.index());
     }
@@ -196,25 +198,25 @@ impl FamilySet {
         self.0 & (1 << family.index()) != 0
     }
 
-    /// The families that are in both.
+    /// The families in both sets.
     #[must_use]
     pub const fn intersection(self, other: FamilySet) -> FamilySet {
         FamilySet(self.0 & other.0)
     }
 
-    /// The families that are in either.
+    /// The families in either set.
     #[must_use]
     pub const fn union(self, other: FamilySet) -> FamilySet {
         FamilySet(self.0 | other.0)
     }
 
-    /// The families that are here and not in `other`.
+    /// The families in this set but not in `other`.
     #[must_use]
     pub const fn difference(self, other: FamilySet) -> FamilySet {
         FamilySet(self.0 & !other.0)
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -233,7 +235,7 @@ impl FromIterator<Family> for FamilySet {
     }
 }
 
-/// An address family at the type level: what a routing table is generic over.
+/// An address family at the type level, the parameter of a routing table.
 pub trait AddressFamily: Copy + fmt::Debug + Default + Send + Sync + 'static {
     /// The prefix of this family; host bits are always zero.
     type Prefix: Copy + Eq + Ord + Hash + fmt::Debug + fmt::Display + Into<IpNet> + Send + Sync + 'static;
@@ -242,11 +244,11 @@ pub trait AddressFamily: Copy + fmt::Debug + Default + Send + Sync + 'static {
     /// Octets of an address.
     const OCTETS: usize;
 
-    /// The prefix of `length` bits (at most 8 × [`Self::OCTETS`]) whose leading octets are `octets`, of which
-    /// there are at least ⌈length / 8⌉; host bits are cleared, and octets after them do not matter.
+    /// The prefix of `length` bits (at most 8 × [`Self::OCTETS`]) with the leading octets `octets`,
+    /// at least ⌈length / 8⌉ of them. Host bits are cleared; further octets are ignored.
     fn prefix(octets: &[u8], length: u8) -> Option<Self::Prefix>;
 
-    /// The prefix's octets, ⌈length / 8⌉ of which matter, and its length in bits.
+    /// The prefix's octets, of which ⌈length / 8⌉ are significant, and its length in bits.
     fn parts(prefix: &Self::Prefix) -> ([u8; 16], u8);
 
     /// The prefix, if it is of this family.
@@ -268,7 +270,8 @@ impl AddressFamily for Ipv4 {
 
     #[inline]
     fn prefix(octets: &[u8], length: u8) -> Option<Ipv4Net> {
-        // A whole address at once where there are octets enough: all but the last prefix of a message.
+        // Reads a whole address at once if there are enough octets: for all but the last prefix of
+        // a message.
         let address = match octets.first_chunk() {
             Some(address) => *address,
             None => leading(octets, length)?,
@@ -328,8 +331,8 @@ fn leading<const N: usize>(octets: &[u8], length: u8) -> Option<[u8; N]> {
     Some(address)
 }
 
-/// Where traffic for a path is sent: one address, or for IPv6 a global one with the link-local one beside it
-/// (RFC 2545 §3). A family's next hop may be of the other family (RFC 8950).
+/// The destination of a path's traffic: one address, or for IPv6 a global and a link-local one (RFC
+/// 2545 §3). A family's next hop may be of the other family (RFC 8950).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NextHop {
     /// An IPv4 address.
@@ -341,7 +344,7 @@ pub enum NextHop {
 }
 
 impl NextHop {
-    /// The address that a FIB would use, the global one where there are two.
+    /// The address that a FIB uses; the global one if there are two.
     pub fn address(&self) -> IpAddr {
         match self {
             NextHop::V4(address) => IpAddr::V4(*address),
@@ -363,19 +366,19 @@ pub struct Community(pub u32);
 impl Community {
     /// Planned maintenance of the path (RFC 8326).
     pub const GRACEFUL_SHUTDOWN: Community = Community(0xffff_0000);
-    /// A path that was kept because its peer restarts for long (RFC 9494): used if there is no other.
+    /// The path is kept during a long restart of its peer and used last (RFC 9494).
     pub const LLGR_STALE: Community = Community(0xffff_0006);
-    /// Not to be kept as a long-lived stale path (RFC 9494).
+    /// The path is not kept as long-lived stale (RFC 9494).
     pub const NO_LLGR: Community = Community(0xffff_0007);
     /// Discard traffic (RFC 7999).
     pub const BLACKHOLE: Community = Community(0xffff_029a);
-    /// Not outside the receiving AS or confederation (RFC 1997).
+    /// Not advertised outside the receiving AS or confederation (RFC 1997).
     pub const NO_EXPORT: Community = Community(0xffff_ff01);
-    /// To no other peer (RFC 1997).
+    /// Not advertised to any peer (RFC 1997).
     pub const NO_ADVERTISE: Community = Community(0xffff_ff02);
-    /// Not to external peers, not even of the confederation (RFC 1997).
+    /// Not advertised to external peers, not even those of the confederation (RFC 1997).
     pub const NO_EXPORT_SUBCONFED: Community = Community(0xffff_ff03);
-    /// Not to bilateral peers (RFC 3765).
+    /// Not advertised to bilateral peers (RFC 3765).
     pub const NO_PEER: Community = Community(0xffff_ff04);
 
     const NAMES: [(&'static str, Community); 8] = [
@@ -458,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn communities_are_read_as_they_are_written() {
+    fn community_text_round_trips() {
         for text in ["65000:1", "no-export", "0:0", "graceful-shutdown"] {
             assert_eq!(text.parse::<Community>().unwrap().to_string(), text);
         }

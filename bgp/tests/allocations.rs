@@ -1,5 +1,6 @@
-//! Where nothing may be allocated: reading or writing a valid UPDATE (what it costs in time: `cargo lab bench codec`), and BFD while
-//! no session changes (its thread would wait for whoever holds the heap).
+//! Code that must not allocate: decoding and encoding a valid UPDATE (`cargo lab bench codec`
+//! measures the time), and BFD while no session changes (its thread would wait for another thread
+//! that holds the heap).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod counting;
@@ -39,7 +40,7 @@ fn ipv4(context: &EncodeContext, prefixes: u32) -> Vec<u8> {
     out
 }
 
-/// Reads every message and every prefix, as a RIB does.
+/// Decodes every message and reads every prefix, as a RIB does.
 fn read(bodies: &[&[u8]], context: &trunkline_bgp::wire::DecodeContext, scratch: &mut Scratch) {
     for body in bodies {
         let update = decode_update(body, context, scratch).unwrap();

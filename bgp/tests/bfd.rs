@@ -1,4 +1,5 @@
-//! Two BFD endpoints on a virtual clock, with latency and loss; and every check of reception as a table.
+//! Two BFD endpoints on a virtual clock, with latency and loss, and a table of every reception
+//! check.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -42,7 +43,7 @@ struct Pair {
     ends: [Endpoint; 2],
     now: Instant,
     latency: Duration,
-    /// Whether a packet of this side, the n-th, is lost.
+    /// Whether the n-th packet of this side is lost.
     lost: [fn(u64) -> bool; 2],
     sent: [Vec<(Instant, Packet)>; 2],
     wire: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
@@ -97,7 +98,7 @@ impl Pair {
             while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (at, _) = *entry.key();
                 let (side, octets) = entry.remove();
-                // Refused only once a side has forgotten the session.
+                // Rejected only after a side has removed the session.
                 let _ = self.ends[side].handle_packet(&source(side), &octets, at);
             }
             self.ends.iter_mut().for_each(|end| end.handle_timeout(self.now));
@@ -125,7 +126,7 @@ fn fast() -> BfdConfig {
 }
 
 #[test]
-fn two_come_up_slowly_and_then_go_fast() {
+fn a_session_comes_up_slowly_then_uses_the_fast_interval() {
     let mut pair = Pair::new([fast(), BfdConfig { multiplier: 5, ..BfdConfig::new(ms(100)) }]);
     pair.run(Duration::from_secs(4));
     assert_eq!((pair.state(0), pair.state(1)), (State::Up, State::Up));
@@ -161,11 +162,11 @@ fn jitter_is_75_to_100_percent_and_90_at_most_for_multiplier_1() {
 }
 
 #[test]
-fn silence_is_found_after_the_detection_time_and_said_to_the_peer() {
+fn silence_expires_the_session_and_the_peer_is_informed() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.independent = true;
     pair.run(Duration::from_secs(5));
-    // What side 1 sends is lost; side 0's packets still arrive.
+    // The packets of side 1 are lost; those of side 0 still arrive.
     pair.lost[1] = |_| true;
     let cut = pair.now;
     pair.run(ms(400));
@@ -191,16 +192,16 @@ fn two_of_three_packets_may_be_lost() {
 }
 
 #[test]
-fn packets_that_were_looked_at_late_count_from_their_arrival() {
+fn packets_handled_late_count_from_their_arrival() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.run(Duration::from_secs(5));
-    // This side was not run for a second, in which the peer sent all the while.
+    // This side did not run for a second, while the peer kept sending.
     let last = pair.sent[1].last().unwrap().1;
     let late = pair.now + Duration::from_secs(1);
     pair.ends[0].handle_packet(&source(0), &last.encode(), late - ms(10)).unwrap();
     pair.ends[0].handle_timeout(late);
     assert_eq!(pair.state(0), State::Up);
-    // And the ten milliseconds that it lay there are not given to the peer on top.
+    // The ten milliseconds in the socket do not extend the detection time.
     let due = late - ms(10) + ms(150);
     pair.ends[0].handle_timeout(due - ms(1));
     assert_eq!(pair.state(0), State::Up);
@@ -209,7 +210,7 @@ fn packets_that_were_looked_at_late_count_from_their_arrival() {
 }
 
 #[test]
-fn admin_down_is_said_for_a_detection_time_and_is_no_failure() {
+fn admin_down_is_sent_for_a_detection_time() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.run(Duration::from_secs(5));
     pair.ends[1].remove(ID, pair.now);
@@ -241,10 +242,10 @@ fn timers_change_on_a_live_session_without_a_flap() {
 }
 
 #[test]
-fn a_slower_pace_waits_for_the_final() {
+fn a_slower_interval_waits_for_the_final_bit() {
     let mut pair = Pair::new([fast(), fast()]);
     pair.run(Duration::from_secs(5));
-    pair.lost[1] = |_| true; // the answer does not come
+    pair.lost[1] = |_| true; // the answer is lost
     pair.ends[0].set(ID, target(0, BfdConfig::new(ms(1000))), pair.now).unwrap();
     let from = pair.sent[0].len();
     pair.run(ms(140));
@@ -253,7 +254,7 @@ fn a_slower_pace_waits_for_the_final() {
 }
 
 #[test]
-fn a_peer_in_demand_mode_or_with_min_rx_0_is_sent_nothing() {
+fn demand_mode_or_min_rx_0_stops_periodic_packets() {
     let spoil: [fn(&mut Packet); 2] = [|p| p.demand = true, |p| p.required_min_rx = Duration::ZERO];
     for spoil in spoil {
         let mut pair = Pair::new([fast(), fast()]);
@@ -269,7 +270,7 @@ fn a_peer_in_demand_mode_or_with_min_rx_0_is_sent_nothing() {
         }
         assert_eq!(pair.sent[0].len(), from);
         assert_eq!(pair.state(0), State::Up);
-        // It may still ask.
+        // The peer may still send a Poll.
         packet.poll = true;
         pair.ends[0].handle_packet(&source(0), &packet.encode(), pair.now).unwrap();
         let answer = Packet::decode(&pair.ends[0].poll_transmit().unwrap().payload).unwrap();
@@ -278,7 +279,7 @@ fn a_peer_in_demand_mode_or_with_min_rx_0_is_sent_nothing() {
 }
 
 #[test]
-fn every_check_of_reception() {
+fn every_reception_check_rejects_its_packet() {
     let pair = {
         let mut pair = Pair::new([fast(), fast()]);
         pair.run(Duration::from_secs(5));
@@ -334,14 +335,15 @@ fn every_check_of_reception() {
     let stranger = Source { remote: "10.0.0.9".parse().unwrap(), ..source(0) };
     let refused = end.handle_packet(&stranger, &down.encode(), pair.now);
     assert_eq!(refused, Err(Rejection::UnknownPeer(stranger.remote)));
-    // More octets than the length field are no fault, and a packet of an unknown discriminator goes by its addresses.
+    // Octets beyond the length field are not a fault. A packet with discriminator 0 is matched by
+    // its addresses.
     end.handle_packet(&source(0), &with(|o| o.push(0)), pair.now).unwrap();
     end.handle_packet(&source(0), &down.encode(), pair.now).unwrap();
     assert_eq!(end.status(ID).unwrap().state, State::Down);
 }
 
 #[test]
-fn link_local_peers_are_told_apart_by_interface_and_multihop_takes_any_ttl() {
+fn packets_match_sessions_by_interface_and_multihop_port() {
     let now = Instant::now();
     let mut end = Endpoint::new(3);
     let remote: IpAddr = "fe80::1".parse().unwrap();
@@ -370,7 +372,7 @@ fn only(indices: &[u32]) -> Links {
     Links::Only(indices.iter().copied().collect())
 }
 
-/// A pod is one hop away: its packets arrive with TTL 255, and it writes any source address and any
+/// A pod is one hop away: its packets arrive with TTL 255, and it can forge any source address and
 /// discriminator.
 #[test]
 fn a_packet_from_another_link_changes_nothing() {
@@ -396,7 +398,7 @@ fn a_packet_from_another_link_changes_nothing() {
     }
     let own = Source { interface: Some(2), ..source(0) };
     assert_eq!(end.handle_packet(&own, &good.encode(), pair.now), Ok(ID));
-    // The link was replaced: its index is another one, the session is the same.
+    // The link was replaced: its index is new, the session is the same.
     end.set_links(ID, only(&[9]));
     end.handle_packet(&own, &good.encode(), pair.now).unwrap_err();
     let moved = Source { interface: Some(9), ..source(0) };
@@ -405,7 +407,7 @@ fn a_packet_from_another_link_changes_nothing() {
 }
 
 #[test]
-fn values_out_of_range_are_refused_by_name() {
+fn values_out_of_range_are_rejected() {
     let mut end = Endpoint::new(3);
     for (config, expected) in [
         (BfdConfig::new(ms(9)), ConfigError::Interval(ms(9))),

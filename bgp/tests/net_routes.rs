@@ -1,4 +1,4 @@
-//! Routes over real sockets: when a watch resolves, and what many routes and slow peers cost.
+//! Routes over real sockets: watches, and the cost of many routes and slow peers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod net_support;
@@ -30,7 +30,7 @@ fn own_attributes(index: u32) -> Origination {
 }
 
 #[tokio::test]
-async fn a_watch_resolves_when_a_peer_was_told() {
+async fn a_watch_resolves_when_a_route_was_advertised() {
     let (a, b) = (Node::new("127.8.1.1", 1).await, Node::new("127.8.1.2", 2).await);
     let early = tokio::spawn({
         let handle = a.handle.clone();
@@ -58,7 +58,7 @@ async fn a_watch_resolves_when_a_peer_was_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_thousand_routes_pass_and_are_withdrawn() {
+async fn fifty_thousand_routes_are_advertised_and_withdrawn() {
     let (a, mut b) = (Node::new("127.8.2.1", 1).await, Node::new("127.8.2.2", 2).await);
     join(&a, &b).await;
     let routes = (0..ROUTES).map(|index| (prefix(index), own_attributes(index / 5)));
@@ -66,7 +66,7 @@ async fn fifty_thousand_routes_pass_and_are_withdrawn() {
 
     let mut seen = BTreeSet::new();
     while seen.len() < ROUTES as usize {
-        // A slow FIB: small batches. The engine keeps the rest, one entry a prefix.
+        // A slow FIB: small batches. The engine keeps the rest, one entry per prefix.
         let changes = soon(b.changes.next(1000)).await.unwrap();
         assert!(!changes.is_empty() && changes.len() <= 1000);
         for change in changes {
@@ -86,7 +86,7 @@ async fn fifty_thousand_routes_pass_and_are_withdrawn() {
     assert_eq!(b.status(a.address).await.families[0].received, 0);
 }
 
-/// A peer that makes a session by hand and then reads only when told.
+/// A peer with a session made by hand, which reads only on demand.
 struct SlowPeer {
     stream: TcpStream,
 }
@@ -94,7 +94,7 @@ struct SlowPeer {
 impl SlowPeer {
     async fn connect(local: &Node, to: SocketAddr) -> SlowPeer {
         let socket = TcpSocket::new_v4().unwrap();
-        // What the kernel takes on this side without being read.
+        // The kernel buffers this much on this side without a read.
         socket.set_recv_buffer_size(64 * 1024).unwrap();
         socket.bind(SocketAddr::new(local.address, 0)).unwrap();
         let mut stream = soon(socket.connect(to)).await.unwrap();
@@ -109,7 +109,7 @@ impl SlowPeer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_does_not_read_costs_its_buffer_and_the_others_nothing() {
+async fn a_peer_that_does_not_read_costs_only_its_buffer() {
     let a = Node::new("127.8.3.1", 1).await;
     let b = Node::new("127.8.3.2", 2).await;
     let slow = Node::new("127.8.3.3", 2).await;
@@ -121,7 +121,7 @@ async fn a_peer_that_does_not_read_costs_its_buffer_and_the_others_nothing() {
     a.established(&slow).await;
     a.established(&b).await;
 
-    // About 90 octets each: four megabytes.
+    // About 90 octets each: four megabytes in total.
     let routes = (0..ROUTES).map(|index| (prefix(index), own_attributes(index)));
     a.handle.originate_all(routes.collect()).await.unwrap();
     b.until(a.address, "told of all", |peer| peer.families[0].received == ROUTES as usize).await;
@@ -129,7 +129,8 @@ async fn a_peer_that_does_not_read_costs_its_buffer_and_the_others_nothing() {
     let written = a.status(slow.address).await.traffic.sent.octets;
     assert!(written < 1_500_000, "{written} octets were encoded for a peer that doesn't read");
 
-    // While it doesn't read, most of what it wasn't told yet is withdrawn again: it never hears of that.
+    // While it does not read, most of its pending routes are withdrawn again: it never receives
+    // them.
     for index in 100..ROUTES {
         a.handle.withdraw(prefix(index)).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Explanations: for each path the step or rule that put it where it stands, for each peer why it is told of it or not.
+//! Explanations: the deciding step or rule for each path, and the export reason for each peer.
 
 #![expect(clippy::unwrap_used, reason = "a test may end where it expected something else")]
 
@@ -12,13 +12,14 @@ use trunkline_bgp::wire::PathAttributes;
 
 const PREFIX: &str = "10.1.0.0/16";
 
-/// By peer: what became of its path, and what separated it from whose.
+/// By peer: the result for its path, with the path that it was compared with.
 fn standings(bench: &Bench) -> Vec<(Option<u32>, Standing)> {
     let explained = bench.rib.explain(&net(PREFIX));
     explained.into_iter().map(|path| (path.entry.peer.map(|peer| peer.0), path.standing)).collect()
 }
 
-/// The step that took a peer's path out or put it behind, what it has there, and what the other one has.
+/// The step that removed a peer's path or ordered it behind another, its value there, and the other
+/// path's.
 fn separated(bench: &Bench, peer: u32) -> (Step, String, String, Option<u32>) {
     let standing = standings(bench).into_iter().find(|(from, _)| *from == Some(peer)).unwrap().1;
     match standing {
@@ -40,7 +41,7 @@ fn ruling(accepted: bool, rule: Option<usize>) -> Option<Ruling> {
 }
 
 #[test]
-fn the_step_that_separated_a_path_is_named_with_both_values() {
+fn the_deciding_step_is_reported_with_both_values() {
     let text = |own: &str, other: &str| (own.to_owned(), other.to_owned());
     let internal = |local_pref| PathAttributes { local_pref: Some(local_pref), ..path(&[65009]) };
     type Row = (Step, (u32, PathAttributes), (String, String));
@@ -64,7 +65,7 @@ fn the_step_that_separated_a_path_is_named_with_both_values() {
 }
 
 #[test]
-fn equal_paths_are_used_or_told_that_there_was_no_room() {
+fn equal_paths_are_used_or_lost_to_the_limit() {
     for (max_paths, used) in [(2, true), (1, false)] {
         let mut bench = Bench::new(max_paths, &[(1, true), (2, true)]);
         bench.announce(1, PREFIX, &path(&[65001]));
@@ -88,7 +89,7 @@ fn equal_paths_are_used_or_told_that_there_was_no_room() {
 }
 
 #[test]
-fn a_refused_path_is_refused_by_a_rule_or_because_it_loops() {
+fn rejected_paths_report_the_rule_or_the_loop() {
     let mut bench = Bench::new(8, &[(1, true), (2, true), (3, true)]);
     let prefixes = vec![PrefixMatch::or_longer(net("10.0.0.0/8"))].into();
     let named = Rule {
@@ -114,7 +115,7 @@ fn a_refused_path_is_refused_by_a_rule_or_because_it_loops() {
 }
 
 #[test]
-fn why_a_peer_is_told_or_not() {
+fn export_results_report_their_reason() {
     let mut bench = Bench::down(8, &[(1, true), (2, true), (3, false), (4, false), (5, true)]);
     for number in [1, 2, 3, 4] {
         bench.up(number);
@@ -145,7 +146,7 @@ fn why_a_peer_is_told_or_not() {
     bench.withdraw(1, PREFIX);
     bench.announce(3, PREFIX, &PathAttributes { local_pref: Some(100), ..path(&[65009]) });
     assert_eq!(export(&mut bench, 4).refused, Some(NotAdvertised::InternalToInternal));
-    // What explains changes nothing: no set is held, and the next look says the same.
+    // An explanation changes nothing: it holds no attribute set, and a second one is equal.
     let sets = bench.rib.attribute_sets();
     for number in 1..=5 {
         assert_eq!(export(&mut bench, number), export(&mut bench, number));
@@ -154,7 +155,7 @@ fn why_a_peer_is_told_or_not() {
 }
 
 #[test]
-fn a_peer_that_is_told_several_paths_has_a_row_for_each() {
+fn an_add_path_peer_has_a_row_for_each_path() {
     let mut bench = Bench::down(8, &[(1, true), (2, true), (3, true), (4, true)]);
     for number in [1, 2, 3] {
         bench.up(number);
@@ -169,7 +170,8 @@ fn a_peer_that_is_told_several_paths_has_a_row_for_each() {
     let rows: Vec<_> = explained.iter().map(|it| (it.from.map(|peer| peer.0), it.refused)).collect();
     assert_eq!(rows, [(Some(1), None), (Some(2), None), (Some(3), Some(NotAdvertised::BeyondPaths))]);
 
-    // What cannot be said takes a place all the same, in the explanation as in what is told.
+    // A route that cannot be encoded still takes a place, in the explanation as in the
+    // advertisement.
     let communities: Vec<Community> = (0..1020).map(Community).collect();
     let grown =
         |count: usize| PathAttributes { communities: communities[..count].to_vec(), ..path(&[65001]) };
@@ -182,7 +184,7 @@ fn a_peer_that_is_told_several_paths_has_a_row_for_each() {
 }
 
 #[test]
-fn nothing_is_decided_while_a_family_is_held() {
+fn a_held_family_has_no_decision() {
     let mut bench = Bench::down(8, &[(1, true), (2, true)]);
     bench.rib.hold(FamilySet::ALL);
     bench.up(1);

@@ -1,9 +1,10 @@
 //! Random histories against a naive model.
 //!
-//! The model knows every peer's announcements, policy and staleness, and computes from them, with maps and loops,
-//! what each peer should have been told and what the FIB should hold. The tables write octets, in small
-//! portions and at random moments; a receiver at the other end decodes and applies them. After a history has been
-//! written out, both must agree, and after everything has been taken away nothing may be left.
+//! The model has every peer's announcements, policy and staleness. With maps and loops it computes
+//! the routes that each peer should have and the content of the FIB. The tables write octets, in
+//! small portions and at random moments; a receiver at the other end decodes and applies them.
+//! After the last write of a history, both must agree. After everything is removed, no state may be
+//! left.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod rib_support;
@@ -24,7 +25,7 @@ const PEERS: [(u32, bool); 5] = [(1, true), (2, true), (3, true), (4, false), (5
 const PREFIXES: [&str; 6] =
     ["10.0.0.0/8", "10.1.0.0/16", "10.1.1.0/24", "192.0.2.1/32", "2001:db8::/32", "2001:db8:1::/64"];
 const MAX_PATHS: usize = 2;
-/// What some peers know this speaker by (RFC 7705); it is in some of the paths too.
+/// The local AS towards some peers (RFC 7705); it is also in some of the paths.
 const OLD_AS: Asn = Asn(9);
 
 #[derive(Clone, Debug)]
@@ -84,7 +85,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a peer announces, by number.
+/// The announcement of a peer, by number.
 fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
     let first = if external { vec![65000 + peer] } else { vec![] };
     let along = |rest: &[u32]| path(&[&first[..], rest].concat());
@@ -98,7 +99,7 @@ fn attributes(number: usize, peer: u32, external: bool) -> PathAttributes {
         5 => PathAttributes { local_pref: (!external).then_some(200), med: Some(5), ..along(&[7, 9]) },
         6 => PathAttributes { local_pref, ..along(&[65000, 9]) }, // loops
         7 => PathAttributes { local_pref, communities: vec![Community::GRACEFUL_SHUTDOWN], ..along(&[7]) },
-        // From another reflector, and looped by one and by the other of its two marks.
+        // From another reflector, and looped by each of its two loop attributes.
         8 if !external => reflected([10, 0, 0, 9], [9, 9, 9, 9], along(&[7])),
         9 if !external => reflected([1, 1, 1, 1], [9, 9, 9, 9], along(&[7])),
         10 if !external => reflected([10, 0, 0, 9], [1, 1, 1, 1], along(&[7])),
@@ -181,7 +182,7 @@ fn policy(number: usize) -> Policy {
     }
 }
 
-/// The same policies, written down as what they do.
+/// The same policies, as code.
 fn apply_policy(
     number: usize,
     prefix: &IpNet,
@@ -235,7 +236,7 @@ fn external(peer: u32) -> bool {
     peer <= 3
 }
 
-/// Whether a peer knows long-lived stale paths (RFC 9494 §4.3).
+/// Whether a peer supports long-lived stale paths (RFC 9494 §4.3).
 fn knows_long_lived(peer: u32) -> bool {
     peer % 2 == 1
 }
@@ -276,7 +277,8 @@ impl Model {
                 }
             }
         }
-        // Long-lived stale ones are used if there are no others, whatever they are (RFC 9494 §4.3).
+        // Long-lived stale paths are used only without others, whatever their attributes (RFC 9494
+        // §4.3).
         let fresh = |path: &PathAttributes| !path.communities.contains(&Community::LLGR_STALE);
         if usable.iter().any(|(_, path)| fresh(path)) {
             usable.retain(|(_, path)| fresh(path));
@@ -294,7 +296,7 @@ impl Model {
         if usable.iter().any(|(peer, _)| external(*peer)) {
             usable.retain(|(peer, _)| external(*peer));
         }
-        // Identifier and address grow with the number.
+        // Identifier and address increase with the number.
         let identifier = |peer: u32| std::net::Ipv4Addr::new(10, 0, 0, peer as u8);
         usable.sort_by_key(|(peer, path)| {
             (path.originator_id.unwrap_or(identifier(*peer)), path.cluster_list.len(), *peer)
@@ -303,7 +305,7 @@ impl Model {
         usable
     }
 
-    /// RFC 9234 §5.
+    /// Whether a path is a leak (RFC 9234 §5).
     fn leaks(&self, from: u32, path: &PathAttributes) -> bool {
         match (self.rules[&from].local_role, path.only_to_customer) {
             (Some(Provider | RouteServer), Some(_)) => true,
@@ -495,7 +497,7 @@ fn run(steps: &[Step]) {
     Family::ALL.into_iter().for_each(|family| bench.rib.release(family));
     compare(&mut bench, &model);
 
-    // Everything goes.
+    // Everything is removed.
     for prefix in prefixes {
         bench.rib.withdraw(prefix);
     }
@@ -559,7 +561,7 @@ fn compare(bench: &mut Bench, model: &Model) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
-    fn what_peers_and_fib_hear_is_what_the_model_says(steps in prop::collection::vec(step(), 1..120)) {
+    fn peers_and_fib_match_the_model(steps in prop::collection::vec(step(), 1..120)) {
         run(&steps);
     }
 }

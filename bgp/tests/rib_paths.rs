@@ -1,5 +1,5 @@
-//! Several paths of a prefix (RFC 7911): what peers with and without ADD-PATH send and are told, against a model that keeps
-//! a list of paths and sorts it.
+//! Several paths of a prefix (RFC 7911): the paths that peers with and without ADD-PATH send and
+//! receive. The model keeps a list of paths and sorts it.
 
 #![expect(clippy::unwrap_used, reason = "a test may end where it expected something else")]
 
@@ -15,7 +15,7 @@ use trunkline_bgp::wire::PathAttributes;
 
 const PREFIXES: [&str; 2] = ["20.0.0.0/24", "20.0.1.0/24"];
 
-/// A path as it is known everywhere: by its community.
+/// Attributes that identify a path by its community.
 fn attributes(peer: u32, identifier: u32, length: usize) -> PathAttributes {
     let mut asns = vec![remote_as(peer, true).0];
     asns.resize(length, 64999);
@@ -31,7 +31,7 @@ fn facts(number: u32, paths: u8) -> SessionFacts {
     SessionFacts { add_path, paths: paths.max(1), ..session(number) }
 }
 
-/// By peer: how many paths it is told, 0 without ADD-PATH. Peers 2 and 3 send several.
+/// The number of paths by peer, 0 without ADD-PATH. Peers 2 and 3 send several.
 const TOLD: [(u32, u8); 5] = [(1, 0), (2, 3), (3, 0), (4, 2), (5, 1)];
 
 #[derive(Clone, Debug)]
@@ -61,10 +61,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Length and whether stale, by prefix, peer and identifier.
+/// Length and staleness, by prefix, peer and identifier.
 type Model = BTreeMap<(usize, u32, u32), (usize, bool)>;
 
-/// The marks of a prefix's paths in the order of preference.
+/// The communities of a prefix's paths in order of preference.
 fn ranked(model: &Model, prefix: usize) -> Vec<(u32, Community)> {
     let of = model.iter().filter(|((it, ..), _)| *it == prefix);
     let mut paths: Vec<_> = of.map(|((_, peer, id), (length, _))| (*length, *peer, *id)).collect();
@@ -131,7 +131,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn everybody_is_told_the_best_that_it_may_have(steps in proptest::collection::vec((step(), any::<bool>()), 1..60)) {
+    fn each_peer_receives_the_best_paths_it_may_have(steps in proptest::collection::vec((step(), any::<bool>()), 1..60)) {
         let mut bench = Bench::down(1, &TOLD.map(|(number, _)| (number, true)));
         for (number, paths) in TOLD {
             bench.up_with(number, facts(number, paths));
@@ -182,7 +182,7 @@ proptest! {
             }
         }
         check(&mut bench, &model, limit);
-        // Nothing is left when everybody has gone.
+        // No state is left after all peers are removed.
         for (number, _) in TOLD {
             bench.rib.remove_peer(PeerId(number));
         }
@@ -200,7 +200,7 @@ fn paths_of_one_peer_share_the_traffic() {
     let attributes = attributes(2, 7, 1);
     bench.feed_path(2, PREFIXES[0], 7, Some(&attributes));
     bench.feed_path(2, PREFIXES[0], 8, Some(&attributes));
-    // One next hop twice is one.
+    // Equal next hops count once.
     assert_eq!(bench.fib(PREFIXES[0]).len(), 1);
     bench.feed_path(2, PREFIXES[0], 7, None);
     assert_eq!(bench.fib(PREFIXES[0]).len(), 1);
@@ -209,7 +209,7 @@ fn paths_of_one_peer_share_the_traffic() {
 }
 
 #[test]
-fn a_refresh_of_several_paths_ends_however_little_is_written_at_a_time() {
+fn a_refresh_of_several_paths_ends_with_small_writes() {
     let mut bench = Bench::down(1, &[(2, true), (4, true)]);
     bench.up_with(2, facts(2, 3));
     bench.up_with(4, facts(4, 3));

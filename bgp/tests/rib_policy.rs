@@ -1,4 +1,4 @@
-//! Policies at work: each condition and each change, on the way in and on the way out.
+//! Policies in the tables: each condition and each change, in import and export.
 
 #![expect(clippy::unwrap_used, reason = "a test may end where it expected something else")]
 
@@ -25,7 +25,7 @@ fn target(number: u8) -> ExtendedCommunity {
     ExtendedCommunity([0, 2, 0xfd, 0xe8, 0, 0, 0, number])
 }
 
-/// A set in the middle: 65001 {7 8} 9.
+/// A path with a set in the middle: 65001 {7 8} 9.
 fn with_set() -> AsPath {
     let segment = |kind, asns: &[u32]| Segment { kind, asns: asns.iter().copied().map(Asn).collect() };
     AsPath {
@@ -37,7 +37,7 @@ fn with_set() -> AsPath {
     }
 }
 
-/// What peer 1 announces in the tests of conditions; its next hop is 10.0.0.1.
+/// Peer 1's announcement in the tests of conditions; its next hop is 10.0.0.1.
 fn announced() -> PathAttributes {
     PathAttributes {
         origin: Origin::Egp,
@@ -136,14 +136,14 @@ fn only(when: Conditions) -> Policy {
 }
 
 #[test]
-fn every_condition_holds_for_what_it_names_and_nothing_else() {
+fn every_condition_matches_exactly_its_paths() {
     for (what, when, holds) in ROWS {
         let mut bench = Bench::new(1, &[(1, true), (2, true)]);
         bench.announce(1, PREFIX, &announced());
         bench.rib.set_policy(PeerId(1), &only(when()), &Policy::accept_all());
         let filtered = (!holds).then_some(Filtered::Policy);
         assert_eq!(bench.rib.lookup(&net(PREFIX))[0].filtered, filtered, "import: {what}");
-        // The same on the way out.
+        // The same in export.
         bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &Policy::accept_all());
         bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &only(when()));
         let reason = (!holds).then_some(NotAdvertised::Policy);
@@ -153,7 +153,7 @@ fn every_condition_holds_for_what_it_names_and_nothing_else() {
 }
 
 #[test]
-fn what_is_originated_has_an_empty_as_path_and_no_next_hop() {
+fn originated_paths_have_no_as_path_and_no_next_hop() {
     let mut bench = Bench::new(1, &[(2, true)]);
     bench.rib.originate(net(PREFIX), &Origination::default());
     let rows: [(Conditions, bool); 4] = [
@@ -170,7 +170,7 @@ fn what_is_originated_has_an_empty_as_path_and_no_next_hop() {
 }
 
 #[test]
-fn lists_are_replaced_then_cut_then_added_to() {
+fn list_edits_replace_then_remove_then_add() {
     let edit = Edit {
         replace: Some(vec![Community(7), Community(8), Community(7)]),
         remove: vec![Community(8), Community(1)],
@@ -197,9 +197,9 @@ fn lists_are_replaced_then_cut_then_added_to() {
     assert!(bench.told_of(2, PREFIX).unwrap().1.communities.is_empty());
 }
 
-/// RFC 4360 §6: at the edge of the AS, unless that peer's own policy says otherwise.
+/// RFC 4360 §6: at the edge of the AS, unless that peer's own policy adds them.
 #[test]
-fn what_is_not_transitive_stays_within_the_as() {
+fn non_transitive_communities_stay_within_the_as() {
     let bandwidth = ExtendedCommunity([0x40, 4, 0xfd, 0xe8, 0x49, 0x74, 0x24, 0]);
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
     let extended_communities = vec![target(1), bandwidth];
@@ -213,9 +213,10 @@ fn what_is_not_transitive_stays_within_the_as() {
     assert_eq!(told(&mut bench, 2), [target(1), bandwidth]);
 }
 
-/// What a rule changes, a later one sees; a condition on the rest of the set is remembered apart for each prefix class.
+/// A later rule sees the changes of an earlier one. A condition on other attributes is cached
+/// separately for each prefix class.
 #[test]
-fn one_attribute_set_under_different_prefixes_gets_what_its_prefix_asks_for() {
+fn one_attribute_set_follows_the_rules_of_each_prefix() {
     let tag = |prefix: &str, community: u32| Rule {
         when: Conditions { prefixes: prefixes(&[prefix]), ..Conditions::default() },
         set: Actions { communities: Edit::add([Community(community)]), ..Actions::default() },
@@ -236,7 +237,7 @@ fn one_attribute_set_under_different_prefixes_gets_what_its_prefix_asks_for() {
     assert!(bench.told_of(2, "10.3.1.0/24").unwrap().1.communities.is_empty());
 }
 
-/// Prefixes that lie close together, so that they cover each other.
+/// Prefixes close together, so some cover others.
 fn prefix() -> impl Strategy<Value = IpNet> {
     prop_oneof![
         (0u32..16, 0u8..=32).prop_map(|(bits, length)| {
@@ -255,7 +256,7 @@ fn entry() -> impl Strategy<Value = PrefixMatch> {
 
 proptest! {
     #[test]
-    fn a_set_matches_what_one_of_its_entries_matches(
+    fn a_set_matches_if_any_entry_matches(
         entries in proptest::collection::vec(entry(), 0..30),
         asked in proptest::collection::vec(prefix(), 1..60),
     ) {

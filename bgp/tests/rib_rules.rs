@@ -1,4 +1,5 @@
-//! What the protocol does with paths beside policy: graceful shutdown (RFC 8326), route reflection (RFC 4456), roles (RFC 9234).
+//! Protocol rules besides policy: graceful shutdown (RFC 8326), route reflection (RFC 4456), roles
+//! (RFC 9234).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod rib_support;
@@ -28,7 +29,7 @@ fn filtered(bench: &Bench, number: u32) -> Option<Filtered> {
 }
 
 #[test]
-fn a_path_with_graceful_shutdown_is_the_last_to_be_used() {
+fn a_path_with_graceful_shutdown_is_used_last() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
     let going = PathAttributes { communities: vec![Community::GRACEFUL_SHUTDOWN], ..path(&[65001]) };
     bench.announce(1, PREFIX, &going);
@@ -38,7 +39,7 @@ fn a_path_with_graceful_shutdown_is_the_last_to_be_used() {
     bench.announce(2, PREFIX, &path(&[65002, 7, 8, 9]));
     assert_eq!(bench.fib(PREFIX), [address(2)]);
 
-    // Import policy's LOCAL_PREF does not keep it, taking the community out does.
+    // Import policy's LOCAL_PREF does not keep the path in use; removing the community does.
     let rule = |set| Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
     let preferred = Actions { local_pref: Some(500), ..Actions::default() };
     bench.rib.set_policy(PeerId(1), &rule(preferred.clone()), &Policy::accept_all());
@@ -48,14 +49,14 @@ fn a_path_with_graceful_shutdown_is_the_last_to_be_used() {
     bench.rib.set_policy(PeerId(1), &rule(kept), &Policy::accept_all());
     assert_eq!(bench.fib(PREFIX), [address(1)]);
 
-    // From an internal peer LOCAL_PREF comes as it should be.
+    // An internal peer has already set LOCAL_PREF.
     bench.rib.set_policy(PeerId(1), &Policy::accept_all(), &Policy::accept_all());
     bench.announce(4, PREFIX, &PathAttributes { local_pref: Some(300), ..going });
     assert_eq!(bench.fib(PREFIX), [address(4)]);
 }
 
 #[test]
-fn a_session_that_is_to_go_says_so_and_is_used_last() {
+fn graceful_shutdown_marks_paths_in_both_directions() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false)]);
     bench.rib.originate(net("10.9.0.0/16"), &Origination::default());
     bench.announce(1, PREFIX, &path(&[65001]));
@@ -90,7 +91,7 @@ fn internal() -> PathAttributes {
 }
 
 #[test]
-fn clients_hear_everybody_and_are_heard_by_everybody() {
+fn client_paths_are_reflected_to_and_from_all_peers() {
     for (from, expected) in [(1, vec![2, 4, 5, 6]), (4, vec![1, 2, 6]), (6, vec![1, 2, 4, 5])] {
         let mut bench = reflector();
         let attributes = if from == 6 { path(&[65006, 7]) } else { internal() };
@@ -104,7 +105,7 @@ fn clients_hear_everybody_and_are_heard_by_everybody() {
 }
 
 #[test]
-fn what_is_reflected_carries_its_way_and_keeps_the_rest() {
+fn reflection_adds_originator_and_cluster_only() {
     let mut bench = reflector();
     bench.announce(1, PREFIX, &internal());
     let (hop, told) = bench.told_of(4, PREFIX).unwrap();
@@ -118,7 +119,7 @@ fn what_is_reflected_carries_its_way_and_keeps_the_rest() {
     let (_, outside) = bench.told_of(6, PREFIX).unwrap();
     assert_eq!((outside.originator_id, outside.cluster_list), (None, vec![]));
 
-    // Reflected a second time: the originator stays, the cluster is put in front.
+    // Reflected a second time: the originator stays, the cluster is prepended.
     let other = Ipv4Addr::new(9, 9, 9, 9);
     let far = PathAttributes {
         originator_id: Some(other),
@@ -138,7 +139,7 @@ fn what_is_reflected_carries_its_way_and_keeps_the_rest() {
 }
 
 #[test]
-fn a_peer_becomes_a_client_and_ceases_to_be_one() {
+fn the_client_setting_can_be_changed() {
     let mut bench = Bench::new(1, &[(1, false), (4, false), (5, false)]);
     bench.announce(1, PREFIX, &internal());
     bench.announce(4, "198.51.100.0/24", &internal());
@@ -151,7 +152,7 @@ fn a_peer_becomes_a_client_and_ceases_to_be_one() {
 }
 
 #[test]
-fn a_client_that_comes_back_under_another_identifier_is_reflected_under_it() {
+fn reflection_follows_a_client_with_a_new_identifier() {
     let mut bench = reflector();
     bench.announce(1, PREFIX, &internal());
     assert_eq!(bench.told_of(2, PREFIX).unwrap().1.originator_id, Some(Ipv4Addr::new(10, 0, 0, 1)));
@@ -170,9 +171,10 @@ fn marked(number: u32, asn: Option<u32>) -> PathAttributes {
     PathAttributes { only_to_customer: asn.map(Asn), ..path(&[65000 + number, 7]) }
 }
 
-/// RFC 9234 §5, ingress: this side's role, ONLY_TO_CUSTOMER as it comes from AS 65001, and what becomes of it.
+/// RFC 9234 §5, ingress: the local role, ONLY_TO_CUSTOMER as received from AS 65001, and the
+/// result.
 #[test]
-fn only_to_customer_is_checked_and_set_on_the_way_in() {
+fn only_to_customer_is_checked_and_set_on_import() {
     use Role::*;
     let leak = Err(Filtered::RouteLeak);
     for (local, came, expected) in [
@@ -197,9 +199,9 @@ fn only_to_customer_is_checked_and_set_on_the_way_in() {
     }
 }
 
-/// Egress: to whom of whom, and what is added.
+/// RFC 9234 §5, egress: the local role, the received attribute, and the advertised one.
 #[test]
-fn what_came_from_above_goes_only_down_and_is_marked() {
+fn only_to_customer_is_checked_and_set_on_export() {
     use Role::*;
     for (local, came, expected) in [
         (Provider, None, Some(Some(65000))),
@@ -229,7 +231,7 @@ fn what_came_from_above_goes_only_down_and_is_marked() {
 }
 
 #[test]
-fn no_peer_stops_at_a_bilateral_peer() {
+fn no_peer_paths_are_not_advertised_to_bilateral_peers() {
     for local in Role::ALL {
         let mut bench = Bench::new(1, &[(1, true), (2, true), (3, true)]);
         bench.rib.set_rules(PeerId(2), role(local));
@@ -249,14 +251,14 @@ fn no_peer_stops_at_a_bilateral_peer() {
 }
 
 #[test]
-fn only_to_customer_is_passed_on_by_who_has_no_role() {
+fn without_a_role_only_to_customer_is_passed_on() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(1, PREFIX, &marked(1, Some(9)));
     assert_eq!(bench.told_of(2, PREFIX).unwrap().1.only_to_customer, Some(Asn(9)));
 }
 
 #[test]
-fn ones_own_as_is_allowed_so_many_times() {
+fn the_own_as_is_allowed_as_often_as_configured() {
     let mut bench = Bench::new(1, &[(1, true)]);
     for (times, looped) in [(1, path(&[65001, 65000])), (2, path(&[65001, 65000, 7, 65000]))] {
         bench.rib.set_rules(PeerId(1), PathRules { allow_as_in: times - 1, ..PathRules::default() });
@@ -271,8 +273,8 @@ fn ones_own_as_is_allowed_so_many_times() {
 }
 
 #[test]
-fn private_as_numbers_are_taken_out_or_replaced() {
-    // This speaker is 65000, the peer that is told 65002.
+fn private_as_numbers_are_removed_or_replaced() {
+    // This speaker is 65000, the receiving peer is 65002.
     let (private, mixed, own) = (vec![64512, 4_200_000_000], vec![64512, 7, 65534], vec![64512, 65002]);
     for (all, replace, came, expected) in [
         (false, false, &private, vec![65000]),
@@ -291,7 +293,7 @@ fn private_as_numbers_are_taken_out_or_replaced() {
         assert_eq!(told(&mut bench, 2), path(&expected).as_path, "{all} {replace} {came:?}");
         assert_eq!(told(&mut bench, 3), path(&[&[65000], &came[..]].concat()).as_path, "others hear it all");
     }
-    // What policy puts in front stays.
+    // AS numbers that policy prepends stay.
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     let remove_private_as = Some(RemovePrivateAs::default());
     bench.rib.set_rules(PeerId(2), PathRules { remove_private_as, ..PathRules::default() });
@@ -302,13 +304,13 @@ fn private_as_numbers_are_taken_out_or_replaced() {
     assert_eq!(bench.told_of(2, PREFIX).unwrap().1.as_path, path(&[65000, 65000, 65000]).as_path);
 }
 
-/// Peer 1 knows this speaker, 65000, as 64999 (RFC 7705 §3); peer 2 as what it is.
+/// Peer 1 sees this speaker, 65000, as 64999 (RFC 7705 §3); peer 2 sees 65000.
 fn local_as(no_prepend: bool, replace_as: bool) -> PathRules {
     PathRules { local_as: Some(LocalAs { asn: Asn(64999), no_prepend, replace_as }), ..PathRules::default() }
 }
 
 #[test]
-fn an_old_as_is_put_before_ones_own_both_ways() {
+fn a_local_as_is_prepended_in_both_directions() {
     let as_path = |bench: &mut Bench, number, prefix| bench.told_of(number, prefix).unwrap().1.as_path;
     let set = Actions { prepend: 1, ..Actions::default() };
     let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
@@ -342,7 +344,7 @@ fn an_old_as_is_put_before_ones_own_both_ways() {
 }
 
 #[test]
-fn a_path_with_either_of_two_own_ases_has_looped() {
+fn a_path_with_either_local_as_has_looped() {
     let mut bench = Bench::new(1, &[(1, true)]);
     bench.announce(1, PREFIX, &path(&[65001, 64999]));
     assert_eq!(filtered(&bench, 1), None);
@@ -358,7 +360,7 @@ fn a_path_with_either_of_two_own_ases_has_looped() {
 }
 
 #[test]
-fn an_old_as_is_what_a_peer_compares_and_what_hides_a_private_one() {
+fn a_local_as_is_used_in_otc_and_private_as_removal() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(2, PREFIX, &path(&[64512]));
     let rules = PathRules { local_role: Some(Role::Peer), ..local_as(false, false) };
@@ -370,7 +372,7 @@ fn an_old_as_is_what_a_peer_compares_and_what_hides_a_private_one() {
 }
 
 #[test]
-fn next_hops_are_ones_own_or_unchanged_as_the_rule_says() {
+fn next_hops_follow_the_next_hop_rule() {
     let rule = |next_hop| PathRules { next_hop, ..PathRules::default() };
     let mut bench = Bench::new(1, &[(1, true), (2, true), (4, false), (5, false)]);
     bench.announce(1, PREFIX, &path(&[65001]));
@@ -380,7 +382,7 @@ fn next_hops_are_ones_own_or_unchanged_as_the_rule_says() {
     bench.rib.set_rules(PeerId(2), rule(NextHopRule::Unchanged));
     bench.rib.set_rules(PeerId(4), rule(NextHopRule::Own));
     assert_eq!((hop(&mut bench, 2), hop(&mut bench, 4)), (came, own_v4(4)));
-    // What is reflected keeps its own.
+    // Reflected paths keep their next hop.
     let own = PathRules { route_reflector_client: true, ..rule(NextHopRule::Own) };
     bench.rib.set_rules(PeerId(4), own);
     bench.announce(5, "198.51.100.0/24", &internal());
@@ -390,7 +392,7 @@ fn next_hops_are_ones_own_or_unchanged_as_the_rule_says() {
 
 /// RFC 9494 §4.2: NO_LLGR counts as sent by the peer or as the result of a configured policy.
 #[test]
-fn a_policy_may_say_what_is_not_kept_for_long() {
+fn a_policy_may_exclude_paths_from_long_lived_retention() {
     let mut bench = Bench::new(1, &[(1, true)]);
     let communities = Edit::add([Community::NO_LLGR]);
     let rule = Rule { set: Actions { communities, ..Actions::default() }, ..Rule::default() };

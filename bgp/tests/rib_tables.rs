@@ -1,4 +1,4 @@
-//! The tables by example: what comes in as UPDATEs, what goes out to peers and FIB.
+//! The tables by example: UPDATEs in, UPDATEs to peers and FIB changes out.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod rib_support;
@@ -19,9 +19,9 @@ fn only(family: Family) -> FamilySet {
     [family].into_iter().collect()
 }
 
-/// Peers 1 and 2 announce PREFIX, 1 wins; each row makes 2 win by one step of RFC 4271 §9.1.
+/// Peers 1 and 2 announce PREFIX, and 1 wins; in each row 2 wins by one step of RFC 4271 §9.1.
 #[test]
-fn each_step_of_the_decision_over_the_wire() {
+fn each_decision_step_selects_the_better_path() {
     let base = path(&[65001, 7]);
     let rows: [(&str, bool, PathAttributes, PathAttributes); 6] = [
         ("shorter AS_PATH", true, base.clone(), path(&[7])),
@@ -64,7 +64,7 @@ fn each_step_of_the_decision_over_the_wire() {
         assert!(bench.fib(PREFIX).is_empty());
         assert_eq!((bench.rib.prefixes(V4), bench.rib.attribute_sets()), (0, 0));
     }
-    // Identifier, then address: 1 has the lower of both.
+    // Identifier, then address: peer 1 has the lower of both.
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(2, PREFIX, &base);
     bench.announce(1, PREFIX, &base);
@@ -72,7 +72,7 @@ fn each_step_of_the_decision_over_the_wire() {
 }
 
 #[test]
-fn equal_paths_share_traffic_and_next_hops_are_named_once() {
+fn equal_paths_share_traffic_without_duplicate_next_hops() {
     let mut bench = Bench::new(3, &[(1, true), (2, true), (3, true), (4, true), (5, true)]);
     for number in [4, 2, 3, 1] {
         bench.announce(number, PREFIX, &path(&[65000 + number, 7]));
@@ -82,7 +82,7 @@ fn equal_paths_share_traffic_and_next_hops_are_named_once() {
     assert_eq!(bench.fib(PREFIX), [address(1), address(3), address(4)]);
     bench.announce(3, PREFIX, &path(&[65003, 6, 7]));
     assert_eq!(bench.fib(PREFIX), [address(1), address(4)]);
-    // 3 and 1 name one router.
+    // Peers 3 and 1 have the same next hop.
     bench.announce_via(3, net(PREFIX), next_hop(1, &net(PREFIX)), &path(&[65003, 7]));
     assert_eq!(bench.fib(PREFIX), [address(1), address(4)]);
     let selected: Vec<_> = bench.rib.best(V4).map(|entry| (entry.peer, entry.best)).collect();
@@ -90,7 +90,7 @@ fn equal_paths_share_traffic_and_next_hops_are_named_once() {
 }
 
 #[test]
-fn the_fib_hears_the_last_state_and_only_differences() {
+fn the_fib_receives_only_the_latest_differences() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     for _ in 0..10 {
         bench.announce(1, PREFIX, &path(&[65001]));
@@ -101,7 +101,7 @@ fn the_fib_hears_the_last_state_and_only_differences() {
     assert!(!bench.rib.has_route_changes());
     bench.announce(2, PREFIX, &path(&[65001, 9, 10])); // worse
     assert!(!bench.rib.has_route_changes());
-    // Come and gone before anybody asked: nothing to say, nothing kept.
+    // Announced and withdrawn before the FIB reads: nothing to report, no state kept.
     bench.announce(1, "198.51.100.0/24", &path(&[65001]));
     bench.withdraw(1, "198.51.100.0/24");
     assert!(bench.rib.route_changes(100).is_empty());
@@ -110,7 +110,7 @@ fn the_fib_hears_the_last_state_and_only_differences() {
     let gone = bench.rib.route_changes(100);
     assert_eq!((gone.len(), gone[0].paths.len()), (1, 0));
     assert_eq!(bench.rib.prefixes(V4), 0);
-    // What this speaker originates is no learned route.
+    // An originated prefix is not a learned route.
     bench.announce(1, PREFIX, &path(&[65001]));
     assert_eq!(bench.fib(PREFIX), [address(1)]);
     bench.rib.originate(net(PREFIX), &Origination::default());
@@ -120,7 +120,7 @@ fn the_fib_hears_the_last_state_and_only_differences() {
 }
 
 #[test]
-fn the_fib_is_told_again_what_it_has_and_nothing_else() {
+fn re_reporting_to_the_fib_covers_exactly_its_routes() {
     let mut bench = Bench::new(1, &[(1, true)]);
     let prefixes: Vec<String> = (0..200).map(|number| format!("198.51.{number}.0/24")).collect();
     for prefix in &prefixes {
@@ -128,7 +128,7 @@ fn the_fib_is_told_again_what_it_has_and_nothing_else() {
     }
     bench.rib.originate(net("203.0.113.0/24"), &Origination::default());
     assert_eq!(bench.rib.route_changes(1000).len(), 200);
-    // Rows that are free, and one that the FIB has and does not know yet to be gone.
+    // Free rows, and one whose removal the FIB has not read yet.
     for prefix in &prefixes[50..150] {
         bench.withdraw(1, prefix);
     }
@@ -142,7 +142,7 @@ fn the_fib_is_told_again_what_it_has_and_nothing_else() {
 }
 
 #[test]
-fn well_known_communities_and_the_peers_kind_decide_who_is_told() {
+fn well_known_communities_and_peer_types_limit_export() {
     use NotAdvertised::{InternalToInternal, NoAdvertise, NoExport};
     // From peer 1 to peer 2: from an external one, to an external one, community, outcome.
     let rows = [
@@ -169,7 +169,7 @@ fn well_known_communities_and_the_peers_kind_decide_who_is_told() {
         assert_eq!(bench.rib.not_advertised(PeerId(1), &net(PREFIX)), Some(NotAdvertised::SplitHorizon));
         assert_eq!(bench.rib.counts(PeerId(2), V4).advertised, told.len());
     }
-    // This speaker's own prefix goes out with NO_EXPORT: it is meant for the peer.
+    // An originated prefix is sent with NO_EXPORT: the community is for the peer.
     let mut bench = Bench::new(1, &[(1, true), (2, false)]);
     let communities = vec![Community::NO_EXPORT];
     bench.rib.originate(net(PREFIX), &Origination { communities, ..Origination::default() });
@@ -192,7 +192,7 @@ fn attributes_towards_external_and_internal_peers() {
     let to_internal = PathAttributes { local_pref: Some(100), ..sent };
     assert_eq!(bench.told_of(3, PREFIX), Some((next_hop(1, &net(PREFIX)), to_internal)));
 
-    // From an internal peer: LOCAL_PREF and what reflectors added stay inside.
+    // From an internal peer: LOCAL_PREF and the reflectors' attributes stay inside the AS.
     let inside = PathAttributes {
         local_pref: Some(300),
         originator_id: Some(Ipv4Addr::new(9, 9, 9, 9)),
@@ -213,7 +213,7 @@ fn attributes_towards_external_and_internal_peers() {
     assert_eq!(told.large_communities, origination.large_communities);
     let (hop, told) = bench.told_of(3, "10.9.0.0/16").unwrap();
     assert_eq!((hop, told.med, told.as_path.len(), told.local_pref), (own_v4(3), Some(9), 0, Some(100)));
-    // The same again changes nothing; another community is told.
+    // Originating the same again changes nothing; a changed community is sent.
     let announced = bench.receivers[&2].announced;
     bench.rib.originate(net("10.9.0.0/16"), &origination);
     assert!(!bench.rib.pending(PeerId(2)));
@@ -253,7 +253,7 @@ fn prefix_rule(text: &str, ge: u8, verdict: Verdict) -> Rule {
 }
 
 #[test]
-fn import_policy_is_run_again_over_what_was_kept() {
+fn a_new_import_policy_applies_to_kept_paths() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (3, true)]);
     let tagged = PathAttributes { communities: vec![Community(1), Community(2)], ..path(&[65001, 7]) };
     bench.announce(1, "10.1.0.0/24", &tagged);
@@ -261,7 +261,8 @@ fn import_policy_is_run_again_over_what_was_kept() {
     bench.announce(2, "10.1.0.0/24", &path(&[65002]));
     assert_eq!(bench.fib("10.1.0.0/24"), [address(2)]);
 
-    // Tagged paths are preferred (and the tag replaced), then long prefixes of the other kind are refused.
+    // Tagged paths are preferred (and the tag replaced), then long prefixes of the other kind are
+    // rejected.
     let prefer = Rule {
         when: Conditions { communities: vec![Community(2)].into(), ..Conditions::default() },
         set: Actions {
@@ -304,14 +305,14 @@ fn import_policy_is_run_again_over_what_was_kept() {
 }
 
 #[test]
-fn an_export_edit_sends_what_it_changed_and_nothing_else() {
+fn an_export_edit_sends_only_its_changes() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.rib.originate(net("10.0.0.0/24"), &Origination::default());
     for third in 1..20 {
         bench.announce(1, &format!("10.0.{third}.0/24"), &path(&[65001]));
     }
     assert_eq!(bench.told(2).len(), 20);
-    // The same by other rules: looked at, nothing sent.
+    // Other rules with the same result: rows are examined, nothing is sent.
     let accept = Rule { verdict: Some(Verdict::Accept), ..Rule::default() };
     let same = Policy { rules: vec![accept], default: Verdict::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &same);
@@ -335,7 +336,7 @@ fn an_export_edit_sends_what_it_changed_and_nothing_else() {
 }
 
 #[test]
-fn paths_that_lead_back_here_are_kept_and_not_used() {
+fn looped_paths_are_kept_but_not_used() {
     let mut bench = Bench::new(1, &[(1, true), (2, false)]);
     let own_originator = PathAttributes { originator_id: Some(ROUTER_ID), ..path(&[7]) };
     bench.announce(1, "10.1.0.0/16", &path(&[65001, 65000, 7]));
@@ -351,7 +352,7 @@ fn paths_that_lead_back_here_are_kept_and_not_used() {
     assert_eq!(reason(&bench, "2001:db8:3::/48"), Some(Filtered::OwnNextHop));
     assert_eq!(bench.rib.counts(PeerId(1), V4).received, 2);
     assert_eq!(bench.rib.counts(PeerId(1), V4).accepted, 0);
-    // A policy that accepts everything does not let a loop in.
+    // A policy that accepts everything does not accept a loop.
     let accept = Rule { verdict: Some(Verdict::Accept), ..Rule::default() };
     let policy = Policy { rules: vec![accept], default: Verdict::Accept };
     bench.rib.set_policy(PeerId(1), &policy, &policy);
@@ -361,7 +362,7 @@ fn paths_that_lead_back_here_are_kept_and_not_used() {
 }
 
 #[test]
-fn stale_paths_stay_in_use_until_they_are_swept() {
+fn stale_paths_are_used_until_they_are_swept() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     for prefix in ["10.1.0.0/16", "10.2.0.0/16", "2001:db8:1::/48"] {
         bench.announce(1, prefix, &path(&[65001]));
@@ -382,14 +383,14 @@ fn stale_paths_stay_in_use_until_they_are_swept() {
     assert_eq!(bench.told(2), ["10.1.0.0/16"]);
     assert_eq!(bench.receivers[&2].announced, announced, "what was announced again as it was is no news");
 
-    // Lost twice: what was stale before does not stay (RFC 4724 §4.2).
+    // Lost twice: paths that were stale before are removed (RFC 4724 §4.2).
     bench.announce(1, "10.2.0.0/16", &path(&[65001]));
     bench.lose(1, only(V4));
     bench.up(1);
     bench.announce(1, "10.1.0.0/16", &path(&[65001, 9]));
     bench.lose(1, only(V4));
     assert_eq!(bench.told(2), ["10.1.0.0/16"]);
-    // A withdrawal takes a stale path, too.
+    // A withdrawal removes a stale path, too.
     bench.up(1);
     bench.withdraw(1, "10.1.0.0/16");
     assert!(bench.told(2).is_empty());
@@ -402,7 +403,7 @@ fn stale_paths_stay_in_use_until_they_are_swept() {
 }
 
 #[test]
-fn a_held_family_is_silent_and_then_complete() {
+fn a_held_family_is_sent_completely_after_release() {
     let mut bench = Bench::down(2, &[(1, true), (2, true), (3, true)]);
     bench.rib.hold(FamilySet::ALL);
     for number in [1, 2, 3] {
@@ -426,7 +427,7 @@ fn a_held_family_is_silent_and_then_complete() {
     assert_eq!(bench.told(3).len(), 3);
     assert_eq!(bench.receivers[&3].end_of_rib, [V4, V6]);
 
-    // A hold later on: what changed meanwhile is told at its end, and no End-of-RIB a second time.
+    // A later hold: changes are sent at its end, without a second End-of-RIB.
     bench.rib.hold(only(V4));
     bench.withdraw(1, PREFIX);
     bench.announce(2, "203.0.113.0/24", &path(&[65002]));
@@ -438,7 +439,7 @@ fn a_held_family_is_silent_and_then_complete() {
 }
 
 #[test]
-fn what_is_originated_is_told_during_a_hold_once_that_is_allowed() {
+fn originations_may_be_advertised_during_a_hold() {
     let mut bench = Bench::down(2, &[(1, true), (3, true)]);
     bench.rib.hold(FamilySet::ALL);
     bench.up(3);
@@ -457,7 +458,7 @@ fn what_is_originated_is_told_during_a_hold_once_that_is_allowed() {
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net(PREFIX)), Some(NotAdvertised::Held));
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net("10.0.0.0/16")), None);
 
-    // Taken back while the hold lasts: the learned path that is there waits all the same.
+    // Withdrawn during the hold: the learned path still waits.
     bench.rib.withdraw(net("10.1.0.0/16"));
     bench.rib.withdraw(net("10.2.0.0/16"));
     assert_eq!(bench.told(3), ["10.0.0.0/16"]);
@@ -489,7 +490,7 @@ fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
     while bench.receivers[&2].end_of_rib.len() < 2 {
         writes += 1;
         assert!(writes < 1000, "End-of-RIB is starved by changes");
-        // More changes than the budget has room for: of a prefix from before, and by new ones.
+        // More changes than fit the limit: of an old prefix and of new ones.
         for new in 0..40 {
             bench.announce(1, "10.0.0.0/24", &path(&[65001, 100_000 + writes]));
             bench.announce(1, &format!("11.{}.{new}.0/24", writes % 256), &path(&[65001, 200_000 + new]));
@@ -498,23 +499,23 @@ fn end_of_rib_follows_the_initial_table_even_while_it_changes() {
         assert_eq!(bench.rib.end_of_rib_sent(PeerId(2), V4), bench.receivers[&2].end_of_rib.contains(&V4));
     }
     assert_eq!(bench.receivers[&2].end_of_rib, [V6, V4], "IPv6 has nothing to say and does not wait");
-    // Every row of the initial table came before; a free number among them may have gone to a new prefix.
+    // Every row of the initial table came before; a free row may have been reused for a new prefix.
     assert!(bench.receivers[&2].initial[&V4] >= 5000);
     assert!(writes > 10, "the budget was kept");
     bench.flush();
     assert_eq!(bench.receivers[&2].routes.len(), bench.rib.prefixes(V4));
 
-    // A peer with an empty table hears of both families at once.
+    // A peer with an empty table receives End-of-RIB of both families at once.
     let mut empty = Bench::new(1, &[(1, true)]);
     assert!(empty.told(1).is_empty());
     assert_eq!(empty.receivers[&1].end_of_rib, [V4, V6]);
 }
 
 #[test]
-fn writing_keeps_to_its_budget_and_packs_equal_attributes() {
+fn writing_respects_its_limit_and_packs_equal_attributes() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (3, true)]);
     bench.flush();
-    // Two attribute sets that take turns: packed all the same.
+    // Two alternating attribute sets are packed too.
     for number in 0..1000u32 {
         bench.announce(
             1,
@@ -530,7 +531,7 @@ fn writing_keeps_to_its_budget_and_packs_equal_attributes() {
     loop {
         let before = octets.len();
         let more = bench.rib.write_updates(PeerId(3), &mut octets, 100);
-        // The least that can be written is one attribute set of a batch.
+        // The minimum of one write is one attribute set of a batch.
         assert!(octets.len() - before <= 100 + 500 * 4 + 100);
         calls += 1;
         if !more {
@@ -540,7 +541,7 @@ fn writing_keeps_to_its_budget_and_packs_equal_attributes() {
     assert!(calls >= 2);
     let told: usize = bench.rib.counts(PeerId(3), V4).advertised;
     assert_eq!(told, 1000);
-    // Come and gone between two writes: not a word.
+    // Announced and withdrawn between two writes: nothing is sent.
     bench.announce(1, PREFIX, &path(&[65001]));
     bench.withdraw(1, PREFIX);
     let mut octets = Vec::new();
@@ -548,7 +549,7 @@ fn writing_keeps_to_its_budget_and_packs_equal_attributes() {
 }
 
 #[test]
-fn a_peer_is_named_writable_once_until_it_was_written_empty() {
+fn a_peer_is_reported_writable_once_until_it_is_drained() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.flush();
     bench.announce(1, "10.1.0.0/16", &path(&[65001]));
@@ -590,7 +591,7 @@ fn watched_prefixes_are_reported_when_they_are_written() {
 }
 
 #[test]
-fn refresh_and_new_next_hops_tell_again() {
+fn refresh_and_new_next_hops_send_routes_again() {
     let mut bench = Bench::new(1, &[(1, true), (2, true), (3, false)]);
     bench.announce(1, "10.1.0.0/16", &path(&[65001]));
     bench.announce(1, "2001:db8:1::/48", &path(&[65001]));
@@ -613,7 +614,7 @@ fn refresh_and_new_next_hops_tell_again() {
     assert_eq!(announced(&bench, 3), 4, "only what carries our own next hop");
     let shown: Vec<_> = bench.rib.advertised(PeerId(3), V4).map(|route| route.next_hop).collect();
     assert!(shown.contains(&Some(other)) && shown.len() == 2);
-    // None left: nothing can be said in that family.
+    // Without a next hop, nothing can be advertised in that family.
     bench.rib.set_next_hops(PeerId(2), None, Some(own_v6(2)));
     assert_eq!(bench.told(2), ["2001:db8:1::/48"]);
     assert_eq!(bench.rib.not_advertised(PeerId(2), &net("10.1.0.0/16")), Some(NotAdvertised::NoNextHop));
@@ -640,14 +641,15 @@ fn next_hops_of_the_other_family_need_the_capability() {
 }
 
 #[test]
-fn attributes_that_fit_no_message_are_withdrawn() {
+fn routes_with_too_long_attributes_are_withdrawn() {
     let mut bench = Bench::down(1, &[(1, true), (2, true), (3, true)]);
     bench.up(1);
     bench.up(2);
     bench.up_with(3, SessionFacts { max_message: 65535, ..session(3) });
     bench.announce(1, PREFIX, &path(&[65001]));
     assert_eq!((bench.told(2).len(), bench.told(3).len()), (1, 1));
-    // Communities that just fit one message, our AS in front makes it too long for another.
+    // The communities just fit one message; the local AS in front makes it too long for another
+    // peer.
     let communities: Vec<Community> = (0..1020).map(Community).collect();
     let grown =
         |count: usize| PathAttributes { communities: communities[..count].to_vec(), ..path(&[65001, 2, 3]) };
@@ -662,7 +664,7 @@ fn attributes_that_fit_no_message_are_withdrawn() {
 }
 
 #[test]
-fn peers_come_and_go_and_nothing_is_left() {
+fn removed_peers_leave_no_state() {
     let mut bench = Bench::new(2, &[(1, true), (2, true), (3, false)]);
     for round in 0..3u32 {
         for number in 0..2000u32 {
@@ -685,9 +687,9 @@ fn peers_come_and_go_and_nothing_is_left() {
     }
 }
 
-/// Routers that are each alone on a link may all have one link-local address.
+/// Routers on different links may all have the same link-local address.
 #[test]
-fn one_link_local_next_hop_on_two_links_is_two() {
+fn equal_link_local_next_hops_on_two_links_are_distinct() {
     let link_local = NextHop::V6("fe80::1".parse().unwrap());
     for keys in [["fe80::1%eth1", "fe80::1%eth2"], ["10.0.0.1", "10.0.0.2"]] {
         let mut bench = Bench::down(4, &[]);
@@ -701,10 +703,10 @@ fn one_link_local_next_hop_on_two_links_is_two() {
     }
 }
 
-/// A prefix that waits for room in the middle of a refresh is told again before EoRR though its attributes are for a moment
-/// others and then those that the peer was told: without it the peer would sweep it (RFC 7313 §4).
+/// A prefix waits for room during a refresh. Its attributes change and change back to the
+/// advertised ones. It must still be sent before EoRR, or the peer would sweep it (RFC 7313 §4).
 #[test]
-fn what_finds_no_room_in_a_refresh_is_told_again_whatever_it_was_meanwhile() {
+fn a_route_without_room_in_a_refresh_is_sent_before_eorr() {
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     let announce = |bench: &mut Bench, asn| {
         bench.announce(1, "10.1.0.0/16", &path(&[65001, asn]));
@@ -717,6 +719,6 @@ fn what_finds_no_room_in_a_refresh_is_told_again_whatever_it_was_meanwhile() {
     assert!(bench.write(2, 24), "BoRR and one of the two");
     assert_eq!(bench.receivers[&2].announced, 3);
     announce(&mut bench, 10);
-    bench.flush(); // the receiver sees to it that nothing is left at EoRR
+    bench.flush(); // the receiver checks that no route is missing at EoRR
     assert_eq!(bench.receivers[&2].announced, 5);
 }

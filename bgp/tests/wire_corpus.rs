@@ -1,4 +1,5 @@
-//! The negative corpus: inputs that broke others, replayed, and then mutated without end in sight of a panic.
+//! The negative corpus: inputs that broke other implementations, replayed and mutated in search of
+//! a panic.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod wire_support;
@@ -14,7 +15,7 @@ use wire_support::*;
 const UPDATES: &str = include_str!("corpus/update.txt");
 const MESSAGES: &str = include_str!("corpus/message.txt");
 
-/// Columns of the lines that are not comments.
+/// The columns of the lines that are not comments.
 fn lines(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
@@ -34,7 +35,7 @@ fn updates() -> impl Iterator<Item = (Vec<u8>, DecodeContext, &'static str, &'st
     })
 }
 
-/// What an UPDATE leads to, in the words of the corpus.
+/// The outcome of an UPDATE in the corpus's notation.
 fn outcome(body: &[u8], context: &DecodeContext) -> String {
     let mut scratch = Scratch::default();
     let update = match decode_update(body, context, &mut scratch) {
@@ -59,7 +60,7 @@ fn outcome(body: &[u8], context: &DecodeContext) -> String {
 }
 
 #[test]
-fn every_update_of_the_corpus_leads_where_it_must() {
+fn every_corpus_update_has_its_expected_outcome() {
     let mut wrong = vec![];
     for (body, context, expected, what) in updates() {
         let outcome = outcome(&body, &context);
@@ -70,7 +71,7 @@ fn every_update_of_the_corpus_leads_where_it_must() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The error that a whole message leads to.
+/// The error of a whole message.
 fn refused(octets: &[u8]) -> Option<WireError> {
     let frame = match frame(octets, MAX_MESSAGE) {
         Ok(frame) => frame.expect("a whole message"),
@@ -88,7 +89,7 @@ fn refused(octets: &[u8]) -> Option<WireError> {
 }
 
 #[test]
-fn every_message_of_the_corpus_is_refused_as_it_must() {
+fn every_corpus_message_is_rejected_as_expected() {
     for columns in lines(MESSAGES) {
         let [octets, notification, what] = columns[..] else { panic!("{columns:?}") };
         let mut words = notification.split_whitespace();
@@ -100,7 +101,8 @@ fn every_message_of_the_corpus_is_refused_as_it_must() {
     }
 }
 
-/// Whatever comes, nothing panics, and what is accepted holds together: it can be iterated, parsed and passed on.
+/// Checks that no input panics and that any accepted UPDATE can be iterated, parsed and encoded
+/// again.
 fn must_hold_together(body: &[u8], context: &DecodeContext, scratch: &mut Scratch) {
     match decode_update(body, context, scratch) {
         Err(error) => {
@@ -122,7 +124,7 @@ fn must_hold_together(body: &[u8], context: &DecodeContext, scratch: &mut Scratc
     }
 }
 
-/// One change of some octets.
+/// A change of some octets.
 #[derive(Clone, Debug)]
 enum Mutation {
     Set(Index, u8),
@@ -175,7 +177,7 @@ fn context() -> impl Strategy<Value = DecodeContext> {
     })
 }
 
-/// UPDATEs to start from: the corpus, and good ones with everything in them.
+/// UPDATEs to mutate: the corpus, and valid ones with every attribute.
 fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<_> = updates().map(|(body, ..)| body).collect();
     let everything =
@@ -227,7 +229,7 @@ proptest! {
     }
 }
 
-/// A scratch that has seen anything serves the next UPDATE as a new one does.
+/// A used scratch gives the same result as a new one.
 #[test]
 fn scratch_carries_nothing_over() {
     let mut used = Scratch::default();

@@ -1,4 +1,5 @@
-//! Messages written out by hand from the RFCs: what each octet means stands beside it, and both directions must agree.
+//! Messages written by hand from the RFCs, with the meaning of each octet; decoding and encoding
+//! must agree with them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod wire_support;
@@ -15,7 +16,7 @@ use wire_support::*;
 
 const MARKER: &str = "ffffffff ffffffff ffffffff ffffffff";
 
-/// A message from what follows the marker; what follows a `#` is for the reader.
+/// A message from the octets after the marker; `#` starts a comment.
 fn message(text: &str) -> Vec<u8> {
     let octets: String = text.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
     hex(&format!("{MARKER}{octets}"))
@@ -60,7 +61,7 @@ fn open() {
     assert_eq!(Open::decode(&octets[HEADER..]), Ok(open));
 }
 
-/// RFC 9072 §2, on both sides of what one octet can count.
+/// RFC 9072 §2, on both sides of the one-octet limit.
 #[test]
 fn open_with_more_parameters_than_one_octet_can_count() {
     for (value, header) in [
@@ -79,7 +80,7 @@ fn open_with_more_parameters_than_one_octet_can_count() {
         assert_eq!(out, octets, "{value}");
         assert_eq!(Open::decode(&octets[HEADER..]), Ok(open), "{value}");
     }
-    // The long form is read however little there is, and whatever the short length says, so long as it is not 0.
+    // The long form is accepted for any length, and with any short length except 0.
     for short in ["ff", "01", "08"] {
         let octets = message(&format!("0025 01 04 fde9 005a 0a000001 {short} ff 0005 02 0002 02 00"));
         let open = Open::new(Asn(65001), 90, Ipv4Addr::new(10, 0, 0, 1), vec![Capability::RouteRefresh]);
@@ -110,7 +111,7 @@ fn small_messages() {
     assert_eq!(out, end_of_rib);
 }
 
-/// A pod's /32 with NO_EXPORT, as an external peer gets it.
+/// A pod's /32 with NO_EXPORT, as an external peer receives it.
 #[test]
 fn an_ipv4_announcement() {
     let octets = message(
@@ -139,7 +140,7 @@ fn an_ipv4_announcement() {
     assert_eq!(PathAttributes::parse(update.attributes.unwrap()), Ok(attributes));
 }
 
-/// The same for IPv6, with both next hops of RFC 2545, and IPv4 over IPv6 (RFC 8950).
+/// Likewise for IPv6, with both next hops of RFC 2545, and IPv4 over IPv6 (RFC 8950).
 #[test]
 fn announcements_with_an_ipv6_next_hop() {
     let global = "2001:db8::1".parse().unwrap();
@@ -192,7 +193,8 @@ fn withdrawals() {
     assert_eq!(out, octets.concat());
 }
 
-/// A two-octet speaker gets AS_TRANS, AS4_PATH and AS4_AGGREGATOR, and is read back whole (RFC 6793).
+/// A two-octet speaker receives AS_TRANS, AS4_PATH and AS4_AGGREGATOR; decoding restores the
+/// original (RFC 6793).
 #[test]
 fn a_two_octet_session() {
     let octets = message(

@@ -1,6 +1,7 @@
-//! Two independent codecs read what this one writes. What each is asked is what it was measured to be right about:
-//! zettabgp 0.6 reads prefixes, AS_PATH, MULTI_EXIT_DISC, LOCAL_PREF and communities, not AGGREGATOR,
-//! ATOMIC_AGGREGATE, sets, two-octet sessions or RFC 8950; netgauze knows all of these, and writes again what it read.
+//! Two independent codecs decode the output of this one. Each is only tested with the parts that it
+//! handles correctly. zettabgp 0.6 decodes prefixes, AS_PATH, MULTI_EXIT_DISC, LOCAL_PREF and
+//! communities, but not AGGREGATOR, ATOMIC_AGGREGATE, sets, two-octet sessions or RFC 8950.
+//! netgauze supports all of these, and encodes its result again.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod wire_support;
@@ -36,7 +37,7 @@ fn zettabgp_session() -> BgpSessionParams {
     session
 }
 
-/// What zettabgp reads, as far as it is asked.
+/// The part of zettabgp's result that is compared.
 #[derive(Debug, PartialEq, Default)]
 struct Seen {
     announced: Vec<(IpNet, IpAddr)>,
@@ -105,7 +106,7 @@ fn zettabgp_reads(body: &[u8]) -> Seen {
     seen
 }
 
-/// What it should read.
+/// The expected result.
 fn expected(attributes: &PathAttributes, announced: Vec<(IpNet, IpAddr)>) -> Seen {
     let large = |c: &trunkline_bgp::types::LargeCommunity| (c.global, c.local1, c.local2);
     Seen {
@@ -127,7 +128,7 @@ fn expected(attributes: &PathAttributes, announced: Vec<(IpNet, IpAddr)>) -> See
     }
 }
 
-/// Attributes that zettabgp is asked about.
+/// Attributes that zettabgp handles correctly.
 fn trusted_by_zettabgp() -> impl Strategy<Value = PathAttributes> {
     (attributes(), vec(asn(), 0..300)).prop_map(|(attributes, asns)| PathAttributes {
         as_path: AsPath::sequence(asns),
@@ -141,7 +142,7 @@ fn trusted_by_zettabgp() -> impl Strategy<Value = PathAttributes> {
     })
 }
 
-/// Netgauze reads the message, writes it again, and the octets are the same; returns what it read.
+/// Checks that netgauze decodes the message and encodes it to the same octets; returns its result.
 fn netgauze_agrees(message: &[u8], four_octet_as: bool) -> GauzeMessage {
     let mut context = BgpParsingContext::asn2_default();
     context.set_asn4(four_octet_as);
@@ -204,9 +205,9 @@ proptest! {
         v4_next_hop in ipv4_host(),
         v6_next_hop in v6_next_hop(),
     ) {
-        attributes.unknown.clear(); // some are not unknown there
-        attributes.extended_communities.clear(); // any octets would not be of its types
-        // It refuses prefixes of multicast addresses.
+        attributes.unknown.clear(); // netgauze knows some of these
+        attributes.extended_communities.clear(); // arbitrary octets would not fit its types
+        // netgauze rejects prefixes of multicast addresses.
         v4.retain(|prefix| !prefix.addr().is_multicast());
         v6.retain(|prefix| !prefix.addr().is_multicast());
         prop_assume!(!v4.is_empty() && !v6.is_empty());

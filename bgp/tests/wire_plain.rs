@@ -1,5 +1,5 @@
-//! The two ways of reading an UPDATE read the same: [`decode_update`] takes a short one where nothing is wrong, and that
-//! must be invisible.
+//! The two decoders of an UPDATE agree: [`decode_update`] takes a fast path for valid messages,
+//! which must not be visible.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod wire_support;
@@ -13,7 +13,7 @@ use trunkline_bgp::wire::{
 };
 use wire_support::*;
 
-/// All that a reader of the UPDATE can see.
+/// The visible result of decoding.
 fn seen(result: Result<Update<'_>, UpdateError>) -> String {
     match result {
         Ok(update) => {
@@ -48,7 +48,7 @@ fn context() -> impl Strategy<Value = DecodeContext> {
     )
 }
 
-/// Where, and what to put there: an octet of any value, or one that differs in a bit.
+/// Positions and new content: an octet of any value, or one with a flipped bit.
 fn damage() -> impl Strategy<Value = Vec<(prop::sample::Index, u8, bool)>> {
     vec((any::<prop::sample::Index>(), any::<u8>(), any::<bool>()), 0..4)
 }
@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_update_reads_the_same(
+    fn both_decoders_agree_on_an_update(
         context in context(),
         attributes in attributes(),
         v4 in vec(ipv4_net(), 0..6),
@@ -85,7 +85,7 @@ proptest! {
             let mut body = frame.body.to_vec();
             both_ways(&body, &context);
             for (at, octet, whole) in &damage {
-                // Most of it where the attributes start: what follows is often long.
+                // Most damage is near the start of the attributes, because the rest is often long.
                 let end = if *whole { body.len() } else { body.len().min(48) };
                 let at = at.index(end);
                 body[at] = if *whole { *octet } else { body[at] ^ 1 << (octet & 7) };
@@ -95,9 +95,9 @@ proptest! {
     }
 }
 
-/// Attributes in any order and number, good and bad, which random octets seldom come to.
+/// Attributes in any order and number, valid and invalid, which random octets rarely reach.
 #[test]
-fn any_sequence_of_attributes_reads_the_same() {
+fn both_decoders_agree_on_any_attribute_sequence() {
     let attributes = [
         "40010100",
         "40010103",

@@ -1,4 +1,4 @@
-//! RFC 7606, attribute by attribute: what a fault in an otherwise good UPDATE leads to.
+//! RFC 7606, attribute by attribute: the outcome of one fault in an otherwise valid UPDATE.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod wire_support;
@@ -12,7 +12,7 @@ enum Expect {
     Good,
     /// Attribute discard of this attribute; the routes stay.
     Discard(u8),
-    /// Treat as withdraw because of this attribute.
+    /// Treat-as-withdraw because of this attribute.
     Withdraw(u8),
     /// NOTIFICATION 3 with this subcode.
     Reset(u8),
@@ -25,7 +25,7 @@ const AS_PATH_2: &str = "400204 0201 fde9";
 const NEXT_HOP: &str = "400304 0a000001";
 const MP_REACH: &str = "800e1e 0002 01 10 20010db8000000000000000000000001 00 40 20010db800010000";
 
-/// Outcome of an UPDATE with these attributes and, if `nlri`, 10.1.0.0/16.
+/// The outcome of an UPDATE with these attributes and, if `nlri`, 10.1.0.0/16.
 fn outcome(attributes: &str, nlri: bool, context: &DecodeContext) -> Expect {
     let nlri: &[u8] = if nlri { &[16, 10, 1] } else { &[] };
     let body = update_body(&[], &hex(attributes), nlri);
@@ -70,9 +70,9 @@ fn outcome(attributes: &str, nlri: bool, context: &DecodeContext) -> Expect {
     }
 }
 
-/// Attributes beside the mandatory ones.
+/// One attribute besides the mandatory ones.
 #[test]
-fn an_attribute_beside_good_ones() {
+fn a_faulty_attribute_has_its_specified_outcome() {
     let table = [
         // §7.4 MULTI_EXIT_DISC: 4 octets.
         ("800404 00000005", EBGP, Good),
@@ -81,7 +81,7 @@ fn an_attribute_beside_good_ones() {
         ("800400", EBGP, Withdraw(4)),
         ("c00404 00000005", EBGP, Withdraw(4)),
         ("000404 00000005", EBGP, Withdraw(4)),
-        // §7.5 LOCAL_PREF: discarded from an external peer, whatever it looks like; 4 octets from an internal one.
+        // §7.5 LOCAL_PREF: always discarded from an external peer; 4 octets from an internal one.
         ("400504 00000064", IBGP, Good),
         ("400504 00000064", EBGP, Discard(5)),
         ("400503 000064", EBGP, Discard(5)),
@@ -146,7 +146,8 @@ fn an_attribute_beside_good_ones() {
         ("c01208 00010000 0a000001", TWO_OCTET, Good),
         ("c01207 00010000 0a0000", TWO_OCTET, Discard(18)),
         ("c01208 00000000 0a000001", TWO_OCTET, Discard(18)),
-        // Unknown: optional transitive is kept, optional non-transitive forgotten, well-known ends it.
+        // Unknown: optional transitive is kept, optional non-transitive is dropped, well-known ends
+        // the session.
         ("c06303 010203", EBGP, Good),
         ("c06300", EBGP, Good),
         ("806303 010203", EBGP, Good),
@@ -158,7 +159,7 @@ fn an_attribute_beside_good_ones() {
         ("c0", EBGP, Withdraw(0)),
         ("c008", EBGP, Withdraw(0)),
         ("d00800", EBGP, Withdraw(0)),
-        // The low bits of the flags are ignored, and so is Partial where it means nothing.
+        // The low bits of the flags are ignored, and so is Partial where it has no meaning.
         ("9f040004 00000005", EBGP, Good),
         ("8d0404 00000005", EBGP, Good),
         ("a00404 00000005", EBGP, Good),
@@ -171,7 +172,8 @@ fn an_attribute_beside_good_ones() {
         let as_path = if context.four_octet_as { AS_PATH } else { AS_PATH_2 };
         let attributes = format!("{ORIGIN}{as_path}{NEXT_HOP}{attribute}");
         assert_eq!(outcome(&attributes, true, &context), expect, "{attribute}");
-        // §5.2: without reachable routes, whatever is more than attribute discard resets the session.
+        // §5.2: without reachable routes, any fault stronger than attribute discard resets the
+        // session.
         let alone = outcome(attribute, false, &context);
         match expect {
             Withdraw(_) | Reset(_) => assert!(matches!(alone, Reset(_)), "{attribute} alone: {alone:?}"),
@@ -181,9 +183,9 @@ fn an_attribute_beside_good_ones() {
     }
 }
 
-/// §3 h: the strongest outcome wins, and the milder one is still told.
+/// §3 h: the strongest outcome wins, and the milder one is still reported.
 #[test]
-fn several_faults() {
+fn the_strongest_of_several_faults_wins() {
     let attributes = hex(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}400601 00 c00801 00 800403 000005"));
     let body = update_body(&[], &attributes, &[16, 10, 1]);
     let mut scratch = Scratch::default();
@@ -194,9 +196,9 @@ fn several_faults() {
     assert_eq!(outcome(&reset, true, &EBGP), Reset(9));
 }
 
-/// ORIGIN, AS_PATH and NEXT_HOP themselves.
+/// Faults in ORIGIN, AS_PATH and NEXT_HOP.
 #[test]
-fn a_mandatory_attribute() {
+fn a_faulty_mandatory_attribute_has_its_specified_outcome() {
     let table = [
         // §7.1 ORIGIN: one octet, 0 to 2.
         (format!("400101 02{AS_PATH}{NEXT_HOP}"), Good),
@@ -228,7 +230,7 @@ fn a_mandatory_attribute() {
         (format!("{ORIGIN}{AS_PATH}400304 ffffffff"), Withdraw(3)),
         (format!("{ORIGIN}{AS_PATH}c00304 0a000001"), Withdraw(3)),
         (format!("{ORIGIN}{AS_PATH}"), Withdraw(3)),
-        // Order does not matter.
+        // The order does not matter.
         (format!("{NEXT_HOP}{AS_PATH}{ORIGIN}"), Good),
     ];
     for (attributes, expect) in table {
@@ -236,9 +238,9 @@ fn a_mandatory_attribute() {
     }
 }
 
-/// §5.3, §7.11, §7.12: MP_REACH_NLRI and MP_UNREACH_NLRI.
+/// §5.3, §7.11, §7.12: faults in MP_REACH_NLRI and MP_UNREACH_NLRI.
 #[test]
-fn a_multiprotocol_attribute() {
+fn a_faulty_mp_attribute_has_its_specified_outcome() {
     let v6 = "20010db8000000000000000000000001";
     let nlri = "40 20010db800010000";
     let good = format!("{ORIGIN}{AS_PATH}");
@@ -249,11 +251,11 @@ fn a_multiprotocol_attribute() {
         (format!("{MP_REACH}{good}"), EBGP, Good),
         (format!("{good}{MP_REACH}"), EBGP, Good),
         (format!("{MP_REACH}{ORIGIN}"), EBGP, Withdraw(2)),
-        // NEXT_HOP means nothing here, not even a malformed one.
+        // NEXT_HOP is ignored here, even if malformed.
         (format!("{MP_REACH}{good}400303 0a0000"), EBGP, Good),
         (format!("{MP_REACH}{good}c00304 0a000001"), EBGP, Good),
         (format!("{MP_REACH}{good}c00304 0a000001"), no_v6, Discard(14)),
-        // Flags: the NLRI can be found, so §3 c.
+        // Flags: the NLRI can be located, so §3 c.
         (format!("c00e1e{}{good}", &MP_REACH[6..]), EBGP, Withdraw(14)),
         (format!("{MP_REACH}{MP_REACH}{good}"), EBGP, Reset(1)),
         ("800f03 000201 800f03 000201".into(), EBGP, Reset(1)),
@@ -265,27 +267,27 @@ fn a_multiprotocol_attribute() {
         (format!("800e14 000201 10 {v6}{good}"), EBGP, Reset(9)), // no reserved octet
         ("800f00".into(), EBGP, Reset(9)),
         ("800f02 0002".into(), EBGP, Reset(9)),
-        // Longer than what is left of the attributes.
+        // Longer than the rest of the attributes.
         (format!("{good}800eff 000201 10 {v6} 00 {nlri}"), EBGP, Reset(9)),
         (format!("{good}800f20 000201"), EBGP, Reset(9)),
-        // Next hop length against the family.
+        // The next hop length does not match the family.
         (format!("800e09 000201 04 0a000001 00{good}"), EBGP, Reset(9)),
         (format!("800e05 000201 00 00{good}"), EBGP, Reset(9)),
         (format!("800e1d 000201 18 0000000000000000{v6} 00{good}"), EBGP, Reset(9)),
         (format!("800e18 000101 10 {v6} 00 10 0a01{good}"), EBGP, Good),
         (format!("800e18 000101 10 {v6} 00 10 0a01{good}"), no_extended_next_hop, Reset(9)),
         (format!("800e0c 000101 04 0a000001 00 10 0a01{good}"), no_extended_next_hop, Good),
-        // Next hops that no host has: the NLRI can be found.
+        // Invalid next hops: the NLRI can be located.
         (format!("800e1e 000201 10 {:032} 00 {nlri}{good}", 0), EBGP, Withdraw(14)),
         (format!("800e1e 000201 10 ff02{:028} 00 {nlri}{good}", 1), EBGP, Withdraw(14)),
         (format!("800e0c 000101 04 e0000001 00 10 0a01{good}"), EBGP, Withdraw(14)),
-        // A prefix that cannot be.
+        // An impossible prefix.
         (format!("800e1e 000201 10 {v6} 00 81 20010db800010000{good}"), EBGP, Reset(10)),
         (format!("800e1d 000201 10 {v6} 00 40 20010db8000100{good}"), EBGP, Reset(10)),
         (format!("800e18 000101 10 {v6} 00 21 0a01{good}"), EBGP, Reset(10)),
         ("800f05 000201 81 20".into(), EBGP, Reset(10)),
         ("800f04 000201 08".into(), EBGP, Reset(10)),
-        // Families that were not negotiated, or are not known, are ignored.
+        // Families that were not negotiated or are unknown are ignored.
         (format!("{MP_REACH}{good}"), no_v6, Discard(14)),
         (format!("800e06 001946 00 00 05{good}"), EBGP, Discard(14)),
         ("800f03 000201".into(), no_v6, Discard(15)),
@@ -296,9 +298,9 @@ fn a_multiprotocol_attribute() {
     }
 }
 
-/// §3 b, i: the fields themselves.
+/// §3 b, i: faults in the fields themselves.
 #[test]
-fn a_field() {
+fn a_faulty_field_resets_the_session() {
     let good = hex(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}"));
     let error = |body: &[u8]| decode_update(body, &EBGP, &mut Scratch::default()).map(|_| ()).unwrap_err();
     let subcode = |error: UpdateError| WireError::from(error).notification().subcode;
@@ -312,17 +314,17 @@ fn a_field() {
     }
 }
 
-/// §3 j: routes in an attribute that cannot be read reset the session even where other routes are known.
+/// §3 j: routes in an unreadable attribute reset the session even if other routes are known.
 #[test]
-fn a_multiprotocol_attribute_that_overruns_beside_nlri() {
+fn an_overrunning_mp_attribute_resets_despite_nlri() {
     assert_eq!(outcome(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}800f20 000201"), true, &EBGP), Reset(9));
     assert_eq!(outcome(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}800e20 000201"), true, &EBGP), Reset(9));
     assert_eq!(outcome(&format!("{ORIGIN}{AS_PATH}{NEXT_HOP}c00820 000201"), true, &EBGP), Withdraw(8));
 }
 
-/// What is treated as withdrawn is every route of the message, beside those that it withdraws anyway.
+/// Treat-as-withdraw covers every route of the message, in addition to its withdrawn routes.
 #[test]
-fn every_route_of_the_message_is_withdrawn() {
+fn treat_as_withdraw_covers_every_route_of_the_message() {
     let attributes = hex(&format!("{MP_REACH}800f07 000201 1820010d{ORIGIN}{AS_PATH}{NEXT_HOP}c00801 00"));
     let body = update_body(&[8, 11], &attributes, &[8, 10, 0]);
     let mut scratch = Scratch::default();

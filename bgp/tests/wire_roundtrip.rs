@@ -1,4 +1,4 @@
-//! What the writer writes, the reader reads: any attributes, any prefixes, any session.
+//! Encoded messages decode to the same routes: any attributes, any prefixes, any session.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod wire_support;
@@ -12,7 +12,8 @@ use trunkline_bgp::wire::{
 };
 use wire_support::*;
 
-/// Reads the messages, each of which must be good, no longer than the session has it, and of one kind only.
+/// Decodes the messages, each of which must be valid, within the session's length, and of one kind
+/// only.
 fn read(
     octets: &[u8],
     encode: &EncodeContext,
@@ -33,7 +34,7 @@ fn read(
     (reached, gone, attributes)
 }
 
-/// Whether the error is right: the attributes do not fit.
+/// Whether the error is correct: the attributes do not fit.
 fn too_large(error: &EncodeError, context: &EncodeContext, attributes: &PathAttributes) -> bool {
     matches!(error, EncodeError::TooLarge { octets, max } if octets > max && *max == context.max_message)
         && 2 * block(attributes).len() > context.max_message / 2
@@ -108,7 +109,7 @@ proptest! {
         prop_assert_eq!(gone, all);
     }
 
-    /// Blocks of equal attributes are equal, in whatever order and with whatever lengths they came.
+    /// Blocks of equal attributes are equal, whatever their received order and length encoding.
     #[test]
     fn the_block_does_not_depend_on_the_order(attributes in attributes(), seed in any::<u64>()) {
         let canonical = block(&attributes);

@@ -1,4 +1,4 @@
-//! All sessions of one host: which packet is whose, and whose time has come.
+//! All sessions of one host: assigns packets to sessions and runs their timers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -10,70 +10,70 @@ use super::links::Links;
 use super::packet::{LENGTH, Packet, PacketError};
 use super::session::{ConfigError, Down, Outcome, Session, Status, Target};
 
-/// A session, as its owner calls it.
+/// The owner's number of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u32);
 
-/// Where a datagram came from. There is one for each packet, so nothing of it is on the heap.
+/// The origin of a datagram. There is one for each packet, so it needs no heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its source address.
+    /// Source address.
     pub remote: IpAddr,
-    /// Its destination address, if it is known.
+    /// Destination address, if known.
     pub local: Option<IpAddr>,
-    /// Index of the interface that it arrived on, if it is known.
+    /// Index of the receiving interface, if known.
     pub interface: Option<u32>,
-    /// The TTL or hop limit that it arrived with, if it is known.
+    /// TTL or hop limit on arrival, if known.
     pub ttl: Option<u8>,
-    /// It came to the port of multihop sessions.
+    /// The datagram arrived on the port of multihop sessions.
     pub multihop: bool,
 }
 
-/// Why a datagram counts for nothing (RFC 5880 §6.8.6, RFC 5881 §5).
+/// Why a datagram is rejected (RFC 5880 §6.8.6, RFC 5881 §5).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// It is no control packet.
+    /// The datagram is not a control packet.
     #[error(transparent)]
     Packet(#[from] PacketError),
-    /// It came through a router, or its TTL is unknown.
+    /// The datagram was forwarded by a router, or its TTL is unknown.
     #[error("TTL {} instead of 255 on a single hop", .0.map_or("unknown".to_owned(), |ttl| ttl.to_string()))]
     Ttl(Option<u8>),
-    /// No session has that discriminator.
+    /// No session has the discriminator.
     #[error("your discriminator {0:#010x} is no session's")]
     UnknownDiscriminator(u32),
-    /// No session is with that address.
+    /// No session has the source address.
     #[error("no session with {0}")]
     UnknownPeer(IpAddr),
-    /// The session with that discriminator is with somebody else.
+    /// The session with the discriminator has another peer.
     #[error("a packet of {0} with the discriminator of another session")]
     WrongPeer(IpAddr),
-    /// The packet has the peer's address and arrived on another link than the peer's.
+    /// The packet has the peer's address but arrived on another link.
     #[error("a packet of {remote} on another interface than the peer's, index {}", .interface.map_or("unknown".to_owned(), |index| index.to_string()))]
     WrongLink {
-        /// Its source address.
+        /// Source address.
         remote: IpAddr,
-        /// Index of the interface that it arrived on.
+        /// Index of the receiving interface.
         interface: Option<u32>,
     },
-    /// The A bit is set, and no session of this side has authentication.
+    /// The A bit is set, and this side does not support authentication.
     #[error("the packet is authenticated, the session is not: turn BFD authentication off at the peer")]
     Authenticated,
 }
 
-/// A kind of [`Rejection`], by which packets are counted.
+/// The kind of a [`Rejection`], for counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// No control packet.
+    /// Not a control packet.
     Malformed,
-    /// A TTL other than 255 over one hop.
+    /// A TTL other than 255 on a single hop.
     Ttl,
-    /// Not the peer's link.
+    /// Not from the peer's link.
     Link,
-    /// Not a peer's address.
+    /// Not from a peer's address.
     Peer,
     /// An unknown discriminator.
     Discriminator,
-    /// The A bit.
+    /// The A bit is set.
     Authentication,
 }
 
@@ -102,7 +102,7 @@ impl Reason {
 }
 
 impl Rejection {
-    /// The kind.
+    /// The kind of the rejection.
     pub fn reason(&self) -> Reason {
         match self {
             Rejection::Packet(_) => Reason::Malformed,
@@ -118,20 +118,20 @@ impl Rejection {
 /// A datagram to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// To whose peer.
+    /// The session, which determines the destination.
     pub session: SessionId,
     /// The payload.
     pub payload: [u8; LENGTH],
 }
 
-/// A session stands differently.
+/// A change of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Which.
+    /// The session that changed.
     pub session: SessionId,
-    /// It has just left Up.
+    /// Set if the session has just left Up.
     pub down: Option<Down>,
-    /// How it stands now.
+    /// The current status.
     pub status: Status,
 }
 
@@ -139,7 +139,8 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Endpoint {
     sessions: BTreeMap<SessionId, Session>,
-    /// Sessions whose AdminDown is still being said, by discriminator; nobody's any more.
+    /// Removed sessions that still send AdminDown, by discriminator; the owner has no access to
+    /// them.
     ending: BTreeMap<u32, (SessionId, Session)>,
     by_discriminator: FxHashMap<u32, SessionId>,
     random: u64,
@@ -148,8 +149,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint without sessions. Discriminators and jitter are drawn from the seed: give another one each start, so
-    /// that a peer does not take a new session for the old.
+    /// An endpoint without sessions. The seed determines discriminators and jitter. Use a new seed
+    /// for each start, or a peer may take a new session for the old one.
     pub fn new(seed: u64) -> Endpoint {
         Endpoint {
             sessions: BTreeMap::new(),
@@ -161,8 +162,11 @@ impl Endpoint {
         }
     }
 
-    /// Starts a session, or changes the timers of the one that is there. With another peer, address or number of hops
-    /// it is another session.
+    /// Starts a session or changes the timers of an existing one. A different peer, address or
+    /// number of hops starts a new session.
+    ///
+    /// # Errors
+    /// If the interval or the multiplier is out of range.
     pub fn set(&mut self, id: SessionId, target: Target, now: Instant) -> Result<(), ConfigError> {
         target.config.validate()?;
         if let Some(session) = self.sessions.get_mut(&id) {
@@ -195,8 +199,9 @@ impl Endpoint {
         }
     }
 
-    /// Ends a session: the peer hears AdminDown for its detection time, so that it takes the end for no failure
-    /// (RFC 5880 §6.8.16). The id is free at once; packets of the old session are still named by it.
+    /// Ends a session. The peer receives AdminDown for its detection time, which signals that this
+    /// is not a failure (RFC 5880 §6.8.16). The id is free at once; the old session's last packets
+    /// still carry it.
     pub fn remove(&mut self, id: SessionId, now: Instant) {
         let Some(mut session) = self.sessions.remove(&id) else { return };
         self.by_discriminator.remove(&session.discriminator());
@@ -204,12 +209,15 @@ impl Endpoint {
         self.ending.insert(session.discriminator(), (id, session));
     }
 
-    /// Whether a session of this id is there, or is still being said goodbye for.
+    /// Whether a session with this id exists or still sends AdminDown.
     pub fn is_active(&self, id: SessionId) -> bool {
         self.sessions.contains_key(&id) || self.ending.values().any(|(ending, _)| *ending == id)
     }
 
-    /// A datagram that arrived at `at`; whose it was.
+    /// Handles a datagram that arrived at `at`; returns the session.
+    ///
+    /// # Errors
+    /// If the datagram fails a check of reception; the packet then has no effect.
     pub fn handle_packet(
         &mut self,
         source: &Source,
@@ -224,7 +232,7 @@ impl Endpoint {
             0 => {
                 let with = |(_, session): &(&SessionId, &Session)| is_with(&session.target, source);
                 let on_link = |(_, session): &(&SessionId, &Session)| session.links.contain(source.interface);
-                // Link-local peers of several links may have one address.
+                // Link-local peers on several links may have the same address.
                 let mut sessions = self.sessions.iter().filter(with);
                 let found = sessions.clone().find(on_link).or_else(|| sessions.next());
                 found.map(|(id, _)| *id).ok_or(Rejection::UnknownPeer(source.remote))?
@@ -260,7 +268,8 @@ impl Endpoint {
         self.sessions.values().chain(ending).filter_map(Session::poll_timeout).min()
     }
 
-    /// Does what is due. Whatever arrived until `now` has to have been handled before.
+    /// Runs the timers that are due. Call [`Endpoint::handle_packet`] first for all datagrams that
+    /// arrived before `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let Endpoint { sessions, ending, random, transmits, events, .. } = self;
         let is_due = |session: &Session| session.poll_timeout().is_some_and(|at| at <= now);
@@ -285,18 +294,18 @@ impl Endpoint {
         self.transmits.pop_front()
     }
 
-    /// The next change of a session.
+    /// The next session change.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// How a session stands.
+    /// The status of a session.
     pub fn status(&self, id: SessionId) -> Option<Status> {
         self.sessions.get(&id).map(Session::status)
     }
 }
 
-/// What there is to tell of a session that was in state `before`.
+/// The event for a session that was in state `before`, if something changed.
 fn event(id: SessionId, session: &Session, before: super::State, outcome: &Outcome) -> Option<Event> {
     debug_assert!(!session.is_admin_down());
     let status = session.status();
@@ -304,7 +313,7 @@ fn event(id: SessionId, session: &Session, before: super::State, outcome: &Outco
     changed.then_some(Event { session: id, down: outcome.down, status })
 }
 
-/// splitmix64: spreads, and is the same again from the same seed.
+/// splitmix64: well distributed and deterministic for a seed.
 fn draw(random: &mut u64) -> u64 {
     *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *random;
@@ -313,12 +322,12 @@ fn draw(random: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// From 0 to 1.
+/// A random number from 0 to 1.
 fn unit(random: &mut u64) -> f64 {
     (draw(random) >> 40) as f64 / (1u64 << 24) as f64
 }
 
-/// Whether the addresses of a datagram are the session's.
+/// Whether a datagram has the addresses of the session.
 fn is_with(target: &Target, source: &Source) -> bool {
     target.remote == source.remote
         && target.config.multihop == source.multihop

@@ -1,34 +1,38 @@
-//! A BFD endpoint without I/O: RFC 5880 in asynchronous mode, over one hop (RFC 5881) and over several (RFC 5883).
+//! A BFD endpoint without I/O: RFC 5880 in asynchronous mode, over one hop (RFC 5881)
+//! and over several (RFC 5883).
 //!
 //! ```text
-//!  datagram ──► Packet::decode ──► Endpoint::handle_packet ──► Session ──► poll_event      (Up, Down and why)
-//!  the clock ─► poll_timeout ────► Endpoint::handle_timeout ──► Session ──► poll_transmit   (24 octets to send)
+//! datagram ─► Packet::decode ─► Endpoint::handle_packet ──► Session ─► poll_event (Up, Down)
+//! clock ────► poll_timeout ───► Endpoint::handle_timeout ─► Session ─► poll_transmit (24 octets)
 //! ```
 //!
-//! An [`Endpoint`] has any number of sessions, each named by its owner with a [`SessionId`]. The owner has the sockets and
-//! the clock; it gives every datagram with *the time at which it arrived* and where it came from ([`Source`]), and sends
-//! what it is given. The order of calls:
+//! An [`Endpoint`] has any number of sessions; its owner gives each one a [`SessionId`]. The owner
+//! has the sockets and the clock. It passes in every datagram with *its arrival time* and its
+//! origin ([`Source`]), and sends the datagrams that it gets. The order of calls:
 //!
-//! 1. Everything that has arrived by [`Endpoint::handle_packet`]. This comes before the timers: an owner that was
-//!    woken late finds the peer's packets in its sockets, and they say that the peer was not silent.
-//! 2. [`Endpoint::handle_timeout`] with the time of now.
-//! 3. [`Endpoint::poll_transmit`] and [`Endpoint::poll_event`] until they give none.
+//! 1. [`Endpoint::handle_packet`] for every datagram that has arrived. This comes before the
+//!    timers: after a late wake-up the peer's packets are in the sockets, and they prove that the
+//!    peer was not silent.
+//! 2. [`Endpoint::handle_timeout`] with the current time.
+//! 3. [`Endpoint::poll_transmit`] and [`Endpoint::poll_event`] until they return none.
 //! 4. Sleep until [`Endpoint::poll_timeout`] or the next datagram.
 //!
-//! The detection time runs from the arrival of the last packet and not from when it was looked at, so that a late owner
-//! neither shortens nor lengthens it.
+//! The detection time runs from the arrival of the last packet, not from its processing. So a late
+//! owner neither shortens nor lengthens it.
 //!
-//! # What is done, and what is not
-//! - RFC 5880: every check of reception (§6.8.6, each failure a [`Rejection`]), the state machine (§6.2), Poll and Final
-//!   (§6.5, §6.8.3), timers and jitter (§6.8.2, §6.8.7), AdminDown (§6.8.16), diagnostics (§4.1). A peer in demand mode is
-//!   obeyed (§6.6); this side never asks for it. Authentication (§6.7) and the echo function (§6.4) are not done: a packet
-//!   with the A bit is refused by name, and Required Min Echo RX Interval is 0.
-//! - RFC 5881: TTL 255 on both ways (§5); a session accepts packets from the peer's links only
-//!   ([`Links`], set by the owner). RFC 5883: multihop sessions are told apart by their addresses.
-//! - RFC 5882: [`Down`] says what a client has to know for §4.2 and §4.3: why, and whether the peer's C bit was set.
+//! # Supported and unsupported parts
+//! - RFC 5880: every check of reception (§6.8.6, each failure a [`Rejection`]), the state machine
+//!   (§6.2), Poll and Final (§6.5, §6.8.3), timers and jitter (§6.8.2, §6.8.7), AdminDown
+//!   (§6.8.16), diagnostics (§4.1). Demand mode of the peer is supported (§6.6); this side never
+//!   requests it. Authentication (§6.7) and the echo function (§6.4) are not supported. A packet
+//!   with the A bit has a rejection of its own, and Required Min Echo RX Interval is 0.
+//! - RFC 5881: TTL 255 in both directions (§5); a session accepts packets from the peer's links
+//!   only ([`Links`], set by the owner). RFC 5883: addresses identify multihop sessions.
+//! - RFC 5882: [`Down`] has what a client needs for §4.2 and §4.3: the reason, and the peer's C
+//!   bit.
 //!
-//! Departures: a change of timers is polled for while the session is Up only (before, each packet carries the values and
-//! nothing depends on the peer's having seen them).
+//! Deviation: a change of timers uses a Poll only while the session is Up. Before that, each packet
+//! carries the values, and nothing depends on the peer having received them.
 
 mod endpoint;
 mod links;

@@ -1,4 +1,5 @@
-//! The control packet (RFC 5880 §4.1): 24 octets, and the checks that need no session (§6.8.6, first half).
+//! The control packet (RFC 5880 §4.1): 24 octets, and the checks that need no session
+//! (§6.8.6, first half).
 
 use std::fmt;
 use std::time::Duration;
@@ -6,22 +7,22 @@ use std::time::Duration;
 /// Octets of a control packet without authentication.
 pub(super) const LENGTH: usize = 24;
 
-/// The states of a session (RFC 5880 §6.2), by their number on the wire.
+/// The states of a session with their numbers in packets (RFC 5880 §6.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// Held down by an operator; no failure.
+    /// Disabled by an operator; not a failure.
     AdminDown = 0,
-    /// Nothing was heard, or the session has just failed.
+    /// No packets arrive, or the session has just failed.
     #[default]
     Down = 1,
-    /// The peer is heard, and does not hear this side yet.
+    /// The peer's packets arrive; the peer does not receive this side's packets yet.
     Init = 2,
-    /// Both hear each other.
+    /// Both sides receive each other's packets.
     Up = 3,
 }
 
 impl State {
-    /// The name that the RFC gives it.
+    /// The name in the RFC.
     pub const fn name(self) -> &'static str {
         match self {
             State::AdminDown => "AdminDown",
@@ -79,14 +80,14 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// A control packet. The Version is 1; Multipoint, Demand and Authentication Present are never set by this side.
+/// A control packet, version 1. This side never sets Multipoint, Demand or Authentication Present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Why the sender's session last left Up.
     pub diagnostic: Diagnostic,
     /// The sender's state.
     pub state: State,
-    /// P: an answer is asked for.
+    /// P: the sender requests an answer.
     pub poll: bool,
     /// F: the answer to P.
     pub final_: bool,
@@ -94,7 +95,7 @@ pub struct Packet {
     pub control_plane_independent: bool,
     /// A: an authentication section follows.
     pub authenticated: bool,
-    /// D: the sender wants no periodic packets.
+    /// D: the sender needs no periodic packets.
     pub demand: bool,
     /// Detect Mult; not 0.
     pub multiplier: u8,
@@ -104,27 +105,27 @@ pub struct Packet {
     pub your_discriminator: u32,
     /// Desired Min TX Interval.
     pub desired_min_tx: Duration,
-    /// Required Min RX Interval; zero: send me nothing.
+    /// Required Min RX Interval; zero: the sender accepts no packets.
     pub required_min_rx: Duration,
     /// Required Min Echo RX Interval; zero: no echo.
     pub required_min_echo_rx: Duration,
 }
 
-/// Why octets are no control packet (RFC 5880 §6.8.6).
+/// Why octets are not a control packet (RFC 5880 §6.8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
-    /// Fewer octets than the smallest packet.
+    /// Too few octets for a control packet.
     #[error("{0} octets are less than a control packet has")]
     Short(usize),
-    /// Another version.
+    /// The version is not 1.
     #[error("version {0} instead of 1")]
     Version(u8),
     /// The Length field is too small, or larger than the datagram.
     #[error("length field {length} in a datagram of {octets} octets")]
     Length {
-        /// What the field says.
+        /// The value of the field.
         length: u8,
-        /// What there is.
+        /// The length of the datagram.
         octets: usize,
     },
     /// Detect Mult is 0.
@@ -139,7 +140,7 @@ pub enum PacketError {
     /// Your Discriminator is 0 in a state that needs one.
     #[error("your discriminator is 0 in state {0}")]
     YourDiscriminator(State),
-    /// Poll and Final at once (§6.5).
+    /// Poll and Final are both set (§6.5).
     #[error("both poll and final bits are set")]
     PollAndFinal,
 }
@@ -152,7 +153,7 @@ const DEMAND: u8 = 0x02;
 const MULTIPOINT: u8 = 0x01;
 
 impl Packet {
-    /// Reads a datagram's payload, and makes the checks that need no session.
+    /// Decodes a datagram's payload with the checks that need no session.
     pub fn decode(octets: &[u8]) -> Result<Packet, PacketError> {
         let Some(head) = octets.first_chunk::<LENGTH>() else { return Err(PacketError::Short(octets.len())) };
         let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -198,7 +199,8 @@ impl Packet {
         Ok(packet)
     }
 
-    /// The octets of a packet without authentication. Intervals past 32 bits of microseconds (71 minutes) are cut there.
+    /// Encodes a packet without authentication. Intervals above 32 bits of microseconds (71
+    /// minutes) are limited to that.
     pub fn encode(&self) -> [u8; LENGTH] {
         let mut octets = [0; LENGTH];
         let flag = |set, bit| if set { bit } else { 0 };

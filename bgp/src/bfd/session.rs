@@ -7,17 +7,19 @@ use super::links::Links;
 use super::packet::{Diagnostic, Packet, State};
 use crate::types::InterfaceName;
 
-/// Until a session is Up nobody sends faster than this (§6.8.3).
+/// Maximum rate before a session is Up (§6.8.3).
 const SLOW: Duration = Duration::from_secs(1);
 
-/// How a session is watched.
+/// The timers and kind of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BfdConfig {
-    /// Both Desired Min TX Interval and Required Min RX Interval while Up: 10 ms to 60 s. The slower side decides.
+    /// Both Desired Min TX Interval and Required Min RX Interval while Up: 10 ms to 60 s. The
+    /// slower side decides.
     pub interval: Duration,
-    /// Detect Mult: this many packets in a row are missed before the peer calls the session Down; 1 to 255.
+    /// Detect Mult: the peer declares the session Down after this many missed packets in a row; 1
+    /// to 255.
     pub multiplier: u8,
-    /// The peer is more than one hop away (RFC 5883): port 4784, and any TTL is taken.
+    /// The peer is more than one hop away (RFC 5883): port 4784, and any TTL is accepted.
     pub multihop: bool,
 }
 
@@ -44,33 +46,33 @@ impl BfdConfig {
     }
 }
 
-/// A value that BFD has no place for.
+/// An invalid BFD setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Out of range.
+    /// The interval is out of range.
     #[error("an interval of {0:?} is out of range: give 10 ms to 60 s")]
     Interval(Duration),
-    /// 0.
+    /// The multiplier is 0.
     #[error("a multiplier of 0 would never be Up (RFC 5880 section 6.8.1): give 1 to 255, 3 is usual")]
     Multiplier,
 }
 
-/// Whom a session is with.
+/// The remote end of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The peer's address.
     pub remote: IpAddr,
-    /// The address of this side; any if none.
+    /// The local address; any if none.
     pub local: Option<IpAddr>,
     /// The interface of a link-local peer.
     pub interface: Option<InterfaceName>,
-    /// How it is watched.
+    /// Timers and kind of the session.
     pub config: BfdConfig,
 }
 
 impl Target {
-    /// Whether going from `self` to `other` changes timers only: with another peer, address or number of hops it is another
-    /// session.
+    /// Whether going from `self` to `other` changes timers only. A different peer, address or
+    /// number of hops is a different session.
     pub fn is_same_session(&self, other: &Target) -> bool {
         let identity =
             |target: &Target| (target.remote, target.local, target.interface, target.config.multihop);
@@ -81,55 +83,55 @@ impl Target {
 /// Why a session left Up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Nothing came for the detection time.
+    /// No packet arrived within the detection time.
     TimeExpired,
-    /// The peer said Down: it has not heard this side, or was restarted.
+    /// The peer signalled Down: it does not receive this side's packets, or was restarted.
     NeighborDown,
-    /// The peer's operator took the session down: nothing is said about the path (RFC 5882 §3.2).
+    /// The peer's operator disabled the session; this means nothing for the path (RFC 5882 §3.2).
     NeighborAdminDown,
 }
 
-/// The end of Up.
+/// The transition from Up to Down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Down {
-    /// Why.
+    /// The reason.
     pub cause: Cause,
     /// The peer's C bit: its BFD does not share fate with its control plane (RFC 5882 §4.3).
     pub control_plane_independent: bool,
 }
 
-/// How a session stands.
+/// The status of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The state of this side.
     pub state: State,
-    /// The state that the peer said last.
+    /// The state in the peer's last packet.
     pub remote_state: State,
     /// Why this side last left Up.
     pub diagnostic: Diagnostic,
-    /// What the peer gives as the reason why it last left Up.
+    /// The peer's diagnostic: why it last left Up.
     pub remote_diagnostic: Diagnostic,
     /// My Discriminator.
     pub local_discriminator: u32,
-    /// The peer's; 0 while unknown.
+    /// The peer's discriminator; 0 while unknown.
     pub remote_discriminator: u32,
-    /// Between packets of this side, before jitter.
+    /// The interval between packets of this side, before jitter.
     pub transmit_interval: Duration,
-    /// The silence that takes the session Down; none while the peer was never heard.
+    /// The silence that takes the session Down; none before the first packet of the peer.
     pub detection_time: Option<Duration>,
     /// The peer's C bit.
     pub control_plane_independent: bool,
-    /// More than one hop.
+    /// The session covers more than one hop.
     pub multihop: bool,
-    /// How often the session became Up.
+    /// The number of transitions to Up.
     pub up_count: u64,
-    /// How often it left Up.
+    /// The number of transitions from Up.
     pub down_count: u64,
-    /// Of these, because nothing came for the detection time.
+    /// Transitions from Up because the detection time expired.
     pub expired_count: u64,
 }
 
-/// Timers of a peer as its last packet gave them.
+/// The timers in the peer's last packet.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     at: Instant,
@@ -137,7 +139,7 @@ struct Heard {
     desired_min_tx: Duration,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) target: Target,
@@ -148,11 +150,13 @@ pub(super) struct Session {
     remote_state: State,
     diagnostic: Diagnostic,
     remote_diagnostic: Diagnostic,
-    /// What is advertised as Desired Min TX Interval.
+    /// The advertised Desired Min TX Interval.
     desired_min_tx: Duration,
-    /// What is sent by: lags behind a slower `desired_min_tx` until the peer has answered the Poll (§6.8.3).
+    /// The transmit interval in effect: it adopts a slower `desired_min_tx` only after the peer
+    /// answered the Poll (§6.8.3).
     acting_tx: Duration,
-    /// What the detection time is computed with: lags behind a faster `interval` likewise.
+    /// The receive interval of the detection time: it adopts a faster `interval` only after that,
+    /// too.
     acting_rx: Duration,
     remote_min_rx: Duration,
     remote_demand: bool,
@@ -163,16 +167,16 @@ pub(super) struct Session {
     up_count: u64,
     down_count: u64,
     expired_count: u64,
-    /// Ends by itself then (§6.8.16): an AdminDown has been said for long enough.
+    /// The time at which the session ends (§6.8.16): AdminDown has been sent for long enough.
     ends: Option<Instant>,
 }
 
-/// What came of a packet or of time.
+/// The result of a packet or a timeout.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) changed: bool,
     pub(super) down: Option<Down>,
-    /// A packet with F has to go out now.
+    /// A packet with F must be sent now.
     pub(super) answer: bool,
 }
 
@@ -192,7 +196,7 @@ impl Session {
             desired_min_tx: slow,
             acting_tx: slow,
             acting_rx: rx,
-            // §6.8.1: 1 microsecond until the peer says otherwise.
+            // §6.8.1: 1 microsecond until the peer sends a value.
             remote_min_rx: Duration::from_micros(1),
             remote_demand: false,
             remote_independent: false,
@@ -214,7 +218,7 @@ impl Session {
         self.state == State::AdminDown
     }
 
-    /// Other timers, applied as §6.8.3 demands.
+    /// Applies changed timers as §6.8.3 requires.
     pub(super) fn configure(&mut self, target: Target, now: Instant) {
         self.target = target;
         let interval = self.target.config.interval;
@@ -230,7 +234,7 @@ impl Session {
         self.send_by(now);
     }
 
-    /// AdminDown, said for a detection time of the peer's, then the session is over (§6.8.16).
+    /// Sends AdminDown for a detection time of the peer, then ends the session (§6.8.16).
     pub(super) fn admin_down(&mut self, now: Instant) {
         let slowest = self.transmit_interval().max(SLOW);
         self.state = State::AdminDown;
@@ -241,7 +245,7 @@ impl Session {
         self.ends = Some(now + slowest * u32::from(self.target.config.multiplier));
     }
 
-    /// Whether it may be forgotten.
+    /// Whether the session may be removed.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.ends.is_some_and(|ends| ends <= now)
     }
@@ -255,25 +259,25 @@ impl Session {
         self.acting_tx.max(self.remote_min_rx)
     }
 
-    /// §6.8.4, asynchronous mode.
+    /// The detection time in asynchronous mode (§6.8.4).
     fn detection_time(&self) -> Option<Duration> {
         let heard = self.heard?;
         Some(self.acting_rx.max(heard.desired_min_tx) * u32::from(heard.multiplier))
     }
 
     fn detection_deadline(&self) -> Option<Instant> {
-        // There is nothing to lose in Down, except the peer's discriminator (§6.8.1).
+        // In Down only the peer's discriminator can expire (§6.8.1).
         let heard = self.heard.filter(|_| self.state != State::AdminDown)?;
         Some(heard.at + self.detection_time()?)
     }
 
-    /// Whether packets go out at a pace (§6.8.7).
+    /// Whether periodic packets are sent (§6.8.7).
     fn sends(&self) -> bool {
         let unwanted = self.remote_demand && self.state == State::Up && self.remote_state == State::Up;
         !self.remote_min_rx.is_zero() && (!unwanted || self.polling)
     }
 
-    /// The next packet goes out within a transmit interval from now.
+    /// Schedules the next packet within a transmit interval from now.
     fn send_by(&mut self, now: Instant) {
         let latest = now + self.transmit_interval();
         self.next_send = Some(self.next_send.map_or(now, |at| at.min(latest)));
@@ -284,7 +288,7 @@ impl Session {
         send.into_iter().chain(self.detection_deadline()).chain(self.ends).min()
     }
 
-    /// §6.8.6, from the point where the session is known. `at` is when the packet arrived.
+    /// Handles a packet (§6.8.6, after the session was found). `at` is the arrival time.
     pub(super) fn handle_packet(&mut self, packet: &Packet, at: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         if self.state == State::AdminDown {
@@ -333,7 +337,7 @@ impl Session {
         self.diagnostic = Diagnostic::NONE;
         self.up_count += 1;
         self.desired_min_tx = self.target.config.interval;
-        // Faster, so that it holds at once; the peer learns it by the Poll.
+        // This interval is faster, so it takes effect at once; the Poll announces it to the peer.
         self.acting_tx = self.desired_min_tx;
         self.polling = true;
         self.next_send = Some(now);
@@ -346,13 +350,13 @@ impl Session {
         self.polling = false;
         self.acting_rx = self.target.config.interval;
         self.slow_down();
-        // The peer is told at once, and not a second later.
+        // Informs the peer at once, not a second later.
         self.next_send = Some(now);
         self.down_count += u64::from(was_up);
         was_up.then_some(down)
     }
 
-    /// What is due without a packet to send.
+    /// Handles an expired detection time.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         if self.detection_deadline().is_some_and(|deadline| deadline <= now) {
@@ -362,7 +366,7 @@ impl Session {
                 outcome.down = self.leave(Diagnostic::TIME_EXPIRED, down, now);
                 self.expired_count += u64::from(outcome.down.is_some());
             }
-            // §6.8.1: a peer that was not heard for a detection time may come back as another.
+            // §6.8.1: after a silent detection time the peer may come back as another one.
             self.remote_discriminator = 0;
             self.remote_state = State::Down;
             self.remote_min_rx = Duration::from_micros(1);
@@ -373,26 +377,28 @@ impl Session {
         outcome
     }
 
-    /// The packet that is due, and the time of the next; `unit` is drawn from 0 to 1.
+    /// The packet that is due; schedules the next one. `unit` is a random number from 0 to 1.
     pub(super) fn take_due(&mut self, now: Instant, unit: f64) -> Option<Packet> {
         let due = self.next_send.filter(|due| *due <= now && self.sends())?;
-        // §6.8.7: 75 to 100 %, and not more than 90 % where a single packet must not be late.
+        // §6.8.7: jitter to 75 to 100 %, or at most 90 % with Detect Mult 1, where one late packet
+        // expires the session.
         let most = if self.target.config.multiplier == 1 { 0.90 } else { 1.0 };
         let interval = self.transmit_interval().mul_f64(0.75 + (most - 0.75) * unit);
-        // From the deadline and not from now, so that being late does not add up; unless a whole interval is lost.
+        // Counts from the deadline, not from now, so delays do not add up; except after a whole
+        // lost interval.
         let next = due + interval;
         self.next_send = Some(if next <= now { now + interval } else { next });
         Some(self.packet(false))
     }
 
-    /// What this side says now.
+    /// The current packet of this side.
     pub(super) fn packet(&self, answer: bool) -> Packet {
         Packet {
             diagnostic: self.diagnostic,
             state: self.state,
             poll: self.polling && !answer,
             final_: answer,
-            // The process that speaks BFD is the one that speaks BGP.
+            // BFD and BGP run in the same process.
             control_plane_independent: false,
             authenticated: false,
             demand: false,

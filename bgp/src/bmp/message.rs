@@ -1,4 +1,4 @@
-//! The messages of RFC 7854 §4, writing.
+//! Encodes the messages of RFC 7854 §4.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -30,15 +30,15 @@ pub(crate) struct PeerHeader {
 pub(crate) enum DownReason {
     /// 1: this side sent a NOTIFICATION.
     Notified(Notification),
-    /// 2: this side closed without one.
+    /// 2: this side closed without a NOTIFICATION.
     Closed,
-    /// 3: the peer sent one.
+    /// 3: the peer sent a NOTIFICATION.
     NotifiedByPeer(Notification),
-    /// 4: the peer closed without one, or TCP ended.
+    /// 4: the peer closed without a NOTIFICATION, or TCP failed.
     ClosedByPeer,
 }
 
-/// A message with its common header; the length is filled in afterwards.
+/// Appends a message with its common header; the length is filled in at the end.
 fn message(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[VERSION, 0, 0, 0, 0, kind]);
@@ -48,7 +48,7 @@ fn message(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
     out[start + 1..start + 5].copy_from_slice(&length.to_be_bytes());
 }
 
-/// `time`: since 1970.
+/// Appends the per-peer header. `time`: since 1970.
 fn peer_header(out: &mut Vec<u8>, peer: &PeerHeader, time: Duration) {
     const GLOBAL_INSTANCE: u8 = 0;
     const IPV6: u8 = 0x80;
@@ -63,7 +63,7 @@ fn peer_header(out: &mut Vec<u8>, peer: &PeerHeader, time: Duration) {
     out.extend_from_slice(&time.subsec_micros().to_be_bytes());
 }
 
-/// 16 octets; IPv4 stands in the last four.
+/// Appends an address in 16 octets; IPv4 uses the last four.
 fn address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(address) => {
@@ -133,7 +133,7 @@ pub(super) fn peer_down(out: &mut Vec<u8>, peer: &PeerHeader, time: Duration, re
                 out.push(1);
                 notification.encode(out);
             }
-            // The FSM event: none of RFC 4271 §8.1 says it.
+            // The FSM event: RFC 4271 §8.1 has no event for this.
             DownReason::Closed => out.extend_from_slice(&[2, 0, 0]),
             DownReason::NotifiedByPeer(notification) => {
                 out.push(3);
@@ -144,7 +144,8 @@ pub(super) fn peer_down(out: &mut Vec<u8>, peer: &PeerHeader, time: Duration, re
     });
 }
 
-/// Route Monitoring (§4.6): one for each of the UPDATEs in `updates`, which stand there whole, one after the other.
+/// Route Monitoring (§4.6): one for each UPDATE in `updates`, which has whole messages one after
+/// the other.
 pub(super) fn route_monitoring(out: &mut Vec<u8>, peer: &PeerHeader, time: Duration, mut updates: &[u8]) {
     const LENGTH: std::ops::Range<usize> = 16..18;
     while let Some(length) = updates.get(LENGTH) {

@@ -1,28 +1,35 @@
-//! The BGP Monitoring Protocol (RFC 7854): what this speaker hears, told to a monitoring station as it comes.
+//! The BGP Monitoring Protocol (RFC 7854): forwards received routes to a monitoring station as they
+//! arrive.
 //!
-//! A station (pmacct, OpenBMP, GoBMP, a vendor's collector) learns of every session (Peer Up with both OPENs, Peer
-//! Down with the reason), of every route that a peer announces or withdraws, before import policy (Route Monitoring
-//! of Adj-RIB-In, pre-policy), and of the number of routes (Stats Reports).
+//! A station (pmacct, OpenBMP, GoBMP, a vendor's collector) receives every session (Peer Up with
+//! both OPENs, Peer Down with the reason). It receives every route that a peer announces or
+//! withdraws, before import policy (Route Monitoring of Adj-RIB-In, pre-policy). It also receives
+//! the number of routes (Stats Reports).
 //!
 //! ```text
 //!   sessions, UPDATEs ──► Station: queue of octets (bounded) ──pull──► shell's task ──► TCP
 //!   tables ──walk, when the queue is empty──┘
 //! ```
 //!
-//! A station that connects gets the tables first. They are walked a piece at a time, and only while nothing live is
-//! waiting: what happens meanwhile goes out before. The order of the two does not matter to the outcome, since either one
-//! says how things are at that moment; after the last row comes End-of-RIB for each peer and family (RFC 7854 §5).
+//! A station that connects receives the tables first. They are walked in pieces, and only while no
+//! live message is queued, so live messages go out first. The order of the two does not change the
+//! result, since both show the state of that moment. After the last row End-of-RIB follows for each
+//! peer and family (RFC 7854 §5).
 //!
-//! UPDATEs are written anew from what was decoded, with AS numbers of four octets whatever the peer speaks (the A flag is
-//! never set), and with RFC 7606's outcome: what was treated as withdrawn is told as withdrawn.
+//! UPDATEs are encoded again from the decoded form, always with four-octet AS numbers (the A flag
+//! is never set). They include RFC 7606's outcome: a route that was treated as withdrawn is sent as
+//! withdrawn.
 //!
-//! A station that reads slower than routes change would need a queue without end. Past [`QUEUE`] octets it is cut off
-//! instead, and gets the tables again when it comes back.
+//! A station that reads more slowly than routes change would need an unlimited queue. Instead the
+//! connection is closed beyond [`QUEUE`] octets, and the station gets the tables again when it
+//! reconnects.
 //!
-//! Stale paths of a lost session (RFC 4724) are not told: Peer Down has taken them back, and Peer Up begins anew.
+//! Stale paths of a lost session (RFC 4724) are not sent: Peer Down has withdrawn them, and Peer Up
+//! starts again.
 //!
-//! Done: Initiation, Termination, Peer Up, Peer Down, Route Monitoring (Adj-RIB-In before policy), Stats Reports. Not done:
-//! Adj-RIB-In after policy (the L flag), Adj-RIB-Out (RFC 8671), Loc-RIB (RFC 9069), Route Mirroring, TLVs of BMPv4.
+//! Supported: Initiation, Termination, Peer Up, Peer Down, Route Monitoring (Adj-RIB-In before
+//! policy), Stats Reports. Not supported: Adj-RIB-In after policy (the L flag), Adj-RIB-Out (RFC
+//! 8671), Loc-RIB (RFC 9069), Route Mirroring, TLVs of BMPv4.
 
 mod message;
 mod station;
@@ -35,27 +42,27 @@ pub use station::StationId;
 #[cfg(feature = "net")]
 pub(crate) use station::goodbye;
 
-/// Octets that wait for a station at most: some 100,000 routes.
+/// The maximum number of queued octets for a station: some 100,000 routes.
 pub const QUEUE: usize = 16 * 1024 * 1024;
 
-/// What a station is told of this speaker, and how often.
+/// The description of this speaker for a station, and the report interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StationConfig {
-    /// sysName: which router this is.
+    /// sysName: the name of this router.
     pub name: String,
-    /// sysDescr: what it runs.
+    /// sysDescr: its software.
     pub description: String,
-    /// Between Stats Reports; none: no reports.
+    /// The interval between Stats Reports; none: no reports.
     pub stats_interval: Option<Duration>,
 }
 
-/// What a station can be given.
+/// The result of reading for a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StationRead {
-    /// All there is, for now.
+    /// Everything so far was read.
     Idle,
-    /// There is more.
+    /// More octets follow.
     More,
-    /// It has fallen behind by more than [`QUEUE`], or was never there: it has to connect again.
+    /// The station fell behind by more than [`QUEUE`] or is unknown: it must connect again.
     Lost,
 }

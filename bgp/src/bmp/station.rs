@@ -1,4 +1,4 @@
-//! One monitoring station: what it was told, what waits for it, and how far the tables have been walked for it.
+//! One monitoring station: its known sessions, its queue, and the position of its table walk.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,32 +10,33 @@ use super::{QUEUE, StationConfig};
 use crate::types::{AddressFamily, Family, FamilySet, Ipv4, Ipv6, NextHop, PeerId};
 use crate::wire::{EncodeContext, MAX_EXTENDED, Nlri, Open, Prefixes, Update, UpdateWriter};
 
-/// A station that is connected. Never used again.
+/// The id of a connected station, which is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StationId(pub(crate) u64);
 
-/// AS numbers of four octets, any next hop, and a message as long as it has to be: what came in one UPDATE goes in one.
+/// Four-octet AS numbers, any next hop, and messages up to the maximum length: a received UPDATE
+/// fits into one message.
 const CONTEXT: EncodeContext =
     EncodeContext { four_octet_as: true, ext_next_hop: true, add_path: false, max_message: MAX_EXTENDED };
 
-/// A session that the station knows of.
+/// A session that was reported to the station.
 #[derive(Debug)]
 struct Known {
     header: PeerHeader,
-    /// Families of which End-of-RIB is due after the walk: those that were up before it.
+    /// Families that need End-of-RIB after the walk: those of sessions from before the walk.
     walked: FamilySet,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Station {
     pub(crate) id: StationId,
     config: StationConfig,
-    /// One moment on both clocks.
+    /// The same moment on both clocks.
     epoch: (Instant, Duration),
     peers: FxHashMap<PeerId, Known>,
     queue: Vec<u8>,
-    /// How much of the queue is taken.
+    /// The octets of the queue that were already read.
     taken: usize,
     pub(crate) lost: bool,
     /// The next row of the walk; none when it is done.
@@ -67,12 +68,12 @@ impl Station {
         self.epoch.1 + now.saturating_duration_since(self.epoch.0)
     }
 
-    /// Whether it is told of the peer's routes.
+    /// Whether the station receives the peer's routes.
     pub(crate) fn knows(&self, peer: PeerId) -> bool {
         self.peers.contains_key(&peer)
     }
 
-    /// A session is up.
+    /// Reports a new session.
     pub(crate) fn peer_up(
         &mut self,
         peer: PeerId,
@@ -83,13 +84,13 @@ impl Station {
         now: Instant,
     ) {
         let time = self.time(now);
-        // What comes up during the walk sends its own End-of-RIB.
+        // A session that starts during the walk sends its own End-of-RIB.
         let walked = if self.walk == Some((Family::Ipv4Unicast, 0)) { families } else { FamilySet::EMPTY };
         self.peers.insert(peer, Known { header, walked });
         self.push(|queue, _| message::peer_up(queue, &header, time, ends, opens));
     }
 
-    /// It is down.
+    /// Reports the end of a session.
     pub(crate) fn peer_down(&mut self, peer: PeerId, reason: &DownReason, now: Instant) {
         if let Some(known) = self.peers.remove(&peer) {
             let time = self.time(now);
@@ -97,7 +98,7 @@ impl Station {
         }
     }
 
-    /// An UPDATE came.
+    /// Reports a received UPDATE.
     pub(crate) fn update(&mut self, peer: PeerId, update: &Update<'_>, now: Instant) {
         self.monitor(peer, now, |out| {
             for prefixes in update.withdrawn() {
@@ -124,7 +125,7 @@ impl Station {
         });
     }
 
-    /// Routes of the walk that have peer and attributes in common.
+    /// Reports routes of the walk with the same peer and attributes.
     pub(crate) fn routes<F: AddressFamily>(
         &mut self,
         peer: PeerId,
@@ -136,7 +137,7 @@ impl Station {
         self.monitor(peer, now, |out| announce::<F>(out, next_hop, block, paths));
     }
 
-    /// The walk is over: every route that was there before it has been told.
+    /// Ends the walk: every route from before it has been queued.
     pub(crate) fn end_walk(&mut self, now: Instant) {
         self.walk = None;
         let peers: Vec<(PeerId, FamilySet)> =
@@ -153,7 +154,7 @@ impl Station {
         self.stats_due.filter(|_| !self.lost)
     }
 
-    /// Stats Reports, if they are due. `count`: routes of a peer in a family.
+    /// Queues Stats Reports if they are due. `count`: routes of a peer in a family.
     pub(crate) fn report(&mut self, now: Instant, count: impl Fn(PeerId, Family) -> usize) {
         let Some(interval) = self.config.stats_interval else { return };
         if self.stats_due.is_none_or(|due| due > now) {
@@ -169,7 +170,7 @@ impl Station {
         }
     }
 
-    /// Octets that wait.
+    /// The number of queued octets.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.len() - self.taken
     }
@@ -219,7 +220,8 @@ fn announce<F: AddressFamily>(
 ) {
     let (context, paths) = as_they_came::<F>(paths);
     let written = UpdateWriter::new(out, context).announce_paths::<F>(next_hop, block, paths);
-    // It came in one message, and four octets an AS number may make it longer than the longest: then it is not told.
+    // It was received in one message, but four-octet AS numbers may exceed the maximum length. It
+    // is then not sent.
     debug_assert!(written.is_ok() || block.len() > MAX_EXTENDED / 2, "{written:?}");
 }
 
@@ -228,7 +230,8 @@ fn withdraw<F: AddressFamily>(out: &mut Vec<u8>, prefixes: Nlri<'_, F>) -> usize
     UpdateWriter::new(out, context).withdraw_paths::<F>(paths)
 }
 
-/// With path identifiers if the peer's have any: the station knows from both OPENs, which Peer Up has told it (RFC 7854 §4.10).
+/// Adds path identifiers if the peer's routes have them: the station knows this from the two OPENs
+/// in Peer Up (RFC 7854 §4.10).
 fn as_they_came<F: AddressFamily>(
     paths: impl IntoIterator<Item = (Option<u32>, F::Prefix)>,
 ) -> (EncodeContext, impl Iterator<Item = (u32, F::Prefix)>) {
@@ -252,7 +255,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
-    fn a_station_that_takes_nothing_is_lost_and_costs_nothing_any_more() {
+    fn a_station_that_never_reads_is_lost_and_its_queue_freed() {
         let now = Instant::now();
         let config =
             StationConfig { name: "n".to_owned(), description: "d".to_owned(), stats_interval: None };

@@ -1,52 +1,56 @@
-//! What the protocol does with the paths from one peer and to it, beside policy.
+//! Protocol rules for the paths from and to one peer, besides policy.
 //!
-//! Policy is the operator's own; these are the rules that specifications give a name to, and that have to be the same on
-//! every router to be of use. They are values of a peer like any other, and the tables get them as one
+//! Policies belong to the operator. These rules have a name in a specification, and routers must
+//! agree on them. They are fields of a peer's configuration, and the tables get them as one value
 //! ([`crate::rib::RibPeer::rules`]).
 
 use crate::types::{Asn, Role};
 
-/// Private AS numbers (RFC 6996) are taken out of what an external peer is told. Its own number stays, so that it sees its loops.
+/// Removes private AS numbers (RFC 6996) from the AS_PATH towards an external peer. The peer's own
+/// number stays, so the peer can detect its loops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemovePrivateAs {
-    /// Also where public ones are in the AS_PATH; otherwise such a path stays as it is.
+    /// Also removes them if the AS_PATH has public ones; otherwise such a path is unchanged.
     pub all: bool,
-    /// This speaker's number takes their place, so that the path stays as long as it was.
+    /// Replaces them by this speaker's number, which preserves the path length.
     pub replace: bool,
 }
 
-/// Which next hop a peer is told with paths that were learned.
+/// The next hop rule for learned paths that are advertised to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NextHopRule {
-    /// RFC 4271 §5.1.3: external peers this speaker's own address, internal ones what came.
+    /// RFC 4271 §5.1.3: to external peers this speaker's own address, to internal ones the received
+    /// next hop.
     #[default]
     Standard,
-    /// Internal peers this speaker's own ("next-hop-self"), but for what is reflected (RFC 4456 §10).
+    /// To internal peers this speaker's own address ("next-hop-self"), except for reflected paths
+    /// (RFC 4456 §10).
     Own,
-    /// External peers what came ("next-hop-unchanged"), as a route server does.
+    /// To external peers the received next hop ("next-hop-unchanged"), as a route server does.
     Unchanged,
 }
 
-/// Another AS number than the speaker's own towards an external peer (RFC 7705 §3, "local-as"): for a peer that still knows
-/// this speaker by the number of an AS that was merged into its own. OPEN carries it, and a path that has it in its AS_PATH has
-/// looped, as one with the speaker's own has.
+/// A different AS number towards an external peer (RFC 7705 §3, "local-as"). It is for a peer that
+/// is still configured with the number of an AS that was merged into the speaker's own. OPEN
+/// carries this number. A path with it in its AS_PATH has looped, like one with the speaker's own.
 ///
-/// What the peer is told has it in front of the speaker's own number; what the peer tells gets it in front, as if the old AS
-/// were still between the two. MULTI_EXIT_DISC is then compared between all peers with this number (RFC 4271 §9.1.2.2 c
-/// goes by the first AS of a path).
+/// Advertised paths have this number in front of the speaker's own. Received paths get it in front,
+/// as if the old AS were still between the two. MULTI_EXIT_DISC is then compared between all peers
+/// with this number, because RFC 4271 §9.1.2.2 c uses the first AS of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalAs {
-    /// The number; neither the speaker's own nor the peer's.
+    /// The number; different from the speaker's own and the peer's.
     pub asn: Asn,
-    /// Paths from the peer are used as they came ("No Prepend Inbound", RFC 7705 §3.3), so that they get no longer by a merger.
+    /// Leaves received paths unchanged ("No Prepend Inbound", RFC 7705 §3.3), so the merger does
+    /// not lengthen them.
     pub no_prepend: bool,
-    /// The peer is told this number in the place of the speaker's own ("Replace Old AS", RFC 7705 §3.3), so that paths to it
-    /// get no longer either.
+    /// Advertises this number in place of the speaker's own ("Replace Old AS", RFC 7705 §3.3), so
+    /// the merger does not lengthen advertised paths either.
     pub replace_as: bool,
 }
 
 impl LocalAs {
-    /// What is wrong with it for a peer of `remote_as` at a speaker of `own`.
+    /// The fault of the setting for a peer of `remote_as` at a speaker of `own`, if any.
     fn fault(self, own: Asn, remote_as: Asn) -> Option<String> {
         match self.asn {
             _ if own == remote_as => {
@@ -62,38 +66,43 @@ impl LocalAs {
     }
 }
 
-/// The rules for one peer's paths. All off unless said.
+/// The rules for one peer's paths. By default all are off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRules {
-    /// The session is about to be taken down (RFC 8326 §4.2): what the peer is told carries GRACEFUL_SHUTDOWN, and what it
-    /// told is the last to be used, so that both sides find other ways first. Takes effect without a reset.
+    /// Graceful shutdown (RFC 8326 §4.2) before the session is closed. Advertised paths carry
+    /// GRACEFUL_SHUTDOWN, and received ones are used last, so both sides find other paths first.
+    /// Takes effect without a reset.
     pub graceful_shutdown: bool,
-    /// An internal peer that this speaker reflects to and from (RFC 4456): its paths go to all internal peers, and all
-    /// internal peers' paths to it.
+    /// The internal peer is a client of this route reflector (RFC 4456): its paths go to all
+    /// internal peers, and all internal peers' paths to it.
     pub route_reflector_client: bool,
-    /// What this side is to an external peer (RFC 9234): told to it in OPEN, and the reason why paths that came from above are
-    /// not told upwards, nor taken from below. A learned path with NO_PEER is not told where it is [`Role::Peer`] (RFC 3765).
+    /// The local role towards an external peer (RFC 9234), sent in OPEN. It prevents route leaks:
+    /// paths with ONLY_TO_CUSTOMER are not advertised to providers, peers and route servers, and
+    /// leaked paths are rejected. Learned paths with NO_PEER are not advertised with [`Role::Peer`]
+    /// (RFC 3765).
     pub local_role: Option<Role>,
-    /// A peer that does not say its own role is refused ("strict mode", RFC 9234 §4.2). Otherwise only one that says a wrong one.
+    /// Rejects a peer that sends no role ("strict mode", RFC 9234 §4.2). Without it, only a wrong
+    /// role is rejected.
     pub local_role_strict: bool,
-    /// How often this speaker's AS may be in the AS_PATH of the peer's paths before they count as looped: for sites of one AS
-    /// that are joined by another.
+    /// The number of times that this speaker's AS may occur in the AS_PATH of received paths before
+    /// they count as looped. For sites of one AS that are connected by another.
     pub allow_as_in: u8,
-    /// Private AS numbers that an external peer is not told.
+    /// Removal of private AS numbers towards an external peer.
     pub remove_private_as: Option<RemovePrivateAs>,
-    /// The next hop that the peer is told.
+    /// The next hop rule towards the peer.
     pub next_hop: NextHopRule,
-    /// Another AS number towards an external peer. Only another number needs a new session.
+    /// A different AS number towards an external peer. Only a change of the number needs a new
+    /// session.
     pub local_as: Option<LocalAs>,
 }
 
 impl PathRules {
-    /// The AS number that a speaker of `own` is known to the peer by.
+    /// The AS number that the peer sees of a speaker of `own`.
     pub fn as_to_peer(&self, own: Asn) -> Asn {
         self.local_as.map_or(own, |local_as| local_as.asn)
     }
 
-    /// What differs from the default, in words, for an operator.
+    /// The settings that differ from the default, in words for an operator.
     pub fn words(&self) -> Vec<String> {
         let PathRules {
             graceful_shutdown,
@@ -137,7 +146,7 @@ impl PathRules {
         words
     }
 
-    /// Whether going to `new` needs a new session: what is said in OPEN has changed.
+    /// Whether going to `new` needs a new session, because the content of OPEN changes.
     pub(super) fn requires_reset(&self, new: &PathRules) -> bool {
         let said = |rules: &PathRules| {
             (rules.local_role, rules.local_role_strict, rules.local_as.map(|local_as| local_as.asn))
@@ -145,7 +154,8 @@ impl PathRules {
         said(self) != said(new)
     }
 
-    /// What is wrong with the rules for a peer of `remote_as` at a speaker of `local_as`: the field, and what would be right.
+    /// The field and the text of a fault in the rules, for a peer of `remote_as` at a speaker of
+    /// `local_as`.
     pub(super) fn fault(&self, local_as: Asn, remote_as: Asn) -> Option<(&'static str, String)> {
         let internal = local_as == remote_as;
         if let Some(text) = self.local_as.and_then(|other| other.fault(local_as, remote_as)) {

@@ -1,42 +1,49 @@
-//! Neighbours that are known by the prefix they come from, and not one by one.
+//! Dynamic neighbours, which are configured by prefix instead of one by one.
 
 use ipnet::IpNet;
 
 use super::{ConfigError, PeerConfig};
 use crate::types::Asn;
 
-/// A prefix from which peers may come without being configured. The speaker waits for them: it makes a peer when one
-/// connects, and drops it once its session has ended and nothing of it is kept any more.
+/// A prefix from which peers may connect without a configuration of their own. The speaker creates
+/// a peer when one connects. It removes the peer when its session has ended and none of its paths
+/// are kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerRange {
-    /// Where they come from. Its address has no host bits; the key of the range.
+    /// The prefix, without host bits; it is the key of the range.
     pub prefix: IpNet,
-    /// The most peers that may be there at a time, those included of which only stale paths are left; at least 1.
+    /// The maximum number of peers at a time, including those that only have stale paths; at least
+    /// 1.
     pub limit: u32,
-    /// What holds for each of them. Its address is replaced by the peer's, and each is passive.
+    /// The configuration of each peer. Its address is replaced by the peer's, and each peer is
+    /// passive.
     pub template: PeerConfig,
 }
 
 impl PeerRange {
-    /// A range whose peers are like `template`.
+    /// A range whose peers use `template`.
     pub fn new(prefix: IpNet, limit: u32, template: PeerConfig) -> Self {
         let prefix = prefix.trunc();
-        // Any address of the prefix will do for the checks that compare it with others.
+        // Any address of the prefix is sufficient for the checks that compare it with others.
         let address = prefix.hosts().next().unwrap_or(prefix.addr());
         PeerRange { prefix, limit, template: PeerConfig { address, passive: true, ..template } }
     }
 
-    /// What the peer at `address` is configured with.
+    /// The configuration of the peer at `address`.
     pub(crate) fn peer(&self, address: std::net::IpAddr) -> PeerConfig {
         PeerConfig { address, passive: true, ..self.template.clone() }
     }
 
-    /// Whether the peers make sense to a speaker of this AS; [`Self::validate`] looks at the rest.
+    /// Checks the template for a speaker of this AS; [`Self::validate`] checks the rest.
+    ///
+    /// # Errors
+    /// If the peer's rules do not fit the two AS numbers.
     pub fn validate_for(&self, local_as: Asn) -> Result<(), ConfigError> {
         self.template.validate_for(local_as).map_err(|error| self.of_all(error))
     }
 
-    /// A fault of the template is one of the range: nobody has configured the address that stands in it.
+    /// Turns a fault of the template into one of the range: nobody configured the template's
+    /// address.
     fn of_all(&self, error: ConfigError) -> ConfigError {
         match error {
             ConfigError::Peer { field, fault, .. } => {
@@ -46,7 +53,10 @@ impl PeerRange {
         }
     }
 
-    /// Whether every field has a value that the speaker has a place for.
+    /// Checks the range and every field of the template.
+    ///
+    /// # Errors
+    /// For the first field with an invalid value.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let fault = |field, fault: &str| {
             Err(ConfigError::Range { prefix: self.prefix, field, fault: fault.to_owned() })

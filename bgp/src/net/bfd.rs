@@ -1,28 +1,31 @@
-//! BFD's sockets and clock: a thread of its own around [`Endpoint`].
+//! Sockets and clock of BFD: a separate thread around [`Endpoint`].
 //!
 //! ```text
 //!  owner task ──Command, a wake-up octet──► thread "bfd" ──Report──► owner task
 //!                                            │  ▲
-//!                  one socket a session ◄────┘  └──── at most four sockets: 3784 and 4784, IPv4 and IPv6
+//!                 one socket per session ◄───┘  └─── up to four sockets: 3784, 4784; IPv4, IPv6
 //! ```
 //!
-//! Why a thread and not a task: a session at 10 ms × 3 is lost by 30 ms of waiting, and the runtime's workers may be
-//! busy for longer with a table. Its priority is raised where the process may do that (CAP_SYS_NICE), because on a node
-//! whose pods use every core an ordinary thread waits for its turn, and the peer would take that for a dead path. It
-//! does a few microseconds of work for each packet and sleeps otherwise. It takes no lock that an ordinary thread may hold while
-//! it waits for a processor itself. The heap is such a lock: while no session changes, nothing is allocated here, nor
-//! anything that is there made larger. (A vector that grew by one `realloc` in each round cost sessions at 10 ms, and on a busy
-//! node some at 50 ms.)
+//! Why a thread and not a task: a session at 10 ms × 3 fails after a delay of 30 ms, and a table
+//! can keep the runtime's workers busy for longer. The thread raises its priority if the process
+//! may do that (CAP_SYS_NICE). On a node whose pods use every core, an ordinary thread waits for
+//! the processor, and the peer would take that for a dead path. The thread works a few microseconds
+//! per packet and sleeps otherwise. It takes no lock that an ordinary thread may hold while it
+//! waits for a processor. The heap is such a lock. So while no session changes, the thread
+//! allocates nothing and grows no buffer. (A vector that grew by one `realloc` in each round broke
+//! sessions at 10 ms, and on a busy node some at 50 ms.)
 //!
-//! Should it run late nevertheless, that is not taken for the peer's silence: the kernel stamps what arrives, the sockets
-//! are emptied before a timer is looked at, and detection runs from the stamps. Sends have absolute deadlines.
+//! A late thread does not count as the peer's silence. The kernel timestamps each packet, the
+//! thread empties the sockets before it checks a timer, and detection uses the timestamps. Sends
+//! have absolute deadlines.
 //!
 //! A filter in each receiving socket drops packets of no session (see `filter`): a flood does not
 //! wake the thread. The endpoint checks the remaining packets again, and the thread counts refused
 //! packets by reason.
 //!
-//! Sockets are opened when the first session needs them, and tried again with each packet that is due (once a second)
-//! while they cannot be: the port is taken, the interface or the local address is not there yet. That is said once.
+//! A socket is opened when the first session needs it. Opening may fail: the port is in use, or the
+//! interface or the local address does not exist yet. It is then retried with each packet that is
+//! due (once a second), and logged once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -46,28 +49,28 @@ mod filter;
 mod sockets;
 mod thread;
 
-/// Reports that wait for the owner; further ones are merged here until there is room.
+/// Reports queued for the owner; more are merged until there is room.
 const REPORTS: usize = 64;
 
-/// Packets of a session.
+/// Packet counters of a session.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) received: AtomicU64,
     pub(super) sent: AtomicU64,
 }
 
-/// What the owner wants.
+/// A request of the owner.
 enum Command {
     Set(PeerId, Target, Arc<Counters>),
     Remove(PeerId),
     Links(Vec<HostLink>),
 }
 
-/// A session stands differently.
+/// A change of a session.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) peer: PeerId,
-    /// Whom the session is with: the peer may have been replaced since.
+    /// The remote address of the session: the peer may have been replaced since.
     pub(super) remote: IpAddr,
     pub(super) down: Option<Down>,
     pub(super) status: Status,
@@ -107,7 +110,7 @@ impl Bfd {
         (bfd, receiver)
     }
 
-    /// Starts a session, or changes it.
+    /// Starts a session or changes it.
     pub(super) fn set(&mut self, peer: PeerId, target: Target) {
         let counters = Arc::clone(self.counters.entry(peer).or_default());
         if self.thread.is_none() {
@@ -156,7 +159,8 @@ impl Bfd {
 
     fn command(&mut self, command: Command) {
         let Some((commands, wake)) = &mut self.thread else { return };
-        // Fails only if the thread has ended, and it ends after this. A full pipe wakes it as well.
+        // Fails only if the thread has ended, and it ends only after this object. A full pipe also
+        // wakes it.
         let _ = commands.send(command);
         let _ = wake.write(&[0]);
     }

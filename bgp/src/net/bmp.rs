@@ -1,11 +1,12 @@
-//! The way to a monitoring station: connects, asks the owner for octets, writes them, and begins again when it breaks.
+//! The connection to a monitoring station: connects, requests octets from the owner, writes them,
+//! and reconnects after a failure.
 //!
-//! Octets are asked for only when the last ones are in the socket, so a station that reads slowly holds up nobody; when
-//! it has fallen behind by more than [`QUEUE`](crate::bmp::QUEUE) the owner says that it is lost, and it gets
-//! everything anew on a new connection. A station says nothing (RFC 7854 §3.2): what it sends is thrown away, and
-//! its FIN ends the connection.
+//! The task requests octets only when the previous ones are in the socket, so a slow station delays
+//! nobody. If a station falls behind by more than [`QUEUE`](crate::bmp::QUEUE), the owner reports
+//! it as lost. It then gets everything again on a new connection. A station sends nothing (RFC 7854
+//! §3.2): received octets are discarded, and a FIN ends the connection.
 //!
-//! Between attempts to connect: 1 s, doubled up to a minute.
+//! The pause between connection attempts is 1 s at first and doubles up to a minute.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,28 +24,28 @@ use super::handle::Command;
 use super::now;
 use crate::bmp::{StationConfig, StationId, StationRead, goodbye};
 
-/// Octets asked for at once.
+/// Octets of one request.
 const PIECE: usize = 64 * 1024;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How it stands with a station.
+/// The status of the connection to a station.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MonitorStatus {
     /// Connected.
     pub connected: bool,
-    /// Since when it is, or is not.
+    /// The time of the last change of `connected`.
     pub since: Option<Instant>,
-    /// How often it was connected.
+    /// The number of connections so far.
     pub connections: u64,
-    /// Octets written to it.
+    /// Octets written to the station.
     pub octets: u64,
-    /// Why the last connection, or the last attempt, ended; in words.
+    /// Why the last connection or attempt failed, in words.
     pub last_error: Option<String>,
 }
 
-/// A station that is told everything as long as this lives and the speaker runs.
+/// A station that receives everything while this object exists and the speaker runs.
 #[derive(Debug)]
 pub struct Monitor {
     address: SocketAddr,
@@ -64,12 +65,12 @@ impl Monitor {
         Monitor { address, status, task }
     }
 
-    /// Where the station is.
+    /// The address of the station.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How it stands.
+    /// The status of the connection.
     pub fn status(&self) -> MonitorStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -81,11 +82,11 @@ impl Drop for Monitor {
     }
 }
 
-/// What the owner answers.
+/// The owner's answer to a request.
 type Piece = (Vec<u8>, StationRead);
 
 struct Line {
-    // Weak, so that a station doesn't keep a speaker running that nobody has a handle of.
+    // Weak, so a station does not keep a speaker running without handles.
     commands: mpsc::WeakSender<Command>,
     address: SocketAddr,
     config: StationConfig,
@@ -135,7 +136,7 @@ impl Line {
         }
     }
 
-    /// Whether that is news.
+    /// Updates the status; returns whether it changed.
     fn is_connected(&self, connected: bool, error: Option<&str>) -> bool {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let news = status.connected != connected || status.last_error.as_deref() != error;
@@ -151,9 +152,10 @@ impl Line {
     }
 
     async fn talk(&self, mut stream: TcpStream) -> End {
-        // A station whose host is gone says nothing, and a quiet network has nothing to write to it.
+        // A station whose host is gone sends nothing, and in a quiet network there is nothing to
+        // write to it.
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30));
-        // Without it the next write would find out.
+        // Without keepalive the next write detects the failure.
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
         let id = match self.connected().await {
             Ok(id) => id,
@@ -161,7 +163,8 @@ impl Line {
         };
         let end = self.pass_on(&mut stream, id).await;
         match &end {
-            // The speaker has ended in good order and says so; who does not hear it sees the FIN.
+            // The speaker has ended in order and sends Termination; if that fails, the station sees
+            // the FIN.
             Err(End::Stopped) => {
                 let _ = stream.write_all(&goodbye()).await;
                 let _ = stream.shutdown().await;
@@ -183,7 +186,7 @@ impl Line {
         let since_1970 = since_1970.unwrap_or_default();
         let (sender, receiver) = oneshot::channel();
         self.command(move |owner, now| {
-            // Who asked may have gone.
+            // The receiver may be gone.
             let _ = sender.send(owner.speaker.station_connected(config, since_1970, now));
         })
         .await?;

@@ -1,19 +1,23 @@
-//! The neighbour on a point-to-point link, found by IPv6 router advertisements: what "unnumbered" peering rests on.
+//! Finds the neighbour on a point-to-point link by IPv6 router advertisements, for "unnumbered"
+//! peering.
 //!
-//! A link between a node and its router needs no addresses of its own: both have a link-local one, and each learns the
-//! other's from the source of its router advertisements (RFC 4861 §4.2). So this side listens for them, asks for one by
-//! a Router Solicitation (§4.1), and advertises itself, because the other side learns its peer in the same way. What it
-//! says of itself is no more than that it is there: Router Lifetime 0, so that nobody takes a default route from it (§6.2.3), no
-//! prefixes, no parameters.
+//! A link between a node and its router needs no configured addresses. Both ends have a link-local
+//! address, and each learns the other's from the source of its router advertisements (RFC 4861
+//! §4.2). This side listens for them and requests one with a Router Solicitation (§4.1). It also
+//! advertises itself, because the other side learns its peer in the same way. Its advertisement
+//! only announces its presence. It has Router Lifetime 0, so nobody installs a default route
+//! (§6.2.3), and no prefixes or parameters.
 //!
-//! Messages that were forwarded are told from a neighbour's by their Hop Limit of 255, and routers advertise by link-local
-//! addresses only (§6.1.2). One link has one neighbour: when another address is heard the one that is known is asked to
-//! speak up, and gives way unless it does in 5 s; so a router that has got another address is followed within
-//! seconds, and two routers on one link are not flapped between but complained of. A neighbour that goes silent stays: whether
-//! it is alive is for BGP and BFD to say, and lifetimes are those of a default router, which it need not be.
+//! A Hop Limit of 255 proves that a message was not forwarded, and routers advertise from
+//! link-local addresses only (§6.1.2). One link has one neighbour. When an advertisement arrives
+//! from another address, this side solicits the known neighbour, which is replaced unless it
+//! answers within 5 s. So a router with a new address is followed within seconds. Two routers on
+//! one link cause a warning, not flapping. A silent neighbour stays: BGP and BFD detect whether it
+//! is alive. Lifetimes are those of a default router, which the neighbour need not be.
 //!
-//! Done of RFC 4861: what the above needs. Not: Router Lifetime and all that a host takes from an advertisement
-//! (§6.3.4), delays by chance before an answer (§6.2.6: there is one neighbour, nobody else answers), redirects.
+//! Supported parts of RFC 4861: what this needs. Not supported: Router Lifetime and everything else
+//! that a host takes from an advertisement (§6.3.4), random delays before an answer (§6.2.6: with
+//! one neighbour nobody else answers), redirects.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,33 +35,34 @@ use tracing::{info, warn};
 use super::sockopt::{self, datagram};
 use crate::types::InterfaceName;
 
-/// The neighbours that were found, by interface.
+/// The neighbours found, by interface.
 pub type Neighbours = BTreeMap<InterfaceName, Ipv6Addr>;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-/// Until the next round, at first: the other side may still be starting. It doubles with each.
+/// The first interval between rounds, because the other side may still be starting. It doubles
+/// after each round.
 const FIRST_ROUND: Duration = Duration::from_secs(1);
 
-/// Between advertisements in the long run (MaxRtrAdvInterval, RFC 4861 §6.2.1: at least 4 s).
+/// The maximum interval between advertisements (MaxRtrAdvInterval, RFC 4861 §6.2.1: at least 4 s).
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long the known neighbour has to answer a solicitation when another address was heard: MIN_DELAY_BETWEEN_RAS
-/// (3 s) and MAX_RA_DELAY_TIME (0.5 s) of RFC 4861 §10, and some.
+/// How long the known neighbour has to answer a solicitation after another address advertised. It
+/// is MIN_DELAY_BETWEEN_RAS (3 s) and MAX_RA_DELAY_TIME (0.5 s) of RFC 4861 §10 plus a margin.
 const CONTEST: Duration = Duration::from_secs(5);
 
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 
-/// Type, Code, Checksum (the kernel's), Reserved.
+/// Type, Code, Checksum (set by the kernel), Reserved.
 const SOLICITATION: [u8; 8] = [ROUTER_SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
 
-/// Type, Code, Checksum (the kernel's), Cur Hop Limit, flags, Router Lifetime, Reachable Time, Retrans Timer: all
-/// unspecified or 0.
+/// Type, Code, Checksum (set by the kernel), Cur Hop Limit, flags, Router Lifetime, Reachable Time,
+/// Retrans Timer: all unspecified or 0.
 const ADVERTISEMENT: [u8; 16] = [ROUTER_ADVERTISEMENT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Looks for the neighbour on one interface, until it is dropped.
+/// Discovers the neighbour on one interface until it is dropped.
 #[derive(Debug)]
 pub struct Discovery {
     interface: InterfaceName,
@@ -66,9 +71,13 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Starts to listen and to advertise on an interface, and writes what it finds into `neighbours`. The interface has to
-    /// be there and up; if it goes, or is made anew, this ends without a word and has to be started again: who calls knows
-    /// the host's links. Needs CAP_NET_RAW, like `ping`.
+    /// Starts to listen and to advertise on an interface, and writes the neighbour into
+    /// `neighbours`. The interface must exist and be up. If it is removed or recreated, discovery
+    /// ends without notice and must be started again: the caller watches the host's links. Needs
+    /// CAP_NET_RAW, like `ping`.
+    ///
+    /// # Errors
+    /// If the interface does not exist or the socket cannot be set up.
     ///
     /// # Panics
     /// If called outside a tokio runtime.
@@ -87,7 +96,8 @@ impl Drop for Discovery {
     }
 }
 
-/// A raw socket for router messages on one link. It is wrapped as a UDP socket, which is to tokio any socket of datagrams.
+/// A raw socket for router messages on one link. Its type is `UdpSocket`, which tokio can use for
+/// any datagram socket.
 fn open(interface: InterfaceName, index: u32) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
     sockopt::receive_only(&socket, &[ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT])?;
@@ -109,8 +119,8 @@ struct Link {
 }
 
 impl Link {
-    /// What is not sent is as good as lost on the way, and said again in the next round: while the interface goes down, or
-    /// before its link-local address may be used.
+    /// Ignores errors: an unsent message is like a lost one, and the next round repeats it. Sending
+    /// fails while the interface goes down, or before its link-local address is usable.
     async fn send(&self, message: &[u8], to: Ipv6Addr) {
         let to: SocketAddr = SocketAddrV6::new(to, 0, 0, self.index).into();
         let _ = self.socket.send_to(message, to).await;
@@ -133,14 +143,14 @@ impl Link {
     }
 }
 
-/// A message of a neighbour.
+/// A message from a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     Solicitation,
     Advertisement(Ipv6Addr),
 }
 
-/// RFC 4861 §6.1.1 and §6.1.2; the kernel has checked the checksum.
+/// Checks of RFC 4861 §6.1.1 and §6.1.2; the kernel has checked the checksum.
 fn parse(from: Ipv6Addr, hop_limit: Option<u8>, message: &[u8]) -> Option<Heard> {
     let (&[kind, code, ..], Some(255)) = (message, hop_limit) else { return None };
     match (kind, code) {
@@ -152,23 +162,23 @@ fn parse(from: Ipv6Addr, hop_limit: Option<u8>, message: &[u8]) -> Option<Heard>
     }
 }
 
-/// Who is taken for the neighbour.
+/// The selection of the neighbour.
 #[derive(Debug, Default)]
 struct Choice {
     known: Option<Ipv6Addr>,
     challenger: Option<(Ipv6Addr, Instant)>,
 }
 
-/// What came of an advertisement.
+/// The result of an advertisement.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Nothing new.
+    /// No change.
     Same,
-    /// This is the neighbour now.
+    /// This address is the neighbour now.
     Found(Ipv6Addr),
-    /// There is another one: ask the known one to speak up.
+    /// Another address advertised: solicit the known one.
     Contested,
-    /// Both are there.
+    /// Both are present.
     Two(Ipv6Addr),
 }
 
@@ -192,7 +202,7 @@ impl Choice {
         self.challenger.map(|(_, deadline)| deadline)
     }
 
-    /// The known one has not spoken up.
+    /// Replaces the known neighbour, which has not answered.
     fn overdue(&mut self) -> Outcome {
         self.challenger.map_or(Outcome::Same, |(other, _)| self.elect(other))
     }
@@ -230,7 +240,7 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
             heard = link.hear() => match heard {
                 Ok(Some(Heard::Advertisement(from))) => choice.heard(from, tick()),
                 Ok(Some(Heard::Solicitation)) => {
-                    // At once, but for who asks again and again.
+                    // At once, except for repeated solicitations.
                     round = round.min(advertised.map_or_else(tick, |last| last + FIRST_ROUND));
                     Outcome::Same
                 }
@@ -255,7 +265,7 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
                 neighbours.send_modify(|neighbours| {
                     neighbours.insert(link.interface, neighbour);
                 });
-                // It need not wait for the next round to find this side.
+                // The neighbour finds this side without waiting for the next round.
                 (round, wait) = (tick(), FIRST_ROUND);
             }
         }
@@ -275,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_neighbours_messages_count() {
+    fn only_messages_of_a_neighbour_are_accepted() {
         let from = address(1);
         assert_eq!(parse(from, Some(255), &ADVERTISEMENT), Some(Heard::Advertisement(from)));
         assert_eq!(parse(from, Some(255), &SOLICITATION), Some(Heard::Solicitation));
@@ -300,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_gives_way_only_if_it_is_silent() {
+    fn a_neighbour_is_replaced_only_if_it_is_silent() {
         let now = tick();
         let (first, second) = (address(1), address(2));
         let mut choice = Choice::default();

@@ -1,14 +1,15 @@
-//! A dump of the tables, a piece at a time: the speaker goes on between two pieces, and whoever writes slowly holds up
+//! Dumps the tables in pieces: the speaker continues between two pieces, so a slow writer delays
 //! nobody.
 
 use super::error::Stopped;
 use super::handle::SpeakerHandle;
 use crate::mrt::TableDump;
 
-/// Octets in a piece, about. Some 2,000 prefixes: well under a millisecond of the speaker's time.
+/// The approximate size of a piece in octets. Some 2,000 prefixes: well under a millisecond of the
+/// speaker's time.
 const PIECE: usize = 128 * 1024;
 
-/// An MRT dump in the making; see [`SpeakerHandle::dump_tables`].
+/// An MRT dump in progress; see [`SpeakerHandle::dump_tables`].
 #[derive(Debug)]
 pub struct Dump {
     speaker: SpeakerHandle,
@@ -21,7 +22,10 @@ impl Dump {
         Dump { speaker, progress: TableDump::new(when), more: true }
     }
 
-    /// The next whole records; none when all are written.
+    /// The next whole records; none after the last one.
+    ///
+    /// # Errors
+    /// If the speaker has ended.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Stopped> {
         if !self.more {
             return Ok(None);
@@ -39,7 +43,7 @@ impl Dump {
         Ok(Some(octets))
     }
 
-    /// How much is written.
+    /// The progress of the dump.
     pub fn progress(&self) -> &TableDump {
         &self.progress
     }

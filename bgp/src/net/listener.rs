@@ -1,16 +1,18 @@
-//! The listening side: one socket an address, and a task each that accepts.
+//! The listening side: one socket per address, each with a task that accepts.
 //!
-//! All peers share the listening sockets, so what is a peer's own is put on the connection after it was
-//! accepted, except TCP-MD5: its keys have to be on the listener before the peer's SYN comes. IPv6 sockets are
-//! v6only and IPv4 has its own, so that an IPv4 peer's key is looked up as IPv4.
+//! All peers share the listening sockets, so options of a single peer are set on the accepted
+//! connection. TCP-MD5 is the exception: its keys must be on the listener before the peer's SYN
+//! arrives. IPv6 sockets are v6only, and IPv4 has its own sockets, so an IPv4 peer's key is looked
+//! up as IPv4.
 //!
-//! Who isn't configured gets no farther than `accept`: the connection is closed there and counted, and costs
-//! the owner of the speaker nothing, however many come.
+//! A connection from an unconfigured address is closed after `accept` and counted. It takes none of
+//! the speaker's time, however many arrive.
 //!
-//! **Listening is separate from running.** An address that cannot be bound stops neither the speaker nor its outgoing
-//! sessions: [`Listeners`] tries the address again, after 1 s at first and every 10 s later. The kernel does not notify
-//! anybody when a TCP port becomes free, so a timer is the only way; an address that was missing is tried again
-//! at once when the host's links change. [`ListenStatus`] says what is bound and what is not.
+//! **Listening is separate from running.** An address that cannot be bound stops neither the
+//! speaker nor its outgoing sessions. [`Listeners`] tries the address again, first after 1 s, later
+//! every 10 s. The kernel sends no notification when a TCP port becomes free, so a timer is the
+//! only way. An address that was missing is tried again at once when the host's links change.
+//! [`ListenStatus`] shows which addresses are bound.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -34,13 +36,15 @@ use super::sockopt::datagram;
 use crate::config::Password;
 use crate::types::{InterfaceName, PeerKey};
 
-/// Connections that wait for `accept`. Peers are few; a flood of strangers is cut off here.
+/// Connections that wait for `accept`. Peers are few; a flood from other hosts is limited here.
 const BACKLOG: i32 = 128;
 
-/// Pause after `accept` failed for want of file descriptors or memory, which a retry at once would not cure.
+/// The pause after `accept` failed for lack of file descriptors or memory; an immediate retry would
+/// fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// The first pause before an address is tried again. Each further pause is twice as long, up to [`LAST_PAUSE`].
+/// The first pause before an address is tried again. Each further pause is twice as long, up to
+/// [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause before an address is tried again.
 const LAST_PAUSE: Duration = Duration::from_secs(10);
@@ -57,9 +61,9 @@ pub struct ListenStatus {
 /// Why an address is not bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenFault {
-    /// What the kernel said.
+    /// The kernel's error.
     pub reason: String,
-    /// What to do.
+    /// The fix.
     pub fix: String,
     /// Another socket has the port.
     pub in_use: bool,
@@ -67,13 +71,13 @@ pub struct ListenFault {
     pub since: Instant,
 }
 
-/// Who may connect: the configured peers.
+/// The configured peers, which may connect.
 type Allowed = Arc<HashSet<PeerKey>>;
 
-/// Prefixes whose addresses may connect though no peer is configured for them.
+/// Prefixes of dynamic neighbours, which may connect too.
 pub(super) type Ranges = Arc<[IpNet]>;
 
-/// What the listeners are told of who may connect.
+/// The sources of connections that the listeners accept.
 #[derive(Debug)]
 struct Admission {
     peers: watch::Sender<Allowed>,
@@ -85,7 +89,7 @@ struct Admission {
 pub(super) struct Listeners {
     bound: Vec<Listener>,
     unbound: Vec<Unbound>,
-    /// The TCP-MD5 keys: a socket has them before it listens.
+    /// The TCP-MD5 keys; a socket gets them before it listens.
     keys: Vec<(IpNet, Password)>,
     admission: Admission,
     inputs: mpsc::Sender<Input>,
@@ -93,7 +97,7 @@ pub(super) struct Listeners {
     status: watch::Sender<Arc<[ListenStatus]>>,
 }
 
-/// An address that is tried again.
+/// An address that is not bound, with its next attempt.
 #[derive(Debug)]
 struct Unbound {
     address: SocketAddr,
@@ -103,8 +107,8 @@ struct Unbound {
 }
 
 impl Listeners {
-    /// Binds what can be bound, and accepts there. A wildcard address of a family that this kernel lacks is left out
-    /// with a warning, if there is another address.
+    /// Binds every address if possible, and accepts there. A wildcard address of a family that this
+    /// kernel lacks is skipped with a warning if another address exists.
     pub(super) fn open(
         addresses: &[SocketAddr],
         inputs: mpsc::Sender<Input>,
@@ -139,12 +143,12 @@ impl Listeners {
         listeners
     }
 
-    /// When an address is tried again.
+    /// When the next address is due for another attempt.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.unbound.iter().map(|unbound| unbound.again).min()
     }
 
-    /// Tries the addresses again that are due.
+    /// Tries the addresses that are due.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.poll_timeout().is_none_or(|again| again > now) {
             return;
@@ -162,18 +166,18 @@ impl Listeners {
         self.report();
     }
 
-    /// Tries every address again now: the host's addresses have changed.
+    /// Tries every unbound address now, because the host's addresses have changed.
     pub(super) fn retry(&mut self, now: Instant) {
         self.unbound.iter_mut().for_each(|unbound| unbound.again = now);
         self.handle_timeout(now);
     }
 
-    /// What is bound and what is not, now and after each change.
+    /// The status of every address, with notification of changes.
     pub(super) fn status(&self) -> watch::Receiver<Arc<[ListenStatus]>> {
         self.status.subscribe()
     }
 
-    /// Makes the TCP-MD5 keys be these; of two for the same prefix the last counts.
+    /// Replaces the TCP-MD5 keys; of two keys for the same prefix the last one counts.
     pub(super) fn set_keys(&mut self, keys: Vec<(IpNet, Password)>) {
         self.keys = keys;
         for listener in &mut self.bound {
@@ -181,13 +185,13 @@ impl Listeners {
         }
     }
 
-    /// Makes these be who may connect.
+    /// Replaces the sources of accepted connections.
     pub(super) fn admit(&self, peers: HashSet<PeerKey>, ranges: Ranges) {
         self.admission.peers.send_replace(Arc::new(peers));
         self.admission.ranges.send_replace(ranges);
     }
 
-    /// Stops listening. When this is done the ports are free for another process.
+    /// Stops listening. Afterwards the ports are free for another process.
     pub(super) async fn close(&mut self) {
         self.admit(HashSet::new(), Arc::default());
         self.unbound.clear();
@@ -231,7 +235,7 @@ impl Unbound {
         Unbound { address: error.address, fault, pause: FIRST_PAUSE, again: now + FIRST_PAUSE }
     }
 
-    /// The reason may be another one now; since when nothing is accepted stays.
+    /// Records another failure. The reason may change; the time of the first failure stays.
     fn fail_again(&mut self, error: &ListenError, now: Instant) {
         let since = self.fault.since;
         let pause = (self.pause * 2).min(LAST_PAUSE);
@@ -245,7 +249,8 @@ fn is_missing_family(error: &ListenError) -> bool {
         IpAddr::V4(address) => address.is_unspecified(),
         IpAddr::V6(address) => address.is_unspecified(),
     };
-    // A kernel booted with ipv6.disable=1 says the first, one with the sysctl disable_ipv6 may say the second.
+    // EAFNOSUPPORT comes with ipv6.disable=1 at boot, EADDRNOTAVAIL may come with the sysctl
+    // disable_ipv6.
     unspecified && matches!(error.source.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
@@ -253,15 +258,15 @@ fn is_missing_family(error: &ListenError) -> bool {
 #[derive(Debug)]
 struct Listener {
     socket: Arc<TcpListener>,
-    /// With the port that the kernel chose where 0 was asked for.
+    /// The address, with the port that the kernel chose for port 0.
     address: SocketAddr,
     keys: HashMap<IpNet, Password>,
     task: JoinHandle<()>,
 }
 
 impl Listener {
-    /// Binds, listens, and accepts from now on. The keys are on the socket before it listens: a connection that the
-    /// kernel completes without a key would stay without one.
+    /// Binds, listens, and accepts. The keys are set before the socket listens: a connection that
+    /// the kernel completes without a key would stay without one.
     fn open(
         address: SocketAddr,
         wanted: &[(IpNet, Password)],
@@ -270,7 +275,7 @@ impl Listener {
         refused: Arc<AtomicU64>,
     ) -> io::Result<Listener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // A restart must not wait for connections of the last process to leave TIME_WAIT.
+        // A restart must not wait until connections of the previous process have left TIME_WAIT.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
@@ -295,16 +300,17 @@ impl Listener {
         Ok(Listener { socket, address, keys, task: tokio::spawn(accepting) })
     }
 
-    /// Stops listening. When this is done the port is free for another process.
+    /// Stops listening. Afterwards the port is free for another process.
     async fn close(self) {
         self.task.abort();
-        // The task holds the socket too: the port is free once it has ended. Its result is that it was aborted.
+        // The task also holds the socket: the port is free once the task has ended. Its result is
+        // always the abort.
         let _ = self.task.await;
     }
 }
 
-/// Makes the TCP-MD5 keys of a socket be those of the prefixes of its family; of two for the same prefix the last counts.
-/// Keys that stay are not touched.
+/// Sets the TCP-MD5 keys of a socket to those of its family; of two keys for the same prefix the
+/// last one counts. Unchanged keys are not touched.
 fn set_keys(
     socket: &impl AsFd,
     address: SocketAddr,
@@ -375,8 +381,8 @@ async fn accept(
     }
 }
 
-/// The interface that a link-local address is on: the kernel gives its index as the scope. It is looked up at each
-/// connection, because interfaces come, go and change their names.
+/// The interface of a link-local address: the kernel passes its index as the scope. It is looked up
+/// for each connection, because interfaces are added, removed and renamed.
 fn interface_of(remote: SocketAddr) -> Option<InterfaceName> {
     match remote {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => datagram::interface_name(v6.scope_id()),

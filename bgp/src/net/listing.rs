@@ -1,15 +1,15 @@
-//! A table's routes, a piece at a time: the speaker goes on between two pieces, and whoever reads slowly holds up nobody and
-//! costs no memory but a piece.
+//! Lists a table's routes in pieces: the speaker continues between two pieces. A slow reader delays
+//! nobody and takes the memory of one piece.
 
 use super::error::{CommandError, Stopped};
 use super::handle::SpeakerHandle;
 use crate::config::ConfigError;
 use crate::speaker::{Listed, Listing, Route};
 
-/// Rows in a piece: about a millisecond of the speaker's time, most of it for words.
+/// Rows in a piece: about a millisecond of the speaker's time, most of it for text.
 const ROWS: usize = 1024;
 
-/// A listing in the making; see [`SpeakerHandle::list`].
+/// A listing in progress; see [`SpeakerHandle::list`].
 #[derive(Debug)]
 pub struct RouteListing {
     speaker: SpeakerHandle,
@@ -27,7 +27,10 @@ impl RouteListing {
         }
     }
 
-    /// The next routes; none when all were given.
+    /// The next routes; none after the last ones.
+    ///
+    /// # Errors
+    /// If the speaker has ended.
     pub async fn next(&mut self) -> Result<Option<Vec<Route>>, Stopped> {
         while let Some(mut listing) = self.progress.clone() {
             let (routes, rest) = self
@@ -46,7 +49,7 @@ impl RouteListing {
         Ok(None)
     }
 
-    /// All of them by prefix; what is equal stays in its order.
+    /// All routes, sorted by prefix; the order within a prefix is kept.
     pub(super) async fn collect(mut self) -> Result<Vec<Route>, Stopped> {
         let mut all = Vec::new();
         while let Some(mut routes) = self.next().await? {

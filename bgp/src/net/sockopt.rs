@@ -1,19 +1,24 @@
-//! The socket options of a BGP session, and, but for two calls in `heap`, the only unsafe code of this crate.
+//! The socket options of a BGP session. Except for two calls in `heap`, this is the only unsafe
+//! code of the crate.
 //!
-//! TCP-MD5 (RFC 2385) and the receiving side of GTSM (RFC 5082) have no safe wrapper: `TCP_MD5SIG`, `IP_MINTTL`
-//! and `IPV6_MINHOPCOUNT` are set here by `setsockopt`, and `TCP_INFO` is read by `getsockopt`. What is awkward about each:
+//! TCP-MD5 (RFC 2385) and the receiving side of GTSM (RFC 5082) have no safe wrapper. So
+//! `setsockopt` sets `TCP_MD5SIG`, `IP_MINTTL` and `IPV6_MINHOPCOUNT` here, and `getsockopt` reads
+//! `TCP_INFO`. The difficulties:
 //!
-//! - A TCP-MD5 key belongs to a remote *address*, not to a connection. It has to be on the listening socket
-//!   before the peer's SYN comes, since the kernel drops a signed SYN that it has no key for and an unsigned one
-//!   that it has a key for, both without a word. The accepted socket inherits it. An empty key deletes.
-//! - Peers that are known by a prefix alone have a key for the prefix (`TCP_MD5SIG_EXT`); the longest prefix wins.
-//! - A link-local address is matched without its scope: two links with the same link-local peer share a key.
-//! - The minimum TTL is checked by the kernel for every packet of the socket, so it is not set on the listener
-//!   that all peers share, only on connections. The TTL *sent* is 255 on the listener, so that a SYN-ACK
-//!   passes a peer which checks, and becomes the peer's own once the connection is accepted.
-//! - `TCP_INFO` grows with the kernel: an older one fills in less than the structure has, and says how much.
+//! - A TCP-MD5 key belongs to a remote *address*, not to a connection. It must be on the listening
+//!   socket before the peer's SYN arrives. The kernel silently drops a signed SYN without a
+//!   matching key, and an unsigned one with a matching key. The accepted socket inherits the key.
+//!   An empty key deletes.
+//! - Dynamic neighbours have a key for their prefix (`TCP_MD5SIG_EXT`); the longest prefix wins.
+//! - A link-local address is matched without its scope: two links with the same link-local peer
+//!   share a key.
+//! - The kernel checks the minimum TTL for every packet of the socket. So it is set on connections
+//!   only, not on the listener that all peers share. The listener *sends* TTL 255, so a SYN-ACK
+//!   passes a peer that checks it. The accepted connection then gets the peer's own TTL.
+//! - `TCP_INFO` grows with the kernel: an older kernel fills less of the structure and returns the
+//!   length.
 //!
-//! The keys never leave the structure that the kernel is handed; it is cleared afterwards.
+//! The keys exist only in the structure that is passed to the kernel, which is cleared afterwards.
 
 #![allow(unsafe_code)]
 
@@ -50,24 +55,24 @@ const MD5_PREFIX: u8 = 1;
 /// The precedence of routing protocols: DSCP CS6 (RFC 4594 §3.1), as the type-of-service octet.
 const INTERNETWORK_CONTROL: u32 = 0xc0;
 
-/// What the kernel holds back unsent before the socket counts as full, in octets. It bounds how stale a route can
-/// become between being encoded and being sent, and what a peer that doesn't read costs.
+/// The limit of unsent octets in the kernel before the socket counts as full. It limits the age of
+/// a route between encoding and sending, and the memory for a peer that does not read.
 const UNSENT_LIMIT: u32 = 256 * 1024;
 
-/// Sets the TCP-MD5 key for `remote`, or deletes it. Deleting a key that isn't there is no error.
+/// Sets the TCP-MD5 key for `remote`, or deletes it. Deleting a missing key is not an error.
 pub(super) fn set_md5_key(socket: impl AsFd, remote: IpAddr, password: Option<&Password>) -> io::Result<()> {
     set_md5_prefix_key(socket, remote.into(), password)
 }
 
-/// Sets the TCP-MD5 key for every address of `remotes`, or deletes it. The key of a longer prefix in it, or of an address,
-/// comes before it. Deleting a key that isn't there is no error.
+/// Sets the TCP-MD5 key for every address of `remotes`, or deletes it. The key of a longer prefix
+/// or of an address within it has precedence. Deleting a missing key is not an error.
 pub(super) fn set_md5_prefix_key(
     socket: impl AsFd,
     remotes: IpNet,
     password: Option<&Password>,
 ) -> io::Result<()> {
     let address = SockAddr::from(SocketAddr::new(remotes.addr(), 0));
-    // A single address goes the way that every kernel with TCP-MD5 has.
+    // A single address uses the option that every kernel with TCP-MD5 supports.
     let (option, flags, prefix_length) = if remotes.prefix_len() == remotes.max_prefix_len() {
         (libc::TCP_MD5SIG, 0, 0)
     } else {
@@ -75,7 +80,7 @@ pub(super) fn set_md5_prefix_key(
     };
     let key = password.map_or(&[][..], Password::expose);
     let mut request = TcpMd5Sig {
-        // A sockaddr_storage of all zeros is valid: it is what AF_UNSPEC looks like.
+        // A sockaddr_storage of all zeros is valid: its family is AF_UNSPEC.
         // SAFETY: every field of sockaddr_storage is an integer or an array of integers.
         address: unsafe { std::mem::zeroed() },
         flags,
@@ -84,14 +89,13 @@ pub(super) fn set_md5_prefix_key(
         interface: 0,
         key: [0; Password::MAX_OCTETS],
     };
-    // SAFETY: SockAddr holds a sockaddr_storage of its own, so as many octets can be read from it; the two types
-    // are the same one, as libc declares it.
+    // SAFETY: SockAddr contains a whole sockaddr_storage, which is the type that is read here.
     request.address = unsafe { std::ptr::read(address.as_ptr().cast::<libc::sockaddr_storage>()) };
     request.key[..key.len()].copy_from_slice(key);
     let result = set_option(socket.as_fd(), libc::IPPROTO_TCP, option, &request);
     for octet in &mut request.key {
-        // SAFETY: the pointer comes from a reference to an octet of this array. Volatile, so that clearing a
-        // value that is never read again isn't optimised away.
+        // SAFETY: the pointer comes from a reference to an octet of this array. The write is
+        // volatile, or the compiler would remove it because the value is never read.
         unsafe { std::ptr::write_volatile(octet, 0) };
     }
     match result {
@@ -104,7 +108,7 @@ pub(super) fn set_md5_prefix_key(
     }
 }
 
-/// The TTL or hop limit of what is sent; the kernel's default if none.
+/// Sets the TTL or hop limit of sent packets; the kernel's default if none.
 pub(super) fn set_ttl(socket: impl AsFd, remote: IpAddr, ttl: Option<u8>) -> io::Result<()> {
     let (level, name) = match remote {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
@@ -113,7 +117,7 @@ pub(super) fn set_ttl(socket: impl AsFd, remote: IpAddr, ttl: Option<u8>) -> io:
     set_option(socket.as_fd(), level, name, &ttl.map_or(-1, libc::c_int::from))
 }
 
-/// The smallest TTL or hop limit that is received (GTSM); 0 takes any.
+/// Sets the smallest accepted TTL or hop limit (GTSM); 0 accepts any.
 pub(super) fn set_min_ttl(socket: impl AsFd, remote: IpAddr, min_ttl: u8) -> io::Result<()> {
     let (level, name) = match remote {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MINTTL),
@@ -122,8 +126,8 @@ pub(super) fn set_min_ttl(socket: impl AsFd, remote: IpAddr, min_ttl: u8) -> io:
     set_option(socket.as_fd(), level, name, &libc::c_int::from(min_ttl))
 }
 
-/// What every BGP connection has: no delay for small messages, the precedence of routing protocols, and a bound
-/// on what waits unsent in the kernel.
+/// Sets the common options of BGP connections: no delay for small messages, the precedence of
+/// routing protocols, and a limit of unsent octets in the kernel.
 pub(super) fn set_common(socket: impl AsFd, remote: IpAddr) -> io::Result<()> {
     let tcp = SockRef::from(&socket);
     tcp.set_tcp_nodelay(true)?;
@@ -131,12 +135,14 @@ pub(super) fn set_common(socket: impl AsFd, remote: IpAddr) -> io::Result<()> {
     set_precedence(&socket, remote)
 }
 
-/// The round-trip time of a connection as the kernel has smoothed it (RFC 6298's SRTT); none before it has measured one.
+/// The smoothed round-trip time of a connection in the kernel (SRTT of RFC 6298); none before the
+/// first measurement.
 pub(super) fn round_trip(socket: impl AsFd) -> io::Result<Option<Duration>> {
     // SAFETY: every field of tcp_info is an integer, for which zero is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the pointers are to `info` and to its length, which live over the call; the kernel writes no more than that into it.
+    // SAFETY: the pointers are to `info` and its length, which outlive the call; the kernel writes
+    // at most that many octets.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -153,7 +159,7 @@ pub(super) fn round_trip(socket: impl AsFd) -> io::Result<Option<Duration>> {
     Ok(Some(info.tcpi_rtt).filter(|rtt| known && *rtt > 0).map(|rtt| Duration::from_micros(rtt.into())))
 }
 
-/// The precedence of routing protocols.
+/// Sets the precedence of routing protocols.
 pub(super) fn set_precedence(socket: impl AsFd, remote: IpAddr) -> io::Result<()> {
     let socket = SockRef::from(&socket);
     match remote {
@@ -162,9 +168,9 @@ pub(super) fn set_precedence(socket: impl AsFd, remote: IpAddr) -> io::Result<()
     }
 }
 
-/// Has a raw ICMPv6 socket receive messages of these types alone (RFC 3542 §3.2).
+/// Restricts a raw ICMPv6 socket to messages of these types (RFC 3542 §3.2).
 pub(super) fn receive_only(socket: impl AsFd, types: &[u8]) -> io::Result<()> {
-    // `struct icmp6_filter`: a bit a type, set where it is blocked.
+    // `struct icmp6_filter`: one bit per type, set if it is blocked.
     let mut blocked = [u32::MAX; 8];
     for kind in types {
         blocked[usize::from(kind >> 5)] &= !(1 << (kind & 31));
@@ -172,18 +178,19 @@ pub(super) fn receive_only(socket: impl AsFd, types: &[u8]) -> io::Result<()> {
     set_option(socket.as_fd(), libc::IPPROTO_ICMPV6, ICMP6_FILTER, &blocked)
 }
 
-/// The index of an interface by its name.
+/// The index of an interface.
 pub(super) fn interface_index(name: InterfaceName) -> Result<u32, NoInterface> {
     let mut octets = [0; InterfaceName::MAX_OCTETS + 1];
     octets[..name.as_str().len()].copy_from_slice(name.as_str().as_bytes());
-    // SAFETY: the pointer is to a string that ends in NUL, as it is longer than any name, and that lives over the call.
+    // SAFETY: the pointer is to a string that outlives the call and ends in NUL, because the array
+    // is longer than any name.
     match unsafe { libc::if_nametoindex(octets.as_ptr().cast()) } {
         0 => Err(NoInterface(name)),
         index => Ok(index),
     }
 }
 
-/// A name that no interface has. Made without the heap, which BFD's thread keeps away from.
+/// An interface name that does not exist. Needs no heap, which the BFD thread must avoid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no interface {0} on this host")]
 pub(super) struct NoInterface(InterfaceName);
@@ -195,7 +202,8 @@ impl From<NoInterface> for io::Error {
 }
 
 fn set_option<T>(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe `value`, which lives over the call; the kernel only reads it.
+    // SAFETY: the pointer and the length describe `value`, which outlives the call; the kernel only
+    // reads it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -208,7 +216,7 @@ fn set_option<T>(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, 
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-// The kernel's layout, which the call above depends on.
+// The kernel's layout, on which the call above depends.
 const _: () = assert!(size_of::<TcpMd5Sig>() == 216);
 
 #[cfg(test)]
@@ -237,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_on_the_listener_decides_who_connects() {
+    fn a_key_on_the_listener_admits_matching_clients_only() {
         for (listen, peer) in [("127.0.0.1:0", "127.0.0.9"), ("[::1]:0", "::1")] {
             let listener = TcpListener::bind(listen).unwrap();
             let at = listener.local_addr().unwrap();
@@ -258,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_for_a_prefix_is_everybodys_in_it_who_has_none_of_his_own() {
+    fn a_prefix_key_applies_to_addresses_without_their_own_key() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let [inside, own, outside]: [IpAddr; 3] =
@@ -280,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_limits_are_taken_by_both_families() {
+    fn both_families_accept_hop_limits() {
         for listen in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(listen).unwrap();
             let address = listener.local_addr().unwrap().ip();
@@ -295,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_from_too_far_never_arrives() {
+    fn a_packet_below_the_minimum_ttl_is_dropped() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         set_min_ttl(&listener, at.ip(), 255).unwrap();
@@ -306,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_round_trip_is_known_once_the_handshake_has_measured_it() {
+    fn round_trip_time_is_known_after_the_handshake() {
         for listen in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(listen).unwrap();
             assert_eq!(round_trip(&listener).unwrap(), None, "nobody has answered it");

@@ -1,16 +1,17 @@
-//! What a rule changes in a path that it matches.
+//! The changes that a rule makes to a matching path.
 
 use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 use crate::wire::PathAttributes;
 
-/// Changes to a list that a path carries: first it is replaced, then some are taken out, then some are added.
+/// Changes to a list attribute: first it is replaced, then members are removed, then members are
+/// added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit<T> {
-    /// Takes the place of the whole list; an empty one takes all out. None: the list stays.
+    /// Replaces the whole list; an empty list removes all members. None: the list stays.
     pub replace: Option<Vec<T>>,
-    /// Taken out.
+    /// The members to remove.
     pub remove: Vec<T>,
-    /// Added at the end, unless it is there.
+    /// The members to add at the end unless present.
     pub add: Vec<T>,
 }
 
@@ -21,7 +22,7 @@ impl<T> Default for Edit<T> {
 }
 
 impl<T: Copy + PartialEq> Edit<T> {
-    /// Only adds.
+    /// An edit that only adds.
     pub fn add(added: impl IntoIterator<Item = T>) -> Self {
         Edit { add: added.into_iter().collect(), ..Edit::default() }
     }
@@ -44,20 +45,21 @@ fn add<T: Copy + PartialEq>(list: &mut Vec<T>, added: &[T]) {
     }
 }
 
-/// Changes to a path's attributes. The next hop is no matter of policy: it follows from the session.
+/// Changes to a path's attributes. Policy does not set the next hop: the session determines it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actions {
-    /// LOCAL_PREF; external peers are not told of it (RFC 4271 §5.1.5).
+    /// LOCAL_PREF; not sent to external peers (RFC 4271 §5.1.5).
     pub local_pref: Option<u32>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
-    /// The local AS is put in front this many times more (export), or the neighbour's (import).
+    /// Prepends the local AS (export) or the neighbour's (import) this many additional times.
     pub prepend: u8,
     /// COMMUNITIES.
     pub communities: Edit<Community>,
     /// LARGE_COMMUNITIES.
     pub large_communities: Edit<LargeCommunity>,
-    /// EXTENDED COMMUNITIES. External peers are told of the transitive ones, and of what their own export policy adds.
+    /// EXTENDED COMMUNITIES. External peers receive the transitive ones, and those that their own
+    /// export policy adds.
     pub extended_communities: Edit<ExtendedCommunity>,
 }
 

@@ -1,4 +1,4 @@
-//! What a rule asks of a path.
+//! The conditions of a rule.
 
 use std::ops::RangeInclusive;
 
@@ -8,14 +8,14 @@ use super::prefix_set::PrefixSet;
 use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity, NextHop};
 use crate::wire::{AsPath, Origin, PathAttributes};
 
-/// A condition on a list that a path carries. The default holds for every path.
+/// A condition on a list attribute. The default matches every path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members<T> {
-    /// The path has at least one of these. Empty: it need not.
+    /// The path has at least one of these. Empty: no condition.
     pub any_of: Vec<T>,
-    /// The path has every one of these.
+    /// The path has all of these.
     pub all_of: Vec<T>,
-    /// The path has not one of these.
+    /// The path has none of these.
     pub none_of: Vec<T>,
 }
 
@@ -26,7 +26,7 @@ impl<T> Default for Members<T> {
 }
 
 impl<T: PartialEq> Members<T> {
-    /// Whether what a path carries satisfies it.
+    /// Whether a path's list satisfies the condition.
     pub fn matches(&self, carried: &[T]) -> bool {
         let is_carried = |member: &T| carried.contains(member);
         (self.any_of.is_empty() || self.any_of.iter().any(is_carried))
@@ -35,23 +35,24 @@ impl<T: PartialEq> Members<T> {
     }
 }
 
-/// At least one of them.
+/// A condition that requires at least one of the members.
 impl<T> From<Vec<T>> for Members<T> {
     fn from(any_of: Vec<T>) -> Self {
         Members { any_of, ..Members::default() }
     }
 }
 
-/// A condition on AS_PATH, as the peer sent it or as it is used here: in an export policy the local AS is not in it yet.
+/// A condition on AS_PATH as received or as used; export policy runs before the local AS is
+/// prepended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AsPathMatch {
-    /// How long it is, counted as the decision counts: a set is 1 (RFC 4271 §9.1.2.2 a).
+    /// The path length as the decision counts it: a set is 1 (RFC 4271 §9.1.2.2 a).
     pub length: RangeInclusive<usize>,
-    /// One of these is in it, in a set too. Empty: any.
+    /// One of these is in the path, possibly in a set. Empty: no condition.
     pub contains: Vec<Asn>,
-    /// One of these originated the path: it stands last, in a sequence. Empty: any, or none.
+    /// One of these originated the path: it is the last AS, in a sequence. Empty: no condition.
     pub origin_as: Vec<Asn>,
-    /// The path came from one of these: it stands first, in a sequence. Empty: any, or none.
+    /// One of these sent the path: it is the first AS, in a sequence. Empty: no condition.
     pub neighbour_as: Vec<Asn>,
 }
 
@@ -67,7 +68,7 @@ impl Default for AsPathMatch {
 }
 
 impl AsPathMatch {
-    /// Whether a path's AS_PATH satisfies it.
+    /// Whether a path's AS_PATH satisfies the condition.
     pub fn matches(&self, path: &AsPath) -> bool {
         let is_one_of =
             |asns: &[Asn], asn: Option<Asn>| asns.is_empty() || asn.is_some_and(|asn| asns.contains(&asn));
@@ -78,13 +79,14 @@ impl AsPathMatch {
     }
 }
 
-/// Every condition given must hold; the default holds for every path.
+/// The conditions of a rule, all of which must hold; the default matches every path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// One of these matches the prefix. Empty: any prefix.
+    /// One of these matches the prefix. Empty: no condition.
     pub prefixes: PrefixSet,
-    /// One of these matches the next hop as a host prefix (/32, /128). Empty: any, or none. A path that this speaker
-    /// originates has no next hop; of a learned one it is the one that is used, also where the peer will be told another.
+    /// One of these matches the next hop as a host prefix (/32, /128). Empty: no condition. An
+    /// originated path has no next hop. For a learned path it is the next hop in use, even if the
+    /// peer receives a different one.
     pub next_hops: PrefixSet,
     /// COMMUNITIES.
     pub communities: Members<Community>,
@@ -94,19 +96,19 @@ pub struct Conditions {
     pub extended_communities: Members<ExtendedCommunity>,
     /// AS_PATH.
     pub as_path: AsPathMatch,
-    /// ORIGIN is one of these. Empty: any.
+    /// ORIGIN is one of these. Empty: no condition.
     pub origins: Vec<Origin>,
-    /// Only paths that this speaker originates (`Some(true)`), only learned ones (`Some(false)`), or both.
+    /// Only originated paths (`Some(true)`), only learned ones (`Some(false)`), or both.
     pub originated: Option<bool>,
 }
 
 impl Conditions {
-    /// The half that depends on the prefix alone.
+    /// The conditions that depend on the prefix only.
     pub(super) fn match_prefix(&self, prefix: &IpNet) -> bool {
         self.prefixes.is_empty() || self.prefixes.contains(prefix)
     }
 
-    /// The half that does not depend on the prefix.
+    /// The conditions that do not depend on the prefix.
     pub(super) fn match_attributes(
         &self,
         attributes: &PathAttributes,

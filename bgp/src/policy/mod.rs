@@ -1,20 +1,21 @@
-//! Import and export policy as data: an ordered list of rules, the first that decides wins.
+//! Import and export policy as data: an ordered list of rules; the first rule that decides wins.
 //!
-//! A rule asks something of a path ([`Conditions`]), may change what travels with it ([`Actions`]), and accepts, rejects or
-//! goes on to the next rule. A later rule sees the changes of the earlier ones. Import and export have the same rules:
-//! import sees what a peer sent and makes of it what is used, export sees what is used and makes of it what a peer is told.
+//! A rule has conditions on a path ([`Conditions`]) and may change its attributes ([`Actions`]). It
+//! accepts, rejects, or continues with the next rule. A later rule sees the changes of the earlier
+//! ones. Import and export have the same rules. Import turns received attributes into used ones;
+//! export turns used attributes into those that a peer receives.
 //!
-//! Evaluation has two halves: which rules the prefix satisfies (`Policy::rule_mask`), and what those rules do
-//! to the attributes (`Policy::apply`). The second is done once per attribute set (`rib::transform` remembers
-//! it), the first once per prefix, and not at all for a policy without prefix lists. So a condition on anything but
-//! the prefix costs nothing per prefix, and a prefix list is looked up in a time that does not grow with it
-//! ([`PrefixSet`]).
+//! Evaluation has two halves: `Policy::rule_mask` finds the rules that the prefix satisfies, and
+//! `Policy::apply` runs those rules on the attributes. The first runs once per prefix, and not at
+//! all for a policy without prefix conditions. The second runs once per attribute set
+//! (`rib::transform` caches the result). So a condition on anything but the prefix costs nothing
+//! per prefix. The time to look up a prefix list does not grow with its length ([`PrefixSet`]).
 //!
-//! Which rule decided is part of the outcome ([`Decision`]), so that what an operator is told about a path comes from the
-//! evaluation itself and not from a second one.
+//! The rule that decided is part of the result ([`Decision`]). So an explanation for an operator
+//! comes from the evaluation itself, not from a second one.
 //!
-//! Left out on purpose: regular expressions over AS_PATH (what they are used for are its length, its ends and its members),
-//! and the next hop as something to be set (it follows from the session).
+//! Left out on purpose: regular expressions over AS_PATH (conditions on its length, its ends and
+//! its members replace them), and setting the next hop (the session determines it).
 
 mod actions;
 mod conditions;
@@ -30,49 +31,48 @@ pub use prefix_set::{PrefixMatch, PrefixSet};
 use crate::types::{Asn, NextHop};
 use crate::wire::PathAttributes;
 
-/// Rules in order, and what happens to a path that none of them decided.
+/// Ordered rules, with a default for paths that no rule decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Tried in order.
+    /// The rules, in order of evaluation.
     pub rules: Vec<Rule>,
-    /// For a path that no rule decided.
+    /// The verdict for a path that no rule decided.
     pub default: Verdict,
 }
 
-/// What becomes of a path.
+/// The verdict on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Used, or told.
+    /// The path is used (import) or advertised (export).
     Accept,
-    /// Not used, or not told.
+    /// The path is not used (import) or not advertised (export).
     Reject,
 }
 
-/// One rule; one without conditions matches everything.
+/// One rule; without conditions it matches every path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rule {
-    /// For people; nothing is decided by it.
+    /// A name for people; it has no effect.
     pub name: Option<String>,
-    /// What it asks of a path.
+    /// The conditions that a path must satisfy.
     pub when: Conditions,
-    /// What is changed in a path that matches.
+    /// The changes to a path that matches.
     pub set: Actions,
-    /// Decides, or goes on to the next rule with the changes made.
+    /// The verdict. None: evaluation continues with the next rule, with the changes applied.
     pub verdict: Option<Verdict>,
 }
 
-/// What a policy said of a path.
+/// The result of a policy for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What becomes of it.
+    /// The verdict on the path.
     pub verdict: Verdict,
-    /// The place of the rule that decided, from 0; none if no rule did and the default applies.
+    /// The index of the rule that decided; none if the default applied.
     pub rule: Option<usize>,
 }
 
-/// Which rules of a policy a prefix satisfies, one bit a rule. What a policy does to a path is a function of
-/// this and of the path's attributes alone, so that its outcome is remembered per attribute set and not per
-/// prefix.
+/// The rules that a prefix satisfies, one bit per rule. The result of a policy depends only on this
+/// and on the path's attributes. So it is cached per attribute set, not per prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct RuleMask(SmallVec<[u64; 2]>);
 
@@ -83,40 +83,40 @@ impl RuleMask {
 }
 
 impl Rule {
-    /// Accepts what satisfies the conditions.
+    /// A rule that accepts paths that satisfy the conditions.
     pub fn accept(when: Conditions) -> Rule {
         Rule { when, verdict: Some(Verdict::Accept), ..Rule::default() }
     }
 
-    /// Accepts what this speaker originates.
+    /// A rule that accepts originated paths.
     pub fn originated() -> Rule {
         let originated = Conditions { originated: Some(true), ..Conditions::default() };
         Rule { name: Some("originated here".to_owned()), ..Rule::accept(originated) }
     }
 
-    /// Rejects what satisfies the conditions.
+    /// A rule that rejects paths that satisfy the conditions.
     pub fn reject(when: Conditions) -> Rule {
         Rule { when, verdict: Some(Verdict::Reject), ..Rule::default() }
     }
 }
 
 impl Policy {
-    /// Everything passes unchanged.
+    /// A policy that accepts every path unchanged.
     pub const fn accept_all() -> Policy {
         Policy { rules: Vec::new(), default: Verdict::Accept }
     }
 
-    /// Nothing passes.
+    /// A policy that rejects every path.
     pub const fn reject_all() -> Policy {
         Policy { rules: Vec::new(), default: Verdict::Reject }
     }
 
-    /// Only what this speaker originates passes.
+    /// A policy that accepts originated paths only.
     pub fn originated_only() -> Policy {
         Policy { rules: vec![Rule::originated()], default: Verdict::Reject }
     }
 
-    /// Whether some rule looks at the prefix.
+    /// Whether any rule has a condition on the prefix.
     pub(crate) fn looks_at_prefix(&self) -> bool {
         self.rules.iter().any(|rule| !rule.when.prefixes.is_empty())
     }
@@ -132,8 +132,8 @@ impl Policy {
         RuleMask(bits)
     }
 
-    /// Runs the rules of `mask` over a path's attributes, which are changed on the way. `originated`: the path
-    /// starts here; `prepended`: the AS that [`Actions::prepend`] puts in front.
+    /// Runs the rules of `mask` on a path's attributes and changes them. `originated`: this speaker
+    /// originates the path. `prepended`: the AS for [`Actions::prepend`].
     pub(crate) fn apply(
         &self,
         mask: &RuleMask,

@@ -1,11 +1,12 @@
-//! Prefix lists that are looked up in a time that does not grow with them.
+//! Prefix lists with a look-up time that does not grow with their length.
 //!
-//! A set is a table from covering prefixes to the lengths that match below them, with the covering lengths that occur in it
-//! kept aside. Whether it has a prefix takes one look-up for each covering length that is not longer than the prefix's:
-//! one for a list of a thousand /24s, two or three for what operators write. A trie would take as many steps as the
-//! prefix has bits, and more memory.
+//! A set is a table from covering prefixes to the lengths that match below them. It also has a list
+//! of the covering lengths that occur. A look-up needs one step for each covering length that is
+//! not longer than the prefix's. This is one step for a list of a thousand /24s, and two or three
+//! for typical lists. A trie would need as many steps as the prefix has bits, and more memory.
 //!
-//! Sets are shared: a clone costs a count, so that a list of a hundred thousand may stand in every peer's policy.
+//! Sets are shared: a clone only increments a count, so every peer's policy can have a list of a
+//! hundred thousand entries.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,30 +17,31 @@ use smallvec::SmallVec;
 
 use crate::types::Family;
 
-/// A prefix with the lengths below it that match.
+/// A prefix with the matching lengths below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixMatch {
     /// The covering prefix.
     pub prefix: IpNet,
-    /// Shortest length that matches, the prefix's own if none.
+    /// The shortest matching length; the prefix's own if none.
     pub ge: Option<u8>,
-    /// Longest length that matches; the prefix's own if neither is given, the family's longest if only `ge` is.
+    /// The longest matching length; if none, the family's longest if `ge` is given, else the
+    /// prefix's own.
     pub le: Option<u8>,
 }
 
 impl PrefixMatch {
-    /// The prefix and everything under it.
+    /// The prefix and all longer prefixes within it.
     pub fn or_longer(prefix: IpNet) -> Self {
         PrefixMatch { prefix, ge: Some(prefix.prefix_len()), le: None }
     }
 
-    /// Whether a prefix is covered, with a length within the bounds.
+    /// Whether this entry covers a prefix and its length is within the bounds.
     pub fn matches(&self, prefix: &IpNet) -> bool {
         let (least, most) = self.bounds();
         (least..=most).contains(&prefix.prefix_len()) && self.prefix.contains(prefix)
     }
 
-    /// The shortest and the longest length that match.
+    /// The shortest and the longest matching length.
     fn bounds(&self) -> (u8, u8) {
         let least = self.ge.unwrap_or(self.prefix.prefix_len());
         let most = match (self.le, self.ge) {
@@ -51,30 +53,30 @@ impl PrefixMatch {
     }
 }
 
-/// Prefixes, each with the lengths below it that match. See the module.
+/// A set of prefixes, each with the matching lengths below it. See the module documentation.
 #[derive(Clone, Default)]
 pub struct PrefixSet(Option<Arc<Set>>);
 
 struct Set {
     entries: Vec<PrefixMatch>,
-    /// The lengths that match below a covering prefix (shortest, longest), by the covering prefix.
+    /// The matching lengths (shortest, longest) by covering prefix.
     bounds: FxHashMap<IpNet, SmallVec<[(u8, u8); 1]>>,
-    /// The lengths of covering prefixes that occur, in ascending order, by family.
+    /// The lengths of covering prefixes that occur, ascending, by family.
     lengths: [Vec<u8>; 2],
 }
 
 impl PrefixSet {
-    /// The entries in the order in which they were given.
+    /// The entries in their original order.
     pub fn entries(&self) -> &[PrefixMatch] {
         self.0.as_ref().map_or(&[], |set| &set.entries)
     }
 
-    /// Whether there are none.
+    /// Whether the set has no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether an entry matches the prefix.
+    /// Whether any entry matches the prefix.
     pub fn contains(&self, prefix: &IpNet) -> bool {
         let Some(set) = &self.0 else { return false };
         let length = prefix.prefix_len();

@@ -1,15 +1,18 @@
-//! Adj-RIB-Out: what a peer has been told, and what it has yet to be told (RFC 4271 §9.2).
+//! Adj-RIB-Out: the routes that a peer has received, and the rows that are pending for it (RFC 4271
+//! §9.2).
 //!
-//! Nothing is computed when a best path changes: the row joins the peer's pending set. When the peer's socket
-//! takes octets, rows are taken from the set, what the peer should know *now* is computed ([`export`]) and
-//! compared with what it was told, and only a difference is written. So ten changes are one, a policy edit
-//! sends what it changed and nothing else, and a peer that does not read costs one bit a prefix. What was told
-//! is remembered as one attribute number a row.
+//! A change of a best path computes nothing: the row only joins the peer's pending set. When the
+//! peer's socket accepts octets, the writer takes rows from the set. For each row it computes the
+//! route that the peer should have *now* ([`export`]) and compares it with the advertised one. It
+//! writes only the difference. So ten changes become one, and a policy edit sends only what
+//! changed. A peer that does not read costs one bit per prefix. The advertised state is one
+//! attribute number per row.
 //!
-//! The initial table is the rows that there are when the session comes up. They are taken in row order from the
-//! first one on, so it has been told when the first row beyond is reached, however much changes meanwhile; then
-//! End-of-RIB goes out (RFC 4724 §2). A refresh that the peer asked for is told the same way, between its two markers (RFC 7313),
-//! and begins after End-of-RIB. One that it asks for meanwhile follows when that has ended.
+//! The initial table is the rows that exist when the session is established. The writer takes them
+//! in row order, from the first one. It is complete when the next pending row lies beyond it,
+//! however much changes meanwhile. Then End-of-RIB follows (RFC 4724 §2). A refresh that the peer
+//! requests is sent in the same way, between its two markers (RFC 7313). It begins after
+//! End-of-RIB. A request during a refresh starts another one afterwards.
 
 mod paths;
 
@@ -23,41 +26,42 @@ use super::table::{Path, Table};
 use crate::types::{AddressFamily, Family, NextHop, PeerId, Role};
 use crate::wire::{Announcement, EncodeContext, RouteRefresh, UpdateWriter};
 
-/// Rows looked at before what was found is written: the more, the better messages are packed.
+/// Rows that one batch examines before it is written; larger batches pack messages better.
 const BATCH: usize = 2048;
 
-/// Why a peer is not told of a prefix.
+/// Why a prefix is not advertised to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdvertised {
     /// There is no session.
     NoSession,
     /// The session does not carry the family.
     NoFamily,
-    /// After a restart, paths are being collected before the first decision (RFC 4724 §4.1).
+    /// Paths are collected after a restart; the first decision is pending (RFC 4724 §4.1).
     Held,
-    /// No path of it is in use.
+    /// No path of the prefix is in use.
     NoPath,
-    /// The peer is told several paths of a prefix (RFC 7911), and so many are better.
+    /// The limit of paths per prefix (RFC 7911) is reached; this path is worse than those.
     BeyondPaths,
     /// The path in use came from this peer.
     SplitHorizon,
-    /// It came from an internal peer, and goes to no other, since neither is a client of this speaker (RFC 4271 §9.2, RFC 4456 §6).
+    /// The path came from an internal peer, and this peer is internal too; neither is a client of
+    /// this speaker (RFC 4271 §9.2, RFC 4456 §6).
     InternalToInternal,
-    /// It carries NO_ADVERTISE (RFC 1997).
+    /// The path carries NO_ADVERTISE (RFC 1997).
     NoAdvertise,
-    /// It carries NO_EXPORT or NO_EXPORT_SUBCONFED, and the peer is external (RFC 1997).
+    /// The path carries NO_EXPORT or NO_EXPORT_SUBCONFED, and the peer is external (RFC 1997).
     NoExport,
-    /// It carries NO_PEER, and this speaker and the peer are peers to each other by role (RFC 3765, RFC 9234).
+    /// The path carries NO_PEER, and the local role towards this peer is peer (RFC 3765, RFC 9234).
     NoPeer,
-    /// It is long-lived stale, and the peer does not know what that is (RFC 9494 §4.3).
+    /// The path is long-lived stale, and the peer does not support that (RFC 9494 §4.3).
     LongLivedStale,
-    /// It carries ONLY_TO_CUSTOMER, and the peer is none of this speaker's (RFC 9234 §5).
+    /// The path carries ONLY_TO_CUSTOMER, and the peer is not a customer (RFC 9234 §5).
     OnlyToCustomer,
     /// Export policy rejected it.
     Policy,
-    /// There is no next hop of a family that the session can carry for this one.
+    /// No next hop is of a family that the session can carry for this prefix.
     NoNextHop,
-    /// Its attributes do not fit into one message to the peer.
+    /// The attributes do not fit into one message to the peer.
     TooLong,
 }
 
@@ -86,33 +90,33 @@ impl std::fmt::Display for NotAdvertised {
 /// One peer's Adj-RIB-Out in one family.
 #[derive(Debug, Default)]
 pub(super) struct AdjOut {
-    /// What the peer was told, by row; 0 where it was told nothing.
+    /// Advertised attributes by row; 0 where nothing is advertised.
     told: Vec<u32>,
-    /// The same where it is told several paths of a prefix; `told` is empty then.
+    /// Advertised paths if the peer receives several per prefix (RFC 7911); `told` is empty then.
     paths: Option<paths::Told>,
-    /// Rows to look at.
+    /// Rows to examine.
     pub(super) pending: RowSet,
-    /// Rows that are told again though nothing differs, until they are: what finds no room stays, whatever becomes of its
-    /// attributes meanwhile.
+    /// Rows to send again although nothing differs. A row stays here until it is written, even if
+    /// there is no room now or its attributes change.
     again: RowSet,
-    /// End-of-RIB is due when the rows before this one have been looked at.
+    /// End-of-RIB is due when all rows before this one have been examined.
     initial: Option<u32>,
     pub(super) end_of_rib_sent: bool,
     refresh: Refresh,
 }
 
-/// What the peer asked for and has not got whole, where refreshes are demarcated.
+/// A requested refresh that is not complete, for sessions with enhanced route refresh (RFC 7313).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Refresh {
     #[default]
     None,
     /// BoRR is due.
     Asked,
-    /// EoRR is due when the rows before `bound` have been looked at.
+    /// EoRR is due when all rows before `bound` have been examined.
     Running { bound: u32, asked_again: bool },
 }
 
-/// What is to be written before anything else.
+/// A marker that is written before any route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marker {
     EndOfRib,
@@ -121,12 +125,11 @@ enum Marker {
 }
 
 impl AdjOut {
-    /// Several paths of a prefix are told from now on (RFC 7911).
+    /// Switches to several paths per prefix (RFC 7911).
     pub(super) fn tell_paths(&mut self) {
         self.paths = Some(paths::Told::default());
     }
 
-    /// Whether they are.
     #[inline]
     pub(super) fn tells_paths(&self) -> bool {
         self.paths.is_some()
@@ -136,7 +139,8 @@ impl AdjOut {
         self.told(row).is_some() || self.paths.as_ref().is_some_and(|paths| paths.is_told(row))
     }
 
-    /// Whether the peer was told of a path of a row, of this number in the table: with these attributes, or with any.
+    /// Whether a path of a row is advertised; `number` is the path's number in the table. With
+    /// `attributes`, only a match of these counts.
     pub(super) fn has(&self, row: u32, number: u32, attributes: Option<AttrId>) -> bool {
         let same = |told: AttrId| attributes.is_none_or(|attributes| attributes == told);
         match &self.paths {
@@ -147,24 +151,24 @@ impl AdjOut {
         }
     }
 
-    /// What the peer was told of a row.
+    /// Attributes advertised for a row; none for a peer that receives several paths per prefix.
     pub(super) fn told(&self, row: u32) -> Option<AttrId> {
         AttrId::from_stored(self.told.get(row as usize).copied().unwrap_or(0))
     }
 
-    /// Rows that the peer was told of.
+    /// Advertised rows; a row appears once for each advertised path.
     pub(super) fn rows_told(&self) -> impl Iterator<Item = (u32, AttrId)> {
         self.paths_told().map(|(row, _, told)| (row, told))
     }
 
-    /// What the peer was told of a row, with the path identifiers.
+    /// Everything advertised for a row, with path identifiers.
     pub(super) fn told_of(&self, row: u32) -> SmallVec<[(Option<u32>, AttrId); 2]> {
         let plain = self.told(row).map(|told| (None, told));
         let paths = self.paths.iter().flat_map(|paths| paths.of(row));
         plain.into_iter().chain(paths.map(|(identifier, told)| (Some(identifier), told))).collect()
     }
 
-    /// The same of all rows.
+    /// Everything advertised, with path identifiers.
     pub(super) fn paths_told(&self) -> impl Iterator<Item = (u32, Option<u32>, AttrId)> {
         let plain = (0u32..).zip(&self.told);
         let plain = plain.filter_map(|(row, told)| Some((row, None, AttrId::from_stored(*told)?)));
@@ -172,7 +176,7 @@ impl AdjOut {
         plain.chain(paths.map(|(row, identifier, told)| (row, Some(identifier), told)))
     }
 
-    /// The marker that is due: all that it follows has been looked at.
+    /// The marker that is due: all rows before it have been examined.
     fn marker(&self) -> Option<Marker> {
         let all_before = |bound| self.pending.peek().is_none_or(|row| row >= bound);
         match (self.initial, self.refresh) {
@@ -183,7 +187,7 @@ impl AdjOut {
         }
     }
 
-    /// Takes note that a marker has been written.
+    /// Records that a marker was written.
     fn marked(&mut self, marker: Marker, row_bound: u32) {
         match (marker, self.refresh) {
             (Marker::EndOfRib, _) => {
@@ -200,7 +204,7 @@ impl AdjOut {
         }
     }
 
-    /// The peer asks for everything again, between markers.
+    /// Handles a refresh request of the peer that is answered between markers.
     pub(super) fn ask_refresh(&mut self) {
         match &mut self.refresh {
             Refresh::Running { asked_again, .. } => *asked_again = true,
@@ -208,7 +212,8 @@ impl AdjOut {
         }
     }
 
-    /// The next row to look at; none while a marker comes first. Those of a held family come when the hold ends.
+    /// The next row to examine; none while a marker is due. The rows of a held family come when the
+    /// hold ends.
     fn take(&mut self, held: bool) -> Option<u32> {
         if !held && self.marker().is_some() { None } else { self.pending.take() }
     }
@@ -217,7 +222,7 @@ impl AdjOut {
         !self.pending.is_empty() || self.initial.is_some() || self.refresh != Refresh::None
     }
 
-    /// Puts down what the peer is told of a row; what stood there before.
+    /// Records the advertised attributes of a row; returns the previous ones.
     #[inline]
     fn set_told(&mut self, row: u32, told: Option<AttrId>) -> Option<AttrId> {
         let place = row as usize;
@@ -228,7 +233,7 @@ impl AdjOut {
         AttrId::from_stored(std::mem::replace(&mut self.told[place], told.map_or(0, AttrId::get)))
     }
 
-    /// The whole table is to be told, which is the rows before `bound`, with End-of-RIB after the last of them.
+    /// Schedules the whole table, the rows before `bound`, with End-of-RIB after the last of them.
     pub(super) fn begin(&mut self, bound: u32) {
         self.look_at_all(bound);
         self.pending.set_cursor(0);
@@ -236,13 +241,13 @@ impl AdjOut {
         self.end_of_rib_sent = false;
     }
 
-    /// Rows before `bound` are looked at again, and told if something differs. Free ones are among them, which costs less
-    /// than to look for them here.
+    /// Schedules all rows before `bound`; only differences are sent. Free rows are included,
+    /// because skipping them here would cost more.
     pub(super) fn look_at_all(&mut self, bound: u32) {
         self.pending.insert_all(bound);
     }
 
-    /// What was told is told again, as far as `which` says so.
+    /// Schedules advertised routes again where `which` matches.
     pub(super) fn tell_again(&mut self, which: impl Fn(AttrId) -> bool) {
         if let Some(paths) = &mut self.paths {
             paths.tell_again(&which, &mut self.pending);
@@ -257,7 +262,7 @@ impl AdjOut {
         }
     }
 
-    /// The session is gone, and with it all that the peer was told.
+    /// Clears the Adj-RIB-Out after the session is lost.
     pub(super) fn forget<F: AddressFamily>(table: &mut Table<F>, shared: &mut Shared, peer: PeerId) {
         let Some(facts) = shared.peer_mut(peer) else { return };
         let out = std::mem::take(&mut facts.out[F::FAMILY.index()]);
@@ -273,7 +278,7 @@ impl AdjOut {
     }
 }
 
-/// What a peer is to know of a row: attributes counted for the caller, or why nothing.
+/// The attributes to advertise for a row, counted for the caller, or the reason for none.
 pub(super) fn export<F: AddressFamily>(
     table: &Table<F>,
     shared: &mut Shared,
@@ -285,7 +290,7 @@ pub(super) fn export<F: AddressFamily>(
     export_path::<F>(shared, peer, prefix, &best)
 }
 
-/// What a peer is to know of a path: attributes counted for the caller, or why nothing.
+/// The attributes to advertise for a path, counted for the caller, or the reason for none.
 fn export_path<F: AddressFamily>(
     shared: &mut Shared,
     peer: PeerId,
@@ -347,7 +352,7 @@ fn export_path<F: AddressFamily>(
     }
 }
 
-/// Why a peer is not to be told of a row; none if it is.
+/// Why a row is not advertised to a peer; none if it is.
 pub(super) fn explain<F: AddressFamily>(
     table: &Table<F>,
     shared: &mut Shared,
@@ -361,7 +366,8 @@ pub(super) fn explain<F: AddressFamily>(
     outcome.err()
 }
 
-/// What a peer is to know of a path if it fits into a message: attributes counted for the caller, or why nothing.
+/// The attributes to advertise for a path if they fit into a message, counted for the caller, or
+/// the reason for none.
 pub(super) fn sayable<F: AddressFamily>(
     shared: &mut Shared,
     peer: PeerId,
@@ -396,8 +402,8 @@ fn context(session: &SessionFacts, family: Family) -> EncodeContext {
     }
 }
 
-/// Rows taken from the pending set: those whose withdrawal is due, and those to announce with which attributes
-/// (counted).
+/// Rows taken from the pending set: rows to withdraw, and rows to announce with their counted
+/// attributes.
 #[derive(Default)]
 struct Batch {
     looked_at: usize,
@@ -405,8 +411,8 @@ struct Batch {
     announced: Vec<(AttrId, u32)>,
 }
 
-/// Appends what a peer has yet to be told in one family until `out` has `limit` octets, and looks at `rows` rows
-/// at most.
+/// Appends pending routes of one family until `out` has `limit` octets. Examines at most `rows`
+/// rows.
 pub(super) fn write<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,
@@ -447,7 +453,7 @@ pub(super) fn write<F: AddressFamily>(
         }
         *rows -= batch.looked_at;
         withdraw(table, shared, peer, out, context, &batch.withdrawn);
-        // Equal attributes share messages; in row order, that is mostly in the order in which they came.
+        // Equal attributes share messages; row order is mostly the order of arrival.
         batch.announced.sort_unstable();
         let mut left = batch.announced.as_slice();
         while let Some((told, _)) = left.first()
@@ -504,12 +510,12 @@ fn withdraw<F: AddressFamily>(
     if shared.counts(peer, F::FAMILY).advertised == 0
         && let Some(adj) = adj_out::<F>(shared, peer)
     {
-        adj.told = Vec::new(); // a large table has gone: its memory is given back
+        adj.told = Vec::new(); // a large table is gone: release its memory
     }
     table.shrink_if_empty();
 }
 
-/// Announces rows that have their attributes in common.
+/// Announces rows with the same attributes.
 fn announce<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,
@@ -523,7 +529,8 @@ fn announce<F: AddressFamily>(
     let prefixes = group.iter().filter_map(|(_, row)| table.row(*row)).map(|row| row.prefix);
     let block = shared.attributes.block(new);
     if UpdateWriter::new(out, context).announce::<F>(next_hop, block, prefixes).is_err() {
-        // They cannot be said to this peer; what it was told before does not hold any more.
+        // They do not fit into a message to this peer; the earlier advertisement is no longer
+        // valid.
         let told = |row: &u32| adj_out::<F>(shared, peer).is_some_and(|adj| adj.is_told(*row));
         let gone: Vec<u32> = group.iter().map(|(_, row)| *row).filter(told).collect();
         group.iter().for_each(|(new, _)| shared.release(Some(*new)));
@@ -542,7 +549,7 @@ fn announce<F: AddressFamily>(
     }
 }
 
-/// Remembers that a peer has a prefix that is watched.
+/// Records that the route of a watched prefix was written to a peer.
 fn was_written<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId, row: u32) {
     if !shared.watched.is_empty()
         && let Some(prefix) = table.row(row).map(|row| row.prefix.into())
@@ -552,7 +559,7 @@ fn was_written<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: Pe
     }
 }
 
-/// Makes pending again what there was no room for: rows with the attributes that they were to be told with.
+/// Makes rows pending again that found no room, and releases their attributes.
 fn put_back<F: AddressFamily>(shared: &mut Shared, peer: PeerId, rows: impl Iterator<Item = (AttrId, u32)>) {
     let mut first = None;
     for (new, row) in rows {

@@ -1,15 +1,17 @@
-//! Path attributes, kept once however many paths carry them.
+//! Path attributes, stored once however many paths carry them.
 //!
-//! A peer's million prefixes share far fewer attribute sets, and comparing two sets is most of what the tables
-//! do. So a set is interned: its canonical bytes, with the next hop in front, are stored once under an
-//! [`AttrId`], paths hold the number, and equal numbers are equal sets. Beside the bytes stands a [`Digest`] of
-//! what the decision process and the export rules look at; everything else is parsed from the bytes when a
-//! policy or an operator asks for it. Memory for a set is its bytes and 48 octets.
+//! A million prefixes of a peer share far fewer attribute sets, and comparing sets is most of the
+//! tables' work. So sets are interned. The canonical bytes, with the next hop in front, are stored
+//! once under an [`AttrId`]. Paths hold the number, and equal numbers mean equal sets. A [`Digest`]
+//! beside the bytes has the values that the decision process and the export rules read. Everything
+//! else is parsed from the bytes when a policy or an operator needs it. A set takes its bytes and
+//! 48 octets.
 //!
-//! Sets are counted by hand ([`AttributeTable::acquire`], [`AttributeTable::release`]): the table has one owner
-//! and 4 octets for a number are half a pointer. A set whose count falls to zero stays readable until
-//! [`AttributeTable::collect`], so that within one operation no number changes its meaning. Numbers are given
-//! out again; who remembers one without counting it (the caches of `transform`) remembers its generation too.
+//! References are counted by hand ([`AttributeTable::acquire`], [`AttributeTable::release`]): the
+//! table has one owner, and a number of 4 octets is half a pointer. A set without references stays
+//! readable until [`AttributeTable::collect`], so no number changes its meaning within an
+//! operation. Numbers are reused. Code that keeps a number without a reference (the caches of
+//! `transform`) keeps its generation too.
 
 use std::hash::Hasher;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -31,7 +33,7 @@ impl AttrId {
         self.0.get()
     }
 
-    /// The id of a stored number; 0 stands for none.
+    /// The id of a stored number; 0 means none.
     pub(super) fn from_stored(number: u32) -> Option<AttrId> {
         NonZeroU32::new(number).map(AttrId)
     }
@@ -41,13 +43,13 @@ impl AttrId {
     }
 }
 
-/// What decision and export rules look at in a set.
+/// The values of a set that the decision and the export rules read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Digest {
     local_pref: u32,
-    /// MULTI_EXIT_DISC, 0 where there is none.
+    /// MULTI_EXIT_DISC, 0 if absent.
     pub(super) med: u32,
-    /// The first AS of a leading AS_SEQUENCE, 0 where there is none.
+    /// The first AS of a leading AS_SEQUENCE, 0 if absent.
     pub(super) neighbour_as: u32,
     /// AS_PATH's length as the decision counts it.
     pub(super) path_len: u16,
@@ -72,7 +74,7 @@ impl Digest {
     const ONLY_TO_CUSTOMER: u16 = 1 << 10;
     const NO_PEER: u16 = 1 << 11;
 
-    /// LOCAL_PREF, 100 where there is none.
+    /// LOCAL_PREF, 100 if absent.
     pub(super) fn local_pref(&self) -> u32 {
         if self.has_local_pref() { self.local_pref } else { 100 }
     }
@@ -105,7 +107,7 @@ impl Digest {
         self.flags & Self::NO_ADVERTISE != 0
     }
 
-    /// LLGR_STALE: the least preferred, and told only to who knows what it is (RFC 9494 §4.3).
+    /// LLGR_STALE: least preferred, and advertised only to peers that support it (RFC 9494 §4.3).
     pub(super) fn is_long_lived_stale(&self) -> bool {
         self.flags & Self::LLGR_STALE != 0
     }
@@ -188,12 +190,12 @@ impl Digest {
     }
 }
 
-/// A number of up to four octets, in network order.
+/// Decodes a number of up to four octets in network order.
 fn number(octets: &[u8]) -> u32 {
     octets.iter().take(4).fold(0, |value, octet| value << 8 | u32::from(*octet))
 }
 
-/// Type codes and values of a canonical block, whose lengths the decoder has checked.
+/// Type codes and values of a canonical block; the decoder has checked the lengths.
 pub(super) fn values(mut block: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     const EXTENDED_LENGTH: u8 = 0x10;
     std::iter::from_fn(move || {
@@ -216,16 +218,16 @@ pub(super) fn values(mut block: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 struct Entry {
     /// The next hop's length (0: this speaker itself), the next hop, the attributes.
     bytes: Box<[u8]>,
-    /// Holders in the low 31 bits, [`Entry::DYING`] above.
+    /// The reference count in the low 31 bits, [`Entry::DYING`] above.
     references: u32,
     generation: u32,
-    /// Of `bytes`: the index grows, and sets go, without a look at them.
+    /// Hash of `bytes`: growing the index and removing sets need not read the bytes.
     hash: u32,
     digest: Digest,
 }
 
 impl Entry {
-    /// In `dead`.
+    /// The entry is in `dead`.
     const DYING: u32 = 1 << 31;
 
     fn holders(&self) -> u32 {
@@ -242,7 +244,7 @@ pub(super) struct AttributeTable {
     entries: Vec<Entry>,
     index: HashTable<u32>,
     free: Vec<u32>,
-    /// Of the next set that comes in.
+    /// Generation of the next new set.
     generation: u32,
     /// Sets whose count fell to zero since the last collection.
     dead: Vec<AttrId>,
@@ -262,7 +264,7 @@ impl AttributeTable {
         }
     }
 
-    /// The number of a set with one community more, counted once for the caller.
+    /// The number of a set with one more community, counted for the caller.
     pub(super) fn with_community(&mut self, id: AttrId, community: Community) -> AttrId {
         let parsed = PathAttributes::parse(self.block(id));
         debug_assert!(parsed.is_ok(), "what is interned was checked by the decoder: {parsed:?}");
@@ -274,12 +276,13 @@ impl AttributeTable {
         self.intern(next_hop.as_ref(), &block)
     }
 
-    /// Sets that somebody holds.
+    /// The number of sets in use.
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// The number of a set, counted once more for the caller. No next hop stands for this speaker itself.
+    /// Interns a set and counts one reference for the caller. No next hop means this speaker
+    /// itself.
     pub(super) fn intern(&mut self, next_hop: Option<&NextHop>, attributes: &[u8]) -> AttrId {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
@@ -322,13 +325,13 @@ impl AttributeTable {
         number
     }
 
-    /// Counts one holder more.
+    /// Adds a reference.
     pub(super) fn acquire(&mut self, id: AttrId) -> AttrId {
         self.entries[id.index()].references += 1;
         id
     }
 
-    /// Counts one holder less.
+    /// Removes a reference; a set without references stays until [`Self::collect`].
     pub(super) fn release(&mut self, id: AttrId) {
         let entry = &mut self.entries[id.index()];
         debug_assert!(entry.holders() > 0, "a set is released as often as it was acquired");
@@ -339,8 +342,8 @@ impl AttributeTable {
         }
     }
 
-    /// Forgets the sets that nobody holds; whether none are left after many, so that who remembers outcomes by number
-    /// can give the memory back too. No number that is not counted may be used across this.
+    /// Removes the sets without references. Returns true if a large table became empty; caches can
+    /// then release their memory too. Invalidates every [`AttrId`] without a reference.
     pub(super) fn collect(&mut self) -> bool {
         while let Some(id) = self.dead.pop() {
             let entry = &mut self.entries[id.index()];
@@ -357,7 +360,7 @@ impl AttributeTable {
         }
         let emptied = self.index.is_empty() && self.index.capacity() > 1024;
         if emptied {
-            // A large table has come and gone: its memory is given back. Generations go on.
+            // A large table is gone: release its memory. Generations continue.
             self.index = HashTable::new();
             self.entries = Vec::new();
             self.free = Vec::new();
@@ -366,12 +369,12 @@ impl AttributeTable {
         emptied
     }
 
-    /// The number with what tells it from a later set of the same number.
+    /// The generation, which distinguishes a set from a later one with the same number.
     pub(super) fn generation(&self, id: AttrId) -> u32 {
         self.entries[id.index()].generation
     }
 
-    /// The set of a remembered number, if it is still that set.
+    /// The set of a cached number if it is still the same set.
     pub(super) fn recall(&self, number: u32, generation: u32) -> Option<AttrId> {
         let id = AttrId::from_stored(number)?;
         let entry = self.entries.get(id.index())?;
@@ -388,12 +391,12 @@ impl AttributeTable {
         &bytes[1 + usize::from(bytes[0])..]
     }
 
-    /// The next hop; none where it is this speaker itself.
+    /// The next hop; none if it is this speaker itself.
     pub(super) fn next_hop(&self, id: AttrId) -> Option<NextHop> {
         get_next_hop(&self.entries[id.index()].bytes)
     }
 
-    /// Whether two sets lead to the same next hop.
+    /// Whether two sets have the same next hop.
     pub(super) fn same_next_hop(&self, one: AttrId, other: AttrId) -> bool {
         let bytes = |id: AttrId| {
             let bytes = &self.entries[id.index()].bytes;
@@ -410,7 +413,7 @@ impl AttributeTable {
             })
     }
 
-    /// How often an AS is in AS_PATH.
+    /// The number of occurrences of an AS in AS_PATH.
     pub(super) fn occurrences(&self, id: AttrId, asn: Asn) -> usize {
         let path = values(self.block(id)).find(|(code, _)| *code == codes::AS_PATH);
         let segments = path.into_iter().flat_map(|(_, path)| as_path::segments(path, as_path::Width::Four));
@@ -443,7 +446,7 @@ fn hash(bytes: &[u8]) -> u32 {
     (hash ^ hash >> 32) as u32
 }
 
-/// What the index takes: it looks at the highest and the lowest bits.
+/// Widens a hash for the index, which uses the highest and the lowest bits.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
@@ -512,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_given_out_again_under_another_generation() {
+    fn a_reused_number_has_a_new_generation() {
         let mut table = AttributeTable::new(Asn(1));
         let first = table.intern(None, ORIGIN_EGP);
         let generation = table.generation(first);

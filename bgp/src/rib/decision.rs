@@ -1,13 +1,13 @@
-//! The decision process, phase 2: which of a prefix's paths are used (RFC 4271 §9.1.2).
+//! The decision process, phase 2: it selects the paths of a prefix that are used (RFC 4271 §9.1.2).
 //!
-//! Written as the RFC writes it: each step takes paths out of consideration, and what is left after the last is
-//! the best. That is not a sort: MED is compared only among paths of the same neighbouring AS, so there is no
-//! order of paths to sort by, and comparing pairs along a list would make the outcome depend on the order in
-//! which paths arrived.
+//! The code follows the RFC: each step removes paths, and the paths left after the last step are
+//! the best. This is not a sort: MED is compared only among paths of the same neighbouring AS, so
+//! no order of paths exists to sort by. Comparing pairs along a list would make the result depend
+//! on the order of arrival.
 //!
-//! Paths still equal after the step "external over internal" are used together (ECMP). They need the same
-//! AS_PATH length but not the same AS_PATH: what other speakers call multipath-relax. There is no IGP here, so
-//! the interior cost of step e is the same for all.
+//! Paths that are still equal after the step "external over internal" are used together (ECMP).
+//! They need the same AS_PATH length but not the same AS_PATH; other speakers call this
+//! multipath-relax. There is no IGP here, so the interior cost of step e is the same for all paths.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -15,43 +15,44 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use smallvec::SmallVec;
 
-/// What the decision looks at in one path. Missing attributes have been filled in with their defaults.
+/// The input of the decision for one path. Missing attributes have their defaults.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
-    /// The path's place in the arena; nothing is decided by it.
+    /// The path's place in the arena; the decision does not use it.
     pub(super) path: u32,
-    /// Originated by this speaker: before anything learned.
+    /// Originated by this speaker: preferred over every learned path.
     pub(super) originated: bool,
-    /// Kept from before a long restart: after everything else (RFC 9494 §4.4).
+    /// Long-lived stale: used only if there is no other path (RFC 9494 §4.4).
     pub(super) long_lived_stale: bool,
-    /// LOCAL_PREF, 100 where there is none.
+    /// LOCAL_PREF, 100 if absent.
     pub(super) local_pref: u32,
     /// AS_PATH's length: a set counts 1 (RFC 4271 §9.1.2.2 a).
     pub(super) path_len: u16,
     /// ORIGIN: 0 IGP, 1 EGP, 2 INCOMPLETE.
     pub(super) origin: u8,
-    /// The first AS of AS_PATH; 0 where there is none.
+    /// The first AS of AS_PATH; 0 if absent.
     pub(super) neighbour_as: u32,
-    /// MULTI_EXIT_DISC, 0 where there is none (RFC 4271 §9.1.2.2 c).
+    /// MULTI_EXIT_DISC, 0 if absent (RFC 4271 §9.1.2.2 c).
     pub(super) med: u32,
     /// From an external peer.
     pub(super) external: bool,
-    /// ORIGINATOR_ID where there is one, else the peer's BGP identifier (RFC 4456 §9).
+    /// ORIGINATOR_ID or, if absent, the peer's BGP identifier (RFC 4456 §9).
     pub(super) router_id: u32,
     /// CLUSTER_LIST's length (RFC 4456 §9).
     pub(super) cluster_len: u8,
     /// The peer's address.
     pub(super) address: IpAddr,
-    /// The path identifier, among paths of one peer; 0 where there is none.
+    /// The path identifier, among paths of one peer; 0 if absent.
     pub(super) identifier: u32,
 }
 
-/// The steps that take paths out, in order (RFC 4271 §9.1.2.2), and what separates two paths that are still equal then.
+/// The steps that remove paths, in order (RFC 4271 §9.1.2.2), then the tie-breaks between equal
+/// paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// What this speaker originates comes before everything learned.
+    /// Originated paths before learned ones.
     Originated,
-    /// Long-lived stale paths come last (RFC 9494 §4.4).
+    /// Long-lived stale paths last (RFC 9494 §4.4).
     LongLivedStale,
     /// The highest LOCAL_PREF.
     LocalPref,
@@ -59,11 +60,11 @@ pub enum Step {
     AsPathLength,
     /// The lowest ORIGIN.
     Origin,
-    /// The lowest MULTI_EXIT_DISC of one neighbouring AS.
+    /// The lowest MULTI_EXIT_DISC among paths of one neighbouring AS.
     Med,
-    /// From an external peer.
+    /// External paths before internal ones.
     External,
-    /// The lowest BGP identifier, ORIGINATOR_ID in its place (RFC 4456 §9).
+    /// The lowest BGP identifier; ORIGINATOR_ID replaces it if present (RFC 4456 §9).
     RouterId,
     /// The shortest CLUSTER_LIST (RFC 4456 §9).
     ClusterList,
@@ -74,12 +75,12 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether it only puts paths in order that would be used together otherwise.
+    /// Whether the step only orders paths that could be used together.
     pub fn is_tie_break(self) -> bool {
         self >= Step::RouterId
     }
 
-    /// What it looks at in a path, as text.
+    /// The value of a path that this step compares, as text.
     pub(super) fn value(self, path: &Candidate) -> String {
         let either = |is: bool, one: &str, other: &str| (if is { one } else { other }).to_owned();
         match self {
@@ -119,12 +120,12 @@ impl fmt::Display for Step {
 /// Candidates without an allocation for the usual number of paths.
 pub(super) type Candidates = SmallVec<[Candidate; 4]>;
 
-/// Leaves the paths that are used, the best one first, at most `max_paths` of them.
+/// Keeps the paths that are used, the best one first, at most `max_paths` of them.
 pub(super) fn select(candidates: &mut Candidates, max_paths: usize) {
     select_and_tell(candidates, max_paths, |_, _, _| {});
 }
 
-/// The same, and tells of each path that is taken out at which step that was, and one that stayed in its place.
+/// Like [`select`]; also reports each removed path with the step and a path that stayed.
 pub(super) fn select_and_tell(
     candidates: &mut Candidates,
     max_paths: usize,
@@ -147,12 +148,12 @@ pub(super) fn select_and_tell(
     candidates.truncate(max_paths.max(1));
 }
 
-/// By what equal paths are put in order.
+/// The order of equal paths.
 fn order(path: &Candidate) -> (u32, u8, IpAddr, u32) {
     (path.router_id, path.cluster_len, path.address, path.identifier)
 }
 
-/// What puts one of two paths that are used together before the other.
+/// The tie-break that orders two paths that are used together.
 pub(super) fn tie_break(one: &Candidate, other: &Candidate) -> Step {
     let (one, other) = (order(one), order(other));
     if one.0 != other.0 {
@@ -182,7 +183,7 @@ fn keep_least<K: Ord>(
     }
 }
 
-/// In pairs where there are few. A peer with ADD-PATH may send as many as it likes, and then they are sorted.
+/// Compares few paths in pairs. A peer with ADD-PATH may send any number; many paths are sorted.
 fn keep_least_med_of_each_neighbour(
     candidates: &mut Candidates,
     mut lost: impl FnMut(&Candidate, &Candidate),
@@ -206,7 +207,7 @@ fn keep_least_med_of_each_neighbour(
     });
 }
 
-/// So many are compared in pairs faster than they are sorted.
+/// Up to this number, comparing pairs is faster than sorting.
 const FEW: usize = 8;
 
 #[cfg(test)]
@@ -231,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Which path was taken out at which step.
+    /// The removed paths, each with the step and a path that stayed.
     fn lost(paths: &[Candidate], max_paths: usize) -> Vec<(u32, Step, u32)> {
         let mut all = Vec::new();
         let tell = |path: &Candidate, step, by: &Candidate| all.push((path.path, step, by.path));
@@ -240,7 +241,7 @@ mod tests {
     }
 
     fn selected(paths: &[Candidate], max_paths: usize) -> Vec<u32> {
-        // The outcome may not depend on the order of arrival.
+        // The result may not depend on the order of arrival.
         let run = |paths: &[Candidate]| {
             let mut candidates = Candidates::from_slice(paths);
             select(&mut candidates, max_paths);
@@ -253,7 +254,7 @@ mod tests {
         forwards
     }
 
-    /// Each step: path 1 wins by every later step, path 2 by this one.
+    /// For each step, path 1 wins in every later step and path 2 in this one.
     #[test]
     fn each_step_decides_before_the_later_ones() {
         let worse = Candidate {
@@ -313,7 +314,8 @@ mod tests {
 
     #[test]
     fn med_is_compared_only_within_a_neighbouring_as() {
-        // 1 loses to 2 by MED; 3 is of another AS, where MED 50 is the lowest. Of 2 and 3 the identifier decides.
+        // Path 1 loses to path 4 by MED. Path 3 is of another AS, where MED 50 is the lowest. The
+        // identifier decides between 4 and 3.
         let paths = [
             Candidate { med: 20, ..path(1) },
             Candidate { med: 10, ..path(4) },
@@ -321,13 +323,13 @@ mod tests {
         ];
         assert_eq!(selected(&paths, 1), [3]);
         assert_eq!(lost(&paths, 1), [(1, Step::Med, 4), (4, Step::RouterId, 3)]);
-        // All orders agree, also where pairs would go in a circle.
+        // All orders agree, also where comparing pairs would be circular.
         for order in [[0, 1, 2], [1, 2, 0], [2, 0, 1]] {
             assert_eq!(selected(&order.map(|place| paths[place]), 1), [3]);
         }
     }
 
-    /// More than [`FEW`] are sorted, with the outcome that comparing each with each has.
+    /// More than [`FEW`] paths are sorted, with the same result as comparing all pairs.
     #[test]
     fn many_paths_keep_the_least_med_of_each_neighbour_too() {
         for count in [2, FEW as u32, FEW as u32 + 1, 200] {

@@ -1,9 +1,10 @@
-//! Why a path is used or not, and why a peer is told of it or not: what an operator asks when traffic goes another way than
-//! expected.
+//! Explains why a path is used or not, and why it is advertised or not. Operators need this when
+//! traffic takes an unexpected path.
 //!
-//! Nothing here decides anything. The decision process is run again over the same candidates and says at which step each
-//! path fell out; what a peer is to be told is computed by the very function that the writer uses; policies say which rule
-//! decided. So an explanation cannot drift from what is done. It costs one prefix, and is asked for by hand.
+//! Nothing here decides. The decision process runs again over the same candidates and records the
+//! step that removed each path. The advertised route is computed by the writer's own function.
+//! Policies report the rule that decided. So an explanation cannot differ from the actual
+//! behaviour. One call costs the work of one prefix, and operators call it by hand.
 
 use ipnet::IpNet;
 use rustc_hash::FxHashMap;
@@ -19,73 +20,74 @@ use super::transform::TransformId;
 use crate::policy::Verdict;
 use crate::types::{AddressFamily, Family, PeerId};
 
-/// What became of a path in the decision.
+/// The result of the decision for a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is the best one: what peers are told of.
+    /// The best path, which is advertised to peers.
     Best,
-    /// It is used together with the best one, from which only this separates it.
+    /// Used together with the best path; the comparison names the only difference from it.
     Used(Comparison),
-    /// It is not used, because of this.
+    /// Not used; the comparison names the reason.
     Lost(Comparison),
-    /// It did not take part.
+    /// Rejected before the decision.
     Refused(Filtered),
-    /// Nothing is decided yet: paths are being collected after a restart (RFC 4724 §4.1).
+    /// Not decided yet: paths are collected after a restart (RFC 4724 §4.1).
     Waiting,
 }
 
-/// What separated a path from another one.
+/// The difference between a path and a better one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
     /// The step of the decision.
     pub step: Step,
-    /// What this path has there, as text.
+    /// This path's value at that step, as text.
     pub own: String,
-    /// What the path has that stayed in.
+    /// The better path's value.
     pub other: String,
-    /// Whose path that is; none if it is originated here.
+    /// The peer of the better path; none if it is originated here.
     pub other_peer: Option<PeerId>,
-    /// The number of equal paths that are used, if there was no room for this one beside them.
+    /// The number of equal paths in use, if they left no room for this one.
     pub limit: Option<usize>,
 }
 
-/// What a policy said of a path, and by which rule.
+/// The verdict of a policy on a path, with the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruling {
-    /// Whether it accepts the path.
+    /// Whether the policy accepts the path.
     pub accepted: bool,
-    /// The rule that decided, counted from 1; none if no rule did and the policy's default holds.
+    /// The rule that decided, counted from 1; none if the policy's default decided.
     pub rule: Option<usize>,
-    /// The rule's name, if it has one.
+    /// The name of the rule, if it has one.
     pub name: Option<String>,
 }
 
-/// A path with what became of it.
+/// A path with the result of the decision.
 #[derive(Clone, Debug)]
 pub struct ExplainedPath<'a> {
     /// The path.
     pub entry: PathEntry<'a>,
-    /// What became of it.
+    /// The result of the decision.
     pub standing: Standing,
-    /// What import policy said of it; none where it was not asked.
+    /// The verdict of import policy; none if the policy was not consulted.
     pub import: Option<Ruling>,
 }
 
-/// What a peer is to know of one path of a prefix.
+/// The result of export to one peer for one path of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedExport {
     /// The peer that the path is from; none if it is originated here, or if there is no path.
     pub from: Option<PeerId>,
-    /// Why the peer is not to be told of it.
+    /// Why the path is not advertised to the peer.
     pub refused: Option<NotAdvertised>,
-    /// What export policy said of it; none where it was not asked.
+    /// The verdict of export policy; none if the policy was not consulted.
     pub ruling: Option<Ruling>,
-    /// The peer has it: as it is to be told now or, where it is refused, as it was told before and will be withdrawn.
+    /// The peer has the path: with the attributes to advertise now or, for a refused path, with the
+    /// earlier ones that will be withdrawn.
     pub told: bool,
 }
 
 impl Rib {
-    /// Every path of a prefix, those in use first, with what became of each.
+    /// Every path of a prefix, those in use first, with the result of the decision for each.
     pub fn explain(&self, prefix: &IpNet) -> Vec<ExplainedPath<'_>> {
         match prefix.trunc() {
             IpNet::V4(prefix) => explain_paths(&self.v4, &self.shared, self.v4.find(&prefix)),
@@ -93,7 +95,8 @@ impl Rib {
         }
     }
 
-    /// What a peer is to know of a prefix: of its best path or, where the peer is told several (RFC 7911), of each.
+    /// The result of export for a prefix: for its best path or, with several paths (RFC 7911), for
+    /// each.
     pub fn explain_export(&mut self, peer: PeerId, prefix: &IpNet) -> Vec<ExplainedExport> {
         let family = Family::of(prefix);
         let nothing =
@@ -207,7 +210,8 @@ fn explain_exports<F: AddressFamily>(
             ruling: export.and_then(|(export, used)| ruling(shared, export, prefix.into(), used, originated)),
             told,
         });
-        // As the writer counts: what does not fit into a message takes a place all the same.
+        // The writer counts in the same way: a path that does not fit into a message still takes a
+        // place.
         matches!(refused, None | Some(NotAdvertised::TooLong))
     };
     let Some(most) = most else {
@@ -240,7 +244,7 @@ fn explain_exports<F: AddressFamily>(
     explained
 }
 
-/// What a policy says of a path.
+/// The verdict of a policy on a path.
 fn ruling(
     shared: &Shared,
     policy: TransformId,

@@ -1,4 +1,4 @@
-//! What the RIB is told from outside: its own identity, its peers, their sessions, and what is originated.
+//! Input of the RIB: its identity, its peers, their sessions, and originated prefixes.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,59 +6,60 @@ use crate::config::PathRules;
 use crate::policy::Policy;
 use crate::types::{Asn, Community, Family, FamilySet, LargeCommunity, NextHop, PeerKey};
 
-/// What holds for the whole table.
+/// Settings of the whole RIB.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RibConfig {
-    /// The AS of this speaker: put in front of what external peers are told, and looked for in what they tell.
+    /// The AS of this speaker: prepended towards external peers, and the AS of the loop check.
     pub local_as: Asn,
-    /// The BGP identifier: a path whose ORIGINATOR_ID it is has looped (RFC 4456 §8).
+    /// The BGP identifier: a path with this ORIGINATOR_ID has looped (RFC 4456 §8).
     pub router_id: Ipv4Addr,
-    /// A path whose CLUSTER_LIST has it has looped (RFC 4456 §8); put in front of that list when a path is reflected.
+    /// The cluster: a path with it in CLUSTER_LIST has looped. It is prepended to that list when a
+    /// path is reflected (RFC 4456 §8).
     pub cluster_id: Ipv4Addr,
-    /// The most paths that a prefix is spread over (ECMP); 0 counts as 1.
+    /// The maximum number of paths for one prefix (ECMP); 0 counts as 1.
     pub max_paths: usize,
 }
 
-/// What the RIB knows of a peer whether it is up or not.
+/// Facts of a peer that do not depend on a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RibPeer {
     /// The peer's address: the last tie-breaker (RFC 4271 §9.1.2.2 g).
     pub address: PeerKey,
     /// The peer's AS. The local one makes it an internal peer.
     pub remote_as: Asn,
-    /// What of its paths is used.
+    /// Import policy.
     pub import: Policy,
-    /// What it is told.
+    /// Export policy.
     pub export: Policy,
-    /// What the protocol does with its paths besides.
+    /// Other protocol rules for the peer's paths.
     pub rules: PathRules,
 }
 
-/// What a session agreed on, as far as the tables need it.
+/// The outcome of the negotiation, as far as the tables need it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionFacts {
     /// Families that both sides carry.
     pub families: FamilySet,
     /// The peer's BGP identifier (RFC 4271 §9.1.2.2 f).
     pub router_id: Ipv4Addr,
-    /// This side's address: a path whose next hop it is leads back here.
+    /// The local address: a path with this next hop leads back here.
     pub local_address: IpAddr,
-    /// What "next hop self" is in IPv4 unicast; an IPv6 address needs `ext_next_hop`. None: only paths whose
-    /// next hop is passed on can be told in that family.
+    /// The local next hop in IPv4 unicast; an IPv6 address needs `ext_next_hop`. If none, only
+    /// paths with an unchanged next hop can be advertised in that family.
     pub next_hop_v4: Option<NextHop>,
-    /// What "next hop self" is in IPv6 unicast.
+    /// The local next hop in IPv6 unicast.
     pub next_hop_v6: Option<NextHop>,
     /// Both sides carry four-octet AS numbers (RFC 6793).
     pub four_octet_as: bool,
-    /// Both sides take an IPv6 next hop for IPv4 prefixes (RFC 8950).
+    /// Both sides accept an IPv6 next hop for IPv4 prefixes (RFC 8950).
     pub ext_next_hop: bool,
-    /// Families in which the peer is told several paths of a prefix (RFC 7911).
+    /// Families with several paths per prefix towards the peer (RFC 7911).
     pub add_path: FamilySet,
-    /// How many of one prefix there, at most; at least 1.
+    /// The maximum number of paths per prefix in these families; at least 1.
     pub paths: u8,
-    /// The peer knows long-lived stale paths (RFC 9494): it is told of them.
+    /// The peer supports long-lived stale paths (RFC 9494), so they are advertised to it.
     pub long_lived_stale: bool,
-    /// The longest message that the peer takes, header included: 4096 or 65535 (RFC 8654).
+    /// The longest message that the peer accepts, header included: 4096 or 65535 (RFC 8654).
     pub max_message: usize,
 }
 
@@ -72,36 +73,36 @@ impl SessionFacts {
     }
 }
 
-/// What travels with a prefix that this speaker originates. ORIGIN is IGP, the AS_PATH starts empty.
+/// Attributes of a prefix that this speaker originates. ORIGIN is IGP, the AS_PATH starts empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origination {
     /// Standard communities.
     pub communities: Vec<Community>,
     /// Large communities.
     pub large_communities: Vec<LargeCommunity>,
-    /// MULTI_EXIT_DISC; told to internal and external peers alike.
+    /// MULTI_EXIT_DISC, sent to internal and external peers alike.
     pub med: Option<u32>,
 }
 
-/// Prefixes with a peer in one family. Kept up to date, never counted.
+/// Numbers of paths and prefixes of one peer in one family, kept up to date with each change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Paths received and not withdrawn, the refused and the stale ones included.
+    /// Paths received and not withdrawn, including rejected and stale ones.
     pub received: usize,
-    /// Of those, the ones that import policy and loop checks let into the decision.
+    /// Received paths that passed import policy and loop checks.
     pub accepted: usize,
-    /// Of those received, the ones from before the session was lost (RFC 4724 §4.2).
+    /// Received paths from before the session was lost (RFC 4724 §4.2).
     pub stale: usize,
-    /// Of the stale, the ones that carry LLGR_STALE: the last to be used (RFC 9494 §4.3).
+    /// Stale paths with LLGR_STALE, which are used last (RFC 9494 §4.3).
     pub long_lived_stale: usize,
-    /// Prefixes that the peer was told and that were not withdrawn since.
+    /// Prefixes advertised and not withdrawn since.
     pub advertised: usize,
 }
 
-/// What one UPDATE did.
+/// Counts of one UPDATE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpdateOutcome {
-    /// Prefixes announced, by UPDATE's own count (the same prefix twice counts twice).
+    /// Prefixes announced; a prefix that is in the message twice counts twice.
     pub announced: usize,
     /// Prefixes withdrawn, or treated as withdrawn (RFC 7606 §2).
     pub withdrawn: usize,
@@ -112,15 +113,17 @@ pub struct UpdateOutcome {
 pub struct FibPath {
     /// Where traffic goes.
     pub next_hop: NextHop,
-    /// The peer that told so.
+    /// The peer that advertised the path.
     pub peer: PeerKey,
 }
 
-/// The learned best paths of a prefix have changed. Coalesced: only the latest state of a prefix is reported.
+/// A change of the learned best paths of a prefix. Changes are coalesced: only the latest state is
+/// reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteChange {
     /// The prefix.
     pub prefix: ipnet::IpNet,
-    /// Where traffic goes now, best first. Empty: nowhere, or the prefix is originated here.
+    /// Paths that carry traffic now, best first. Empty if there are none or the prefix is
+    /// originated here.
     pub paths: Vec<FibPath>,
 }

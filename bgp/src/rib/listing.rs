@@ -1,4 +1,4 @@
-//! The tables for an operator's eyes: lazy, borrowed, parsed on demand.
+//! The tables as lists for an operator: lazy, borrowed, parsed on demand.
 
 use std::iter;
 
@@ -20,24 +20,25 @@ pub struct RouteAttributes<'a> {
 }
 
 impl RouteAttributes<'_> {
-    /// Equal sets have equal numbers, as long as they are held.
+    /// Equal sets have equal numbers as long as they are in use.
     pub(crate) fn number(&self) -> u32 {
         self.id.get()
     }
 
-    /// The canonical block: all attributes but the next hop, as they are on the wire with four-octet AS numbers.
+    /// The canonical block: all attributes except the next hop, in wire format with four-octet AS
+    /// numbers.
     pub fn block(&self) -> &[u8] {
         self.table.block(self.id)
     }
 
-    /// The next hop; none where it is this speaker itself.
+    /// The next hop; none if it is this speaker itself.
     pub fn next_hop(&self) -> Option<NextHop> {
         self.table.next_hop(self.id)
     }
 
-    /// All the others.
+    /// All attributes except the next hop.
     pub fn parse(&self) -> PathAttributes {
-        // What is interned was checked by the decoder or written by the encoder, so there is always a parse.
+        // The decoder checked every interned set or the encoder wrote it, so it always parses.
         PathAttributes::parse(self.table.block(self.id)).unwrap_or_default()
     }
 }
@@ -45,46 +46,46 @@ impl RouteAttributes<'_> {
 /// A path in the tables.
 #[derive(Clone, Copy, Debug)]
 pub struct PathEntry<'a> {
-    /// Its prefix.
+    /// The destination.
     pub prefix: IpNet,
-    /// The peer it is from; none if this speaker originates it.
+    /// The peer that sent the path; none if this speaker originates it.
     pub peer: Option<PeerId>,
-    /// The identifier that it came with (RFC 7911).
+    /// The path identifier that the peer sent (RFC 7911).
     pub path_id: Option<u32>,
-    /// As the peer sent them.
+    /// The attributes as received.
     pub received: RouteAttributes<'a>,
-    /// As import policy left them; none if the path is refused.
+    /// The attributes after import policy; none if the path is rejected.
     pub used: Option<RouteAttributes<'a>>,
-    /// Why it is refused.
+    /// Why the path is rejected.
     pub filtered: Option<Filtered>,
-    /// Traffic is spread over it and the other selected ones.
+    /// The path is in use, alone or with other paths (ECMP).
     pub selected: bool,
-    /// It is the best of those selected: what peers are told of.
+    /// The best of the selected paths, which is advertised to peers.
     pub best: bool,
-    /// From before the peer's session was lost.
+    /// The path is from before the peer's session was lost.
     pub stale: bool,
 }
 
 /// A prefix in a peer's Adj-RIB-Out.
 #[derive(Clone, Copy, Debug)]
 pub struct AdvertisedRoute<'a> {
-    /// The prefix.
+    /// The destination.
     pub prefix: IpNet,
-    /// The identifier that it was told with (RFC 7911).
+    /// The path identifier in the advertisement (RFC 7911).
     pub path_id: Option<u32>,
-    /// As the peer was told them.
+    /// The attributes as advertised.
     pub attributes: RouteAttributes<'a>,
-    /// As the peer was told it; none if neither session nor path has one.
+    /// The next hop as advertised; none if neither session nor path has one.
     pub next_hop: Option<NextHop>,
 }
 
 impl Rib {
-    /// The paths that a peer sent, the refused and the stale ones included.
+    /// The paths that a peer sent, including rejected and stale ones.
     pub fn received(&self, peer: PeerId, family: Family) -> impl Iterator<Item = PathEntry<'_>> {
         self.entries(family).filter(move |entry| entry.peer == Some(peer))
     }
 
-    /// What a peer was told and not since told the withdrawal of.
+    /// The routes advertised to a peer and not withdrawn since.
     pub fn advertised(&self, peer: PeerId, family: Family) -> impl Iterator<Item = AdvertisedRoute<'_>> {
         let facts = self.shared.peer(peer);
         let own = facts.and_then(|peer| peer.session.as_ref()?.next_hop(family));
@@ -96,7 +97,8 @@ impl Rib {
         })
     }
 
-    /// The same from a row on, row by row, with every path of the row.
+    /// The paths that a peer sent, row by row from `first` on. Each item has all paths of the row,
+    /// also those of other peers.
     pub(crate) fn received_from(
         &self,
         peer: PeerId,
@@ -108,7 +110,7 @@ impl Rib {
         rows.map(move |row| (row, self.row_paths(family, row)))
     }
 
-    /// What a peer was told of one row: see [`Self::advertised`].
+    /// The routes of one row that are advertised to a peer; see [`Self::advertised`].
     pub(crate) fn advertised_of(&self, peer: PeerId, family: Family, row: u32) -> Vec<AdvertisedRoute<'_>> {
         let Some(facts) = self.shared.peer(peer) else { return Vec::new() };
         let told = facts.out[family.index()].told_of(row);
@@ -124,7 +126,7 @@ impl Rib {
         told.into_iter().map(route).collect()
     }
 
-    /// Every row's number is less.
+    /// A bound above every row number.
     pub(crate) fn row_bound(&self, family: Family) -> u32 {
         match family {
             Family::Ipv4Unicast => self.v4.row_bound(),
@@ -132,7 +134,7 @@ impl Rib {
         }
     }
 
-    /// Whether a path of the row is such; those in use are asked first.
+    /// Whether `is` holds for any path of the row; paths in use are checked first.
     pub(crate) fn any_path(&self, family: Family, row: u32, is: impl FnMut(PathEntry<'_>) -> bool) -> bool {
         match family {
             Family::Ipv4Unicast => row_entries(&self.v4, &self.shared, row).any(is),
@@ -155,13 +157,13 @@ impl Rib {
         }
     }
 
-    /// The paths in use; those of one prefix follow each other, the best one first.
+    /// The paths in use; those of one prefix are adjacent, the best one first.
     pub fn best(&self, family: Family) -> impl Iterator<Item = PathEntry<'_>> {
         self.entries(family).filter(|entry| entry.selected)
     }
 
-    /// The prefixes from a row on, with the row to begin from for each, and every path of it, those in use first. Rows
-    /// keep their numbers as long as the prefix is there.
+    /// The prefixes from a row on: row number, prefix, and all paths, those in use first. A row
+    /// keeps its number as long as the prefix exists.
     pub(crate) fn rows_from(
         &self,
         family: Family,
@@ -188,7 +190,7 @@ impl Rib {
         }
     }
 
-    /// Why a peer is not to be told of a prefix; none if it is told, or about to be.
+    /// Why a prefix is not advertised to a peer; none if it is advertised or pending.
     pub fn not_advertised(&mut self, peer: PeerId, prefix: &IpNet) -> Option<NotAdvertised> {
         let family = Family::of(prefix);
         let session = self.shared.peer(peer).and_then(|peer| peer.session.as_ref());

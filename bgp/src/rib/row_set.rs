@@ -1,17 +1,18 @@
-//! A set of row numbers that is taken from in row order, going round.
+//! A set of row numbers that is taken from in row order, cyclically.
 //!
-//! Adj-RIB-Out and the FIB each keep one: what has to be looked at again. (A peer keeps another: the rows in which it
-//! has paths, so that what becomes of the peer costs as much as its paths, not as much as the table.) A row is in it once however often it
-//! changes, which bounds it by the table (one bit a row) and coalesces. Taking in row order, and going on
-//! from where the last take stopped, starves no row, and meets rows in the order in which they came into the
-//! table: neighbours mostly share their attributes, which packs messages well.
+//! Adj-RIB-Out and the FIB each keep one with the rows to examine. Each peer keeps another with
+//! the rows in which it has paths. So an operation on a peer costs as much as its paths, not as
+//! the table. A row is in the set once however often it changes. This coalesces changes and bounds
+//! the memory to one bit per row. Each take continues in row order after the last one, which
+//! starves no row. Rows come in the order in which they entered the table: neighbours mostly share
+//! their attributes, which packs messages well.
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct RowSet {
-    /// One bit a row.
+    /// One bit per row.
     words: Vec<u64>,
-    /// One bit a word that is not zero, so that an almost empty set over a large table is skipped through fast.
+    /// One bit per nonzero word; it makes skipping through an almost empty set fast.
     summary: Vec<u64>,
     len: usize,
     cursor: u32,
@@ -31,7 +32,7 @@ impl RowSet {
         self.words.get(row as usize / 64).is_some_and(|bits| bits & (1 << (row % 64)) != 0)
     }
 
-    /// Adds a row; whether it was not there.
+    /// Adds a row; returns whether it was absent.
     pub(super) fn insert(&mut self, row: u32) -> bool {
         let word = row as usize / 64;
         if word >= self.words.len() {
@@ -50,7 +51,7 @@ impl RowSet {
         true
     }
 
-    /// Makes room for this many words, and for the rest of the last one's summary.
+    /// Grows to this many words, rounded up to full summary words.
     #[cold]
     fn grow(&mut self, words: usize) {
         self.words.resize(words.next_multiple_of(64), 0);
@@ -72,7 +73,7 @@ impl RowSet {
         }
     }
 
-    /// Takes a row out; whether it was there.
+    /// Removes a row; returns whether it was present.
     pub(super) fn remove(&mut self, row: u32) -> bool {
         let word = row as usize / 64;
         let bit = 1 << (row % 64);
@@ -89,7 +90,7 @@ impl RowSet {
         }
     }
 
-    /// The first row at or after the cursor, without going round.
+    /// The first row at or after the cursor, without wrapping.
     pub(super) fn peek(&self) -> Option<u32> {
         self.next_from(self.cursor)
     }
@@ -112,8 +113,8 @@ impl RowSet {
         Some((word * 64) as u32 + self.words[word].trailing_zeros())
     }
 
-    /// Takes the next row at or after the cursor, and puts the cursor behind it; goes round to the first row
-    /// when there is none.
+    /// Takes the next row at or after the cursor and moves the cursor behind it. Wraps to the first
+    /// row if there is none.
     pub(super) fn take(&mut self) -> Option<u32> {
         let row = match self.peek() {
             Some(row) => row,
@@ -127,7 +128,7 @@ impl RowSet {
         Some(row)
     }
 
-    /// Puts the cursor on a row.
+    /// Moves the cursor to a row.
     pub(super) fn set_cursor(&mut self, row: u32) {
         self.cursor = row;
     }
@@ -139,7 +140,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn rows_come_in_order_and_go_round() {
+    fn rows_are_taken_in_cyclic_order() {
         let mut set = RowSet::default();
         for row in [5, 70_000, 4096, 63, 64, 5] {
             set.insert(row);
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(set.take(), Some(5));
         assert_eq!(set.take(), Some(63));
         set.insert(1); // behind the cursor: after all the others
-        set.insert(65); // before it
+        set.insert(65); // ahead of the cursor
         let rest: Vec<u32> = std::iter::from_fn(|| set.take()).collect();
         assert_eq!(rest, [64, 65, 4096, 70_000, 1]);
         assert!(set.is_empty() && set.take().is_none());

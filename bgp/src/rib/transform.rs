@@ -1,13 +1,14 @@
-//! From the attributes of one path to those that a policy makes of it, remembered per attribute set.
+//! Applies a policy and the protocol's rules to the attributes of a path. Results are cached per
+//! attribute set.
 //!
-//! Import turns what a peer sent into what is used, export turns what is used into what a peer is told:
-//! the policy's rules, and for export what RFC 4271 asks for towards an external or an internal peer. Peers of
-//! the same kind with the same policy share one [`Transform`], and with it the outcome for each set.
+//! Import turns received attributes into used ones. Export turns used attributes into those that a
+//! peer receives: the policy's rules, then RFC 4271's rules towards an external or an internal
+//! peer. Peers of the same kind with the same policy share one [`Transform`], and with it the
+//! cached results.
 //!
-//! The memory of outcomes holds no count of the sets it names, neither of those that go in nor of those that come
-//! out: it would keep sets alive that nobody uses, and two transforms that undo each other would keep each
-//! other's for ever. Instead both are remembered with their generation, and an entry whose sets are gone is
-//! computed again.
+//! The cache holds no reference to its input and output sets. References would keep unused sets
+//! alive, and two transforms that undo each other would keep each other's sets for ever. Instead
+//! the cache records the generation of both, and an entry whose sets are gone is computed again.
 
 use std::net::Ipv4Addr;
 
@@ -21,30 +22,32 @@ use crate::types::{Asn, Community, ExtendedCommunity, NextHop, Role};
 use crate::wire::PathAttributes;
 use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, table as codes};
 
-/// Which way, and to or from whom.
+/// The direction, with the facts of the peer that it depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// From a neighbour of this AS; `in_front`: the AS that is put between the two (RFC 7705 §3.3).
+    /// From an external or internal peer. `in_front`: the AS that is inserted in front of the
+    /// neighbour's (RFC 7705 §3.3).
     Import { neighbour_as: Asn, in_front: Option<Asn>, external: bool, rules: PathRules },
-    /// To an external peer, from this AS; `in_front`: the AS that this one is behind (RFC 7705 §3.3); `kept`: the peer's own
-    /// number, which is not taken out as a private one.
+    /// To an external peer, from this AS. `in_front`: the AS that is prepended in front of this one
+    /// (RFC 7705 §3.3). `kept`: the peer's own AS, which private AS removal keeps.
     ExportExternal { local_as: Asn, in_front: Option<Asn>, kept: Option<Asn>, rules: PathRules },
     /// To an internal peer, from this AS.
     ExportInternal { local_as: Asn, rules: PathRules },
-    /// From one internal peer, of this BGP identifier, to others: done before the export to each of them (RFC 4456 §8).
+    /// From an internal peer with this BGP identifier to other internal peers. It runs before the
+    /// export to each of them (RFC 4456 §8).
     Reflect { originator: Ipv4Addr, cluster: Ipv4Addr },
 }
 
-/// The rule masks that outcomes are remembered under; past that all is forgotten and begun again.
+/// The limit of cached rule masks; one more clears the cache.
 const CLASSES: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
-    /// Generation of the set that went in.
+    /// Generation of the input set.
     input: u32,
-    /// What came out: [`Outcome::UNKNOWN`], [`Outcome::REJECTED`] or a set.
+    /// The result: [`Outcome::UNKNOWN`], [`Outcome::REJECTED`] or the number of a set.
     output: u32,
-    /// Generation of the set that came out.
+    /// Generation of the output set.
     generation: u32,
 }
 
@@ -53,28 +56,28 @@ impl Outcome {
     const REJECTED: u32 = u32::MAX;
 }
 
-/// A policy at work.
+/// A policy and a direction, with the cached results.
 #[derive(Debug)]
 pub(super) struct Transform {
     direction: Direction,
     policy: Policy,
     looks_at_prefix: bool,
-    /// Peers that use it.
+    /// The number of peers that use it.
     users: usize,
-    /// Outcomes by rule mask, then by the number of the set that went in.
+    /// Results by rule mask, then by the number of the input set.
     classes: FxHashMap<RuleMask, Vec<Outcome>>,
-    /// The only mask of a policy that does not look at prefixes.
+    /// The only mask of a policy without prefix conditions.
     every_prefix: RuleMask,
-    /// The outcomes of such a policy.
+    /// The results of such a policy.
     every_outcome: Vec<Outcome>,
-    /// Where [`Transform::shortcut`] writes.
+    /// Buffer of [`Transform::shortcut`].
     scratch: Vec<u8>,
 }
 
 impl Transform {
     fn new(direction: Direction, policy: Policy) -> Self {
         let looks_at_prefix = policy.looks_at_prefix();
-        // Any prefix satisfies rules without prefix lists.
+        // Rules without prefix conditions match any prefix.
         let every_prefix = policy.rule_mask(&IpNet::default());
         Transform {
             direction,
@@ -88,7 +91,7 @@ impl Transform {
         }
     }
 
-    /// The set that comes out, counted for the caller; none if the policy rejects the path.
+    /// The output set, counted for the caller; none if the policy rejects the path.
     pub(super) fn apply(
         &mut self,
         table: &mut AttributeTable,
@@ -141,7 +144,7 @@ impl Transform {
         output
     }
 
-    /// Nothing to do, nothing to remember: import without rules.
+    /// An import without rules: nothing to change and nothing to cache.
     fn is_identity(&self, table: &AttributeTable, input: AttrId) -> bool {
         let Direction::Import { in_front, external, rules, .. } = self.direction else { return false };
         self.policy.rules.is_empty()
@@ -171,8 +174,9 @@ impl Transform {
         Some(table.intern(next_hop.as_ref(), &block))
     }
 
-    /// What goes to an external peer when no rule touches it, without taking the set apart: the AS in front of the
-    /// path, and what stays within the AS left out; put into `out`. None: the set has something that this does not know.
+    /// The fast path of an export to an external peer without rules; it does not parse the set. It
+    /// prepends the AS, leaves out attributes that stay within the AS, and writes to `out`. None if
+    /// the set has an attribute that this code does not support.
     fn shortcut(&self, block: &[u8], originated: bool, out: &mut Vec<u8>) -> Option<()> {
         const AS_SEQUENCE: u8 = 2;
         let Direction::ExportExternal { local_as, in_front, rules, .. } = self.direction else { return None };
@@ -218,7 +222,7 @@ impl Transform {
         (seen == [true; 2]).then_some(())
     }
 
-    /// What the policy says of a path, and by which rule; nothing is remembered.
+    /// The verdict of the policy on a path, with the rule; nothing is cached.
     fn decision(&self, table: &AttributeTable, prefix: IpNet, input: AttrId, originated: bool) -> Decision {
         let mask = self.policy.rule_mask(&prefix);
         let mut decision = self.by_default();
@@ -240,7 +244,7 @@ impl Transform {
         self.rewrite_by(table, mask, input, originated, &mut self.by_default())
     }
 
-    /// The same by way of the parsed attributes, with the policy's rules; what they said is put into `decision`.
+    /// Like [`Self::rewrite`]; also writes the policy's verdict to `decision`.
     fn rewrite_by(
         &self,
         table: &AttributeTable,
@@ -268,14 +272,14 @@ impl Transform {
             }
         };
         if let Direction::ExportExternal { local_as, kept, rules, .. } = self.direction {
-            // Before the policy, whose prepending is not to be taken out again.
+            // Before the policy: AS numbers that the policy prepends stay.
             if let Some(RemovePrivateAs { all, replace }) = rules.remove_private_as {
                 attributes.as_path.remove_private(all, replace.then_some(local_as), kept);
             }
-            // A MED is a matter between two neighbours, not passed on to a third (RFC 4271 §5.1.4); taken out
-            // before the policy runs, so that the policy can set one.
+            // MED is for the neighbouring AS and is not passed on to a third one (RFC 4271 §5.1.4).
+            // It is removed before the policy runs, because the policy may set one.
             attributes.med = learned_med.filter(|_| originated);
-            // The same holds for what is not transitive (RFC 4360 §6).
+            // Non-transitive communities do not leave the AS either (RFC 4360 §6).
             attributes.extended_communities.retain(ExtendedCommunity::is_transitive);
         }
         *decision = self.policy.apply(mask, &mut attributes, next_hop, originated, prepended);
@@ -287,13 +291,13 @@ impl Transform {
                 if rules.local_role.is_some_and(Role::hears_from_above) {
                     attributes.only_to_customer.get_or_insert(neighbour_as);
                 }
-                // After the policy, which sees the path as the peer told it.
+                // After the policy, which sees the path as received.
                 in_front.into_iter().for_each(|asn| attributes.as_path.prepend(asn, 1));
                 if external && rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
-                // After the policy, whose LOCAL_PREF would keep traffic on a path that is about to go (RFC 8326 §4.1). One
-                // that takes the community out is the way to say no.
+                // After the policy, whose LOCAL_PREF would keep traffic on a path that will soon be
+                // withdrawn (RFC 8326 §4.1). A policy opts out by removing the community.
                 if external && attributes.communities.contains(&Community::GRACEFUL_SHUTDOWN) {
                     attributes.local_pref = Some(0);
                 }
@@ -303,7 +307,7 @@ impl Transform {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
                 if rules.local_role.is_some_and(Role::tells_downwards) {
-                    // The number that the peer knows, which compares them (RFC 9234 §5).
+                    // The AS that the peer knows and compares (RFC 9234 §5).
                     attributes.only_to_customer.get_or_insert(in_front.unwrap_or(local_as));
                 }
                 attributes.as_path.prepend(local_as, 1);
@@ -317,7 +321,7 @@ impl Transform {
             }
             Direction::ExportInternal { rules, .. } => {
                 attributes.local_pref.get_or_insert(100);
-                // What is reflected keeps its next hop (RFC 4456 §10).
+                // Reflected paths keep their next hop (RFC 4456 §10).
                 if rules.next_hop == NextHopRule::Own && attributes.originator_id.is_none() {
                     next_hop = None;
                 }
@@ -349,7 +353,7 @@ pub(super) struct TransformId(usize);
 pub(super) struct Transforms(Vec<Option<Transform>>);
 
 impl Transforms {
-    /// The transform of a direction and policy, with one user more.
+    /// The transform of a direction and policy; adds a user.
     pub(super) fn join(&mut self, direction: Direction, policy: &Policy) -> TransformId {
         let known = self.0.iter().position(|slot| {
             slot.as_ref().is_some_and(|it| it.direction == direction && it.policy == *policy)
@@ -362,7 +366,7 @@ impl Transforms {
         TransformId(place)
     }
 
-    /// The transform of another direction with the policy of `id`, which has one user less.
+    /// The transform of another direction with the policy of `id`; moves one user to it.
     pub(super) fn turn(&mut self, id: TransformId, direction: Direction) -> TransformId {
         let policy = self.0[id.0].as_ref().map_or_else(Policy::accept_all, |it| it.policy.clone());
         let turned = self.join(direction, &policy);
@@ -370,7 +374,7 @@ impl Transforms {
         turned
     }
 
-    /// One user less; the last one takes the transform with it.
+    /// Removes a user, and with the last one the transform.
     pub(super) fn leave(&mut self, id: TransformId) {
         let slot = &mut self.0[id.0];
         if let Some(transform) = slot {
@@ -381,7 +385,7 @@ impl Transforms {
         }
     }
 
-    /// Forgets the outcomes: the sets that they are about are gone.
+    /// Clears the cached results, because their sets are gone.
     pub(super) fn forget(&mut self) {
         for transform in self.0.iter_mut().flatten() {
             transform.classes.clear();
@@ -389,7 +393,7 @@ impl Transforms {
         }
     }
 
-    /// See [`Transform::decision`]; with the name of the rule that decided.
+    /// See [`Transform::decision`]; adds the name of the rule.
     pub(super) fn decision(
         &self,
         id: TransformId,
@@ -443,7 +447,7 @@ mod tests {
         )
     }
 
-    /// Of a path of `count` members in one sequence.
+    /// A block with a path of `count` members in one sequence.
     fn sequence(count: u8) -> Vec<u8> {
         let mut block = ORIGIN.to_vec();
         let start = begin_attribute(&mut block, 0x40, codes::AS_PATH);
@@ -454,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortcut_leads_where_the_long_way_does() {
+    fn the_fast_path_equals_the_slow_path() {
         let parts = [MED, LOCAL_PREF, COMMUNITIES, ORIGINATOR, CLUSTERS, LARGE, ONLY_TO_CUSTOMER];
         let all = (0..1 << parts.len()).map(|chosen: u32| {
             let parts = parts.iter().enumerate().filter(|(place, _)| chosen >> place & 1 == 1);
@@ -475,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_shortcut_does_not_know_goes_the_long_way() {
+    fn unusual_attributes_take_the_slow_path() {
         let unusual: [(&str, Vec<u8>); 6] = [
             ("a full segment", sequence(255)),
             ("a set in front", [ORIGIN, &[0x40, 2, 6, 1, 1, 0, 0, 0, 7]].concat()),

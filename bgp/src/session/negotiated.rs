@@ -1,7 +1,8 @@
-//! What two OPENs agree on: capabilities both sides have, the shorter Hold Time, graceful restart.
+//! The agreement of two OPENs: shared capabilities, the shorter Hold Time, graceful restart.
 //!
-//! `offer` is this side's OPEN, `Negotiated::new` the meeting of both. A capability counts only if both sides
-//! sent it (RFC 5492 §3); a peer that sends no multiprotocol capability at all speaks IPv4 unicast (RFC 4760 §8).
+//! `offer` builds this side's OPEN, `Negotiated::new` combines both. A capability counts only if
+//! both sides sent it (RFC 5492 §3). A peer without any multiprotocol capability carries IPv4
+//! unicast (RFC 4760 §8).
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -13,20 +14,21 @@ use crate::wire::{
     RestartFamily,
 };
 
-/// This side of every session.
+/// Facts of this speaker that are the same for every session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
-    /// AS number; a peer may know it by another ([`crate::config::LocalAs`]).
+    /// AS number; a peer may be configured to see another ([`crate::config::LocalAs`]).
     pub asn: Asn,
     /// BGP identifier.
     pub router_id: Ipv4Addr,
-    /// The process was restarted, and its initial selection is not done: OPENs carry the R bit (RFC 4724 §3).
+    /// The process was restarted, and its initial selection is not complete: OPENs carry the R bit
+    /// (RFC 4724 §3).
     pub restarting: bool,
-    /// The FIB of the process before was kept: the F bits (RFC 4724 §3).
+    /// The FIB of the previous process was kept: the F bits (RFC 4724 §3).
     pub forwarding: bool,
 }
 
-/// What a session agreed on.
+/// The negotiated properties of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// Families that both sides carry.
@@ -35,11 +37,11 @@ pub struct Negotiated {
     pub remote_as: Asn,
     /// The peer's BGP identifier.
     pub remote_router_id: Ipv4Addr,
-    /// Peer and speaker are of one AS.
+    /// Peer and speaker are in the same AS.
     pub internal: bool,
-    /// Hold Time; zero: no KEEPALIVEs, and silence never ends the session.
+    /// Hold Time; zero: no KEEPALIVEs and no hold timer.
     pub hold_time: Duration,
-    /// Between KEEPALIVEs, before jitter; zero: none.
+    /// The interval between KEEPALIVEs, before jitter; zero: none.
     pub keepalive: Duration,
     /// AS numbers of four octets (RFC 6793).
     pub four_octet_as: bool,
@@ -49,39 +51,42 @@ pub struct Negotiated {
     pub ext_next_hop: bool,
     /// Families in which the peer's prefixes have path identifiers (RFC 7911).
     pub add_path_receive: FamilySet,
-    /// Families in which this side's do.
+    /// Likewise for prefixes that this side sends.
     pub add_path_send: FamilySet,
     /// ROUTE-REFRESH may be sent (RFC 2918).
     pub route_refresh: bool,
     /// A refresh begins and ends with a marker (RFC 7313).
     pub enhanced_refresh: bool,
-    /// The peer knows long-lived stale paths: it sent that capability beside graceful restart (RFC 9494 §4.3).
+    /// The peer supports long-lived stale paths: it sent that capability together with graceful
+    /// restart (RFC 9494 §4.3).
     pub long_lived_stale: bool,
-    /// Graceful restart; none unless both sides have it.
+    /// Graceful restart; none unless both sides support it.
     pub graceful_restart: Option<PeerRestart>,
 }
 
 /// The peer's side of graceful restart (RFC 4724 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRestart {
-    /// Its paths are kept after a NOTIFICATION too, unless that is a Hard Reset: both sides have the N bit (RFC 8538).
+    /// Its paths are kept after a NOTIFICATION too, except after a Hard Reset: both sides sent the
+    /// N bit (RFC 8538).
     pub notification: bool,
-    /// R: the peer was restarted; nobody waits for its End-of-RIB before telling it routes.
+    /// The R bit: the peer was restarted. Nobody waits for its End-of-RIB before sending it routes.
     pub restarting: bool,
-    /// Restart Time: how long its paths are kept after it was lost.
+    /// Restart Time: how long its paths are kept after the session is lost.
     pub time: Duration,
     /// Families whose paths are kept.
     pub families: FamilySet,
-    /// Of these, where forwarding went on over the last restart (F).
+    /// Families in which forwarding continued during the last restart (F).
     pub forwarding: FamilySet,
-    /// Long-lived Stale Time, by [`Family::index`]: how long its paths are kept after that. Zero: not, or one of the two
-    /// sides does not have the capability (RFC 9494 §4).
+    /// Long-lived Stale Time, by [`Family::index`]: how long its paths are kept after the Restart
+    /// Time. Zero: not kept, or one side lacks the capability (RFC 9494 §4).
     pub long_lived: [Duration; 2],
-    /// The families of that capability where forwarding went on (its own F).
+    /// Families of that capability in which forwarding continued (its own F bit).
     pub long_lived_forwarding: FamilySet,
 }
 
-/// This side's OPEN. `forwarding`: what is in the FIB from before is still there (F bit of every family).
+/// This side's OPEN. `forwarding`: the FIB entries from before are still installed (F bit of every
+/// family).
 pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Open {
     let mut capabilities: Vec<Capability> =
         config.families.iter().map(|family| Capability::Multiprotocol(family.into())).collect();
@@ -110,7 +115,7 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
             families: families.collect(),
         });
     }
-    // Only families that the configuration names one by one (RFC 9494 §5).
+    // Only families that the configuration enables one by one (RFC 9494 §5).
     let long_lived = config.families.iter().filter_map(|family| {
         let stale_time = config.long_lived[family.index()]?;
         Some(LongLivedFamily { family: family.into(), forwarding, stale_time })
@@ -127,7 +132,7 @@ pub(crate) fn offer(config: &PeerConfig, local: &Local, forwarding: bool) -> Ope
 }
 
 impl Negotiated {
-    /// What `ours` and `theirs` agree on, or why this is not the peer that was configured.
+    /// The agreement of `ours` and `theirs`, or why the peer does not match its configuration.
     pub(crate) fn new(config: &PeerConfig, ours: &Open, theirs: &Open) -> Result<Negotiated, OpenError> {
         if theirs.my_as != config.remote_as {
             return Err(OpenError::PeerAs { expected: config.remote_as, got: theirs.my_as });
@@ -164,24 +169,24 @@ impl Negotiated {
                 .intersection(families),
             route_refresh: both(|c| matches!(c, Capability::RouteRefresh)),
             enhanced_refresh: both(|c| matches!(c, Capability::EnhancedRouteRefresh)),
-            // Without graceful restart beside it the capability is as if it were not there (RFC 9494 §4.1).
+            // Without graceful restart the capability is ignored (RFC 9494 §4.1).
             long_lived_stale: long_lived(theirs).is_some()
                 && theirs.capabilities.iter().any(|c| matches!(c, Capability::GracefulRestart { .. })),
             graceful_restart,
         })
     }
 
-    /// The longest message that may be sent and that is taken.
+    /// The maximum message length in both directions.
     pub fn max_message(&self) -> usize {
         if self.extended_message { MAX_EXTENDED } else { MAX_MESSAGE }
     }
 
-    /// Follows an edit of the peer's own pace.
+    /// Applies a changed keepalive interval of the configuration.
     pub(crate) fn set_keepalive(&mut self, config: &PeerConfig) {
         self.keepalive = keepalive(config, self.hold_time);
     }
 
-    /// How this session's UPDATEs are read.
+    /// The decoder settings for this session's UPDATEs.
     pub(crate) fn decode_context(&self) -> DecodeContext {
         DecodeContext {
             four_octet_as: self.four_octet_as,
@@ -228,8 +233,8 @@ impl PeerRestart {
     }
 }
 
-/// The peer's role has to be the counterpart of this side's, where this side has one (RFC 9234 §4.2). One that is said twice
-/// counts once, two different ones match nothing.
+/// Checks that the peer's role is the counterpart of the local role, if one is configured (RFC 9234
+/// §4.2). A repeated role counts once; two different roles match nothing.
 fn check_role(config: &PeerConfig, theirs: &Open) -> Result<(), OpenError> {
     let Some(local) = config.paths.local_role else { return Ok(()) };
     let said = theirs.capabilities.iter().filter(|capability| capability.code() == 9);
@@ -241,8 +246,8 @@ fn check_role(config: &PeerConfig, theirs: &Open) -> Result<(), OpenError> {
     Err(OpenError::RoleMismatch { local, remote })
 }
 
-/// Families of which both sides say so in their capability of RFC 7911. A family that is there twice counts as its first
-/// entry says (§4).
+/// Families for which the RFC 7911 capabilities of both sides agree. If a family is listed twice,
+/// its first entry counts (§4).
 fn add_path(ours: &Open, theirs: &Open, agree: fn(&AddPathFamily, &AddPathFamily) -> bool) -> FamilySet {
     let entry = |open: &Open, family: Family| {
         let entries = open.capabilities.iter().filter_map(|capability| match capability {
@@ -257,7 +262,7 @@ fn add_path(ours: &Open, theirs: &Open, agree: fn(&AddPathFamily, &AddPathFamily
     Family::ALL.into_iter().filter(both).collect()
 }
 
-/// The families of the capability of RFC 9494, if it is there.
+/// The families of the RFC 9494 capability, if the OPEN has it.
 fn long_lived(open: &Open) -> Option<&[LongLivedFamily]> {
     open.capabilities.iter().find_map(|capability| match capability {
         Capability::LongLivedGracefulRestart(families) => Some(families.as_slice()),
@@ -265,7 +270,7 @@ fn long_lived(open: &Open) -> Option<&[LongLivedFamily]> {
     })
 }
 
-/// What the configuration asks for if it stays under the Hold Time agreed, a third of that otherwise.
+/// The configured interval if it is shorter than the Hold Time, else a third of the Hold Time.
 fn keepalive(config: &PeerConfig, hold_time: Duration) -> Duration {
     match config.keepalive {
         _ if hold_time.is_zero() => Duration::ZERO,
@@ -325,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_the_same_agree_on_everything() {
+    fn equal_sides_negotiate_every_capability() {
         let agreed = negotiate(&config(), &theirs()).unwrap();
         assert_eq!(agreed.families, FamilySet::ALL);
         assert!(
@@ -341,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_counts_only_if_both_have_it() {
+    fn a_capability_counts_only_if_both_sides_have_it() {
         for (code, changed) in [
             (2, (|n| !n.route_refresh) as fn(&Negotiated) -> bool),
             (5, |n| !n.ext_next_hop),
@@ -380,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_told_so() {
+    fn an_unexpected_peer_is_rejected() {
         let mut wrong_as = theirs();
         wrong_as.my_as = Asn(65001);
         assert!(matches!(negotiate(&config(), &wrong_as), Err(OpenError::PeerAs { .. })));

@@ -1,28 +1,31 @@
-//! When the first decision is made (RFC 4724 §4.1).
+//! The time of the first decision (RFC 4724 §4.1).
 //!
-//! Two things are waited for, each family by itself: the owner's word that its originations are complete, and, after a
-//! restart, End-of-RIB of every peer that had a part in the restart, for the Selection_Deferral_Timer at most. A
-//! peer that has no graceful restart, was restarted itself or does not carry the family is not waited for; one that is
-//! not back yet is, because it is still forwarding by what this speaker said before.
+//! Each family waits for two things. The first is the owner's call that its originations are
+//! complete. The second, after a restart, is End-of-RIB of every peer that takes part in the
+//! restart, until the Selection_Deferral_Timer expires. The speaker does not wait for a peer that
+//! has no graceful restart, was restarted itself, or does not carry the family. It waits for a peer
+//! that is not back yet, because that peer still forwards by the old routes of this speaker.
 //!
-//! Peers of a range are not known before they come, so a speaker that has ranges waits for the whole timer.
+//! Peers of a range are unknown before they connect, so a speaker with ranges waits for the whole
+//! timer.
 //!
-//! What this speaker originates waits for the owner's word alone: no peer's path is preferred to it, so there is no
-//! selection to defer. It matters twice. A peer removes what is still stale when the session is lost a second time (RFC
-//! 4724 §4.2), so the time from Established to the UPDATEs is the time in which a second crash loses routes; and
-//! a peer that doesn't come back must not keep new prefixes from those that did.
+//! Originated prefixes wait only for the owner's call: no peer's path is preferred to them, so no
+//! selection has to be deferred. This matters twice. A peer removes its stale paths when the
+//! session is lost a second time (RFC 4724 §4.2). So the time from Established to the UPDATEs is
+//! the time in which a second crash loses routes. And a peer that does not come back must not delay
+//! new prefixes for the peers that did.
 
 use std::time::Instant;
 
 use crate::session::Peer;
 use crate::types::{Family, FamilySet};
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Deferral {
     /// The owner's originations are complete.
     complete: bool,
-    /// Selection_Deferral_Timer, while it runs.
+    /// Selection_Deferral_Timer while it runs.
     deadline: Option<Instant>,
     waiting: FamilySet,
 }
@@ -36,17 +39,18 @@ impl Deferral {
         self.complete = true;
     }
 
-    /// When [`Deferral::take_ready`] may have more to say though nothing came.
+    /// When [`Deferral::take_ready`] may return more without any input.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.deadline.filter(|_| !self.waiting.is_empty())
     }
 
-    /// Whether every family is decided.
+    /// Whether the first decision was made for every family.
     pub(super) fn is_over(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// The families whose first decision is due now; each is told once. `ranges`: there may be peers that did not come yet.
+    /// The families whose first decision is due now; each is returned once. `ranges`: dynamic
+    /// neighbours may still connect.
     pub(super) fn take_ready<'a>(
         &mut self,
         now: Instant,

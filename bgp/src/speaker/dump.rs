@@ -1,4 +1,4 @@
-//! Writing the tables as MRT, piece by piece. The format is [`crate::mrt`]'s.
+//! Writes the tables as MRT, in pieces. [`crate::mrt`] has the format.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use crate::mrt::{Entry, IndexEntry, TableDump, write_index};
 use crate::types::{Family, PeerId};
 
 impl Speaker {
-    /// Appends about `budget` octets of the dump, whole records; whether there is more.
+    /// Appends about `budget` octets of the dump as whole records; returns whether more follow.
     pub fn dump_tables(&self, dump: &mut TableDump, out: &mut Vec<u8>, budget: usize, now: Instant) -> bool {
         let limit = out.len().saturating_add(budget);
         if dump.index.is_none() {
@@ -52,7 +52,7 @@ impl Speaker {
         dump.index = Some(index);
     }
 
-    /// Whether the family has rows beyond what is written.
+    /// Writes rows of a family; returns whether the family has more.
     fn dump_rows(&self, dump: &mut TableDump, family: Family, out: &mut Vec<u8>, limit: usize) -> bool {
         for (row, prefix, paths) in self.hub.rib.rows_from(family, dump.row) {
             if out.len() >= limit {
@@ -60,7 +60,7 @@ impl Speaker {
                 return true;
             }
             let index = dump.index.as_ref();
-            // A peer that was added since the index was written is not in this dump.
+            // A peer added after the index was written is not in this dump.
             let entries = paths.iter().filter_map(|path| {
                 let (peer, since) = *index?.get(&path.peer.unwrap_or(PeerId::LOCAL))?;
                 let used = path.used.as_ref()?;

@@ -1,4 +1,5 @@
-//! Why a prefix is routed as it is, in words: [`crate::rib`]'s explanation with the peers' names and the state of their sessions.
+//! The routing of a prefix in words: the explanation of [`crate::rib`] with peer names and session
+//! states.
 
 use std::time::Instant;
 
@@ -9,51 +10,52 @@ use super::{Speaker, State};
 use crate::rib::{Comparison, NotAdvertised, Ruling, Standing, Step};
 use crate::types::{PeerId, PeerKey};
 
-/// Everything that is to be said of one prefix.
+/// The explanation of one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The prefix.
     pub prefix: IpNet,
-    /// The longest prefix with a path that covers it, where it has none itself.
+    /// The longest covering prefix that has a path, if this one has none.
     pub covered_by: Option<IpNet>,
-    /// Every path of it, those in use first.
+    /// Every path of the prefix, those in use first.
     pub paths: Vec<ExplainedPath>,
-    /// What each peer is told, by peer; a peer that takes several paths (RFC 7911) has a row for each.
+    /// The export result by peer; a peer that receives several paths (RFC 7911) has a row for each.
     pub peers: Vec<ExplainedPeer>,
 }
 
-/// A path and what became of it.
+/// A path with the result of the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedPath {
     /// The path.
     pub route: Route,
     /// `best`, `used` (together with the best one), `lost`, `refused` or `waiting`.
     pub standing: &'static str,
-    /// Why, in words.
+    /// The reason in words.
     pub reason: String,
-    /// The step of the decision that separated it from the best path.
+    /// The step of the decision that separated the path from the best one.
     pub step: Option<Step>,
-    /// What import policy said of it.
+    /// The verdict of import policy.
     pub import: Option<Ruling>,
 }
 
-/// What a peer is told.
+/// The export result for a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedPeer {
     /// The peer.
     pub peer: PeerKey,
-    /// Whose path it is about; none if it is originated here, or if there is no path.
+    /// The peer that sent the path; none if it is originated here, or if there is no path.
     pub from: Option<PeerKey>,
-    /// `advertised`, `pending` (it will be), `withheld`, or `withdrawing` (it was told, and will be told no more).
+    /// `advertised`, `pending` (not written yet), `withheld`, or `withdrawing` (advertised; the
+    /// withdrawal is pending).
     pub standing: &'static str,
-    /// Why, in words; empty if there is nothing to say.
+    /// The reason in words; may be empty.
     pub reason: String,
-    /// What export policy said of it.
+    /// The verdict of export policy.
     pub export: Option<Ruling>,
 }
 
 impl Speaker {
-    /// Why a prefix is routed as it is: path by path, and peer by peer.
+    /// Explains the routing of a prefix: path by path, then peer by peer.
     pub fn explain(&mut self, prefix: IpNet, now: Instant) -> Explanation {
         let prefix = prefix.trunc();
         let paths: Vec<ExplainedPath> =
@@ -141,7 +143,7 @@ impl Speaker {
         Some(self.peers.get(peer.0 as usize)?.as_ref()?.config().key())
     }
 
-    /// The longest prefix above this one that has a path.
+    /// The longest shorter prefix that covers this one and has a path.
     fn covering(&self, prefix: IpNet) -> Option<IpNet> {
         std::iter::successors(prefix.supernet(), IpNet::supernet)
             .find(|covering| !self.hub.rib.lookup(covering).is_empty())

@@ -1,44 +1,47 @@
-//! Listing a table, piece by piece.
+//! Lists a table in pieces.
 //!
-//! A million routes in words are a second of work and hundreds of megabytes, which must be neither one turn of the speaker nor
-//! one answer in memory. A listing is a place in a table that is put before the speaker again and again ([`Speaker::list`]), each time
-//! for so many rows, and keeps nothing of what it has shown. What it shows of a prefix is how that stands at this moment. Rows keep
-//! their numbers while their prefix is there, so what stays is shown once; what goes and comes again meanwhile may be missed, or be
-//! shown in both its places. The order is that of the rows, which is nobody's: who shows routes to people sorts them.
+//! A million routes as text take a second of work and hundreds of megabytes. This is too much for
+//! one call of the speaker and for one answer in memory. So a listing is only a position in a
+//! table. The caller passes it to [`Speaker::list`] again and again, each time for a number of
+//! rows. It keeps nothing of what it has listed, and each prefix is listed with its state at that
+//! moment. A row keeps its number while its prefix exists, so a prefix that stays is listed once. A
+//! prefix that goes and comes back meanwhile may be missed, or listed twice. The order is the order
+//! of rows, which has no meaning: callers that show routes to people sort them.
 
 use super::Speaker;
 use super::route::Route;
 use crate::types::{Family, PeerKey};
 
-/// Which paths are listed.
+/// The table that is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
-    /// Loc-RIB: those in use, originated ones included; those of one prefix follow each other, the best one first.
+    /// Loc-RIB: paths in use, including originated ones; those of one prefix are adjacent, the best
+    /// one first.
     Used,
-    /// Adj-RIB-In: what a peer told, refused paths included.
+    /// Adj-RIB-In: paths received from a peer, including rejected ones.
     Received(PeerKey),
-    /// Adj-RIB-Out: what has been written to a peer.
+    /// Adj-RIB-Out: routes written to a peer.
     Advertised(PeerKey),
 }
 
-/// A listing under way; see [`Speaker::list`].
+/// The position of a listing; see [`Speaker::list`].
 #[derive(Clone, Debug)]
 pub struct Listing {
     table: Listed,
-    /// Where to go on; none once every family is through.
+    /// The family to continue with; none after the last one.
     family: Option<Family>,
     row: u32,
 }
 
 impl Listing {
-    /// A listing from the beginning.
+    /// Starts a listing from the beginning.
     pub fn new(table: Listed) -> Self {
         Listing { table, family: Family::ALL.first().copied(), row: 0 }
     }
 }
 
 impl Speaker {
-    /// Whether the table of a listing is there: those of a peer that is not configured are not.
+    /// Whether the table of a listing exists: false for a peer that is not configured.
     pub fn has_table(&self, table: Listed) -> bool {
         match table {
             Listed::Used => true,
@@ -46,7 +49,8 @@ impl Speaker {
         }
     }
 
-    /// Appends the paths of up to `rows` more rows; whether there are more. A peer that goes away meanwhile ends it.
+    /// Appends the paths of up to `rows` more rows; returns whether there are more. The listing
+    /// ends if its peer is removed.
     pub fn list(&self, listing: &mut Listing, rows: usize, out: &mut Vec<Route>) -> bool {
         let mut left = rows;
         while let Some(family) = listing.family {
@@ -65,7 +69,8 @@ impl Speaker {
         false
     }
 
-    /// These three show rows until `left` comes to an end, and return the row to go on from if the family did not end before.
+    /// Lists rows until `left` is zero. Returns the next row if the family has more. The same holds
+    /// for the two functions below.
     fn list_used(&self, family: Family, first: u32, left: &mut usize, out: &mut Vec<Route>) -> Option<u32> {
         let rows = self.hub.rib.rows_from(family, first).map(|(row, _, paths)| (row, paths));
         piece(rows, left, |paths| {

@@ -1,16 +1,18 @@
-//! Dynamic neighbours: peers that nobody configured, because the prefix that they come from is.
+//! Dynamic neighbours: peers without a configuration of their own, which connect from a configured
+//! prefix.
 //!
-//! A connection from a [`PeerRange`] makes a peer like any other, with the range's template and the address that it came
-//! from; from then on nothing in the speaker tells it from a configured one. It is dropped when nothing would be lost with
-//! it: its session has ended, its stale paths are swept (RFC 4724 §4.2, RFC 9494), and an error that it is held
-//! idle for is over. The longest prefix decides where several hold the address, and a configured peer comes before all.
+//! A connection from a [`PeerRange`] creates a peer with the range's template and the source
+//! address. From then on the speaker treats it like a configured peer. The peer is removed when
+//! nothing would be lost with it: its session has ended, its stale paths are swept (RFC 4724 §4.2,
+//! RFC 9494), and no error holds it idle. If several ranges contain the address, the longest prefix
+//! is used. A configured peer has precedence over all ranges.
 //!
-//! What bounds it: the limit of the range counts peers, also those that only wait; nothing is kept of who was refused but a
-//! count. Who is in the prefix and signs its segments, where there is a key, may take a place: whoever cannot trust the
-//! prefix has no other defence than the limit.
+//! The limit of the range bounds the number of peers, including idle ones. Rejected connections
+//! leave only a count. Any host in the prefix may take a place, with a key if one is configured. If
+//! the prefix cannot be trusted, the limit is the only defence.
 //!
-//! After a restart these peers are not known before they come back, so that the first decision waits for the whole
-//! Selection_Deferral_Timer (`deferral`).
+//! After a restart these peers are unknown before they connect. So the first decision waits for the
+//! whole Selection_Deferral_Timer (`deferral`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,12 +23,12 @@ use ipnet::IpNet;
 use super::{ConfigError, Event, ListenRange, PeerRange, RangeStatus, Refusal, Speaker};
 use crate::types::{PeerId, PeerKey};
 
-/// The ranges, and who came from them.
+/// The ranges and the peers that connected from them.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     ranges: BTreeMap<IpNet, Range>,
     peers: BTreeMap<PeerId, IpNet>,
-    /// The listening sockets have to be told anew.
+    /// The listening sockets need the new ranges.
     changed: bool,
 }
 
@@ -34,12 +36,12 @@ pub(super) struct Ranges {
 struct Range {
     config: PeerRange,
     refused: u64,
-    /// Somebody was refused since there was room.
+    /// A peer was rejected since there was last room.
     full: bool,
 }
 
 impl Ranges {
-    /// Whether peers may come that are not known yet.
+    /// Whether dynamic neighbours may connect.
     pub(super) fn any(&self) -> bool {
         !self.ranges.is_empty()
     }
@@ -49,7 +51,7 @@ impl Ranges {
         self.peers.get(&peer).copied()
     }
 
-    /// The peer is no range's any more; false if it was none's.
+    /// Removes a peer from its range; returns false if it has none.
     pub(super) fn release(&mut self, peer: PeerId) -> bool {
         let Some(prefix) = self.peers.remove(&peer) else { return false };
         if let Some(range) = self.ranges.get_mut(&prefix) {
@@ -58,7 +60,7 @@ impl Ranges {
         true
     }
 
-    /// What the listening sockets have to know, if they do not.
+    /// The ranges for the listening sockets, if they changed since the last call.
     pub(super) fn take_listen(&mut self) -> Option<Vec<ListenRange>> {
         let key = |range: &Range| ListenRange {
             prefix: range.config.prefix,
@@ -67,9 +69,9 @@ impl Ranges {
         std::mem::take(&mut self.changed).then(|| self.ranges.values().map(key).collect())
     }
 
-    /// The range of an address: the longest that holds it.
+    /// The longest range that contains an address.
     fn find(&self, address: IpAddr) -> Option<IpNet> {
-        // A link-local address names no peer without its interface, which ranges do not have.
+        // A link-local address identifies no peer without its interface, and ranges have none.
         if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             return None;
         }
@@ -83,8 +85,12 @@ impl Ranges {
 }
 
 impl Speaker {
-    /// Makes the ranges be these. Peers that came from a range and are still held by one go on, with its configuration
-    /// as [`Speaker::update_peer`] would apply it; the others are removed. A lower limit removes nobody.
+    /// Replaces the ranges. Peers whose address is still in a range continue with its
+    /// configuration, as [`Speaker::update_peer`] would apply it; the others are removed. A lower
+    /// limit removes no peer.
+    ///
+    /// # Errors
+    /// If a range or its template is invalid, or if a prefix occurs twice.
     pub fn set_ranges(&mut self, ranges: Vec<PeerRange>, now: Instant) -> Result<(), ConfigError> {
         let mut wanted: BTreeMap<IpNet, Range> = BTreeMap::new();
         for config in ranges {
@@ -129,12 +135,12 @@ impl Speaker {
         self.ranges.ranges.values().map(status).collect()
     }
 
-    /// What the peer with this index is known by.
+    /// The key of the peer with this index.
     pub fn peer_key(&self, peer: PeerId) -> Option<PeerKey> {
         Some(self.peers.get(peer.0 as usize)?.as_ref()?.config().key())
     }
 
-    /// Makes a peer of an address that no peer is configured for, if a range has room for it.
+    /// Creates a peer for an address without a configured peer, if a range has room for it.
     pub(super) fn admit(&mut self, key: PeerKey, now: Instant) -> Result<PeerId, Refusal> {
         let address = key.address();
         let prefix = self.ranges.find(address).ok_or(Refusal::UnknownPeer(key))?;
@@ -157,7 +163,7 @@ impl Speaker {
         Ok(id)
     }
 
-    /// Drops the peers of ranges of which nothing is left.
+    /// Removes dynamic neighbours that have no state left.
     pub(super) fn drop_spent(&mut self, now: Instant) {
         let spent = |id: &PeerId| {
             self.peers

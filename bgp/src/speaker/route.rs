@@ -11,21 +11,22 @@ use crate::wire::PathAttributes;
 pub struct Route {
     /// The prefix.
     pub prefix: IpNet,
-    /// Who told of it (received, best), or who is told (advertised); none if originated here.
+    /// The peer that sent the path (received, best) or that receives it (advertised); none if
+    /// originated here.
     pub peer: Option<PeerKey>,
-    /// The identifier among several paths of the prefix (RFC 7911), the peer's or, if advertised, this side's.
+    /// The path identifier (RFC 7911): the peer's or, if advertised, this side's.
     pub path_id: Option<u32>,
-    /// None where the speaker originates the prefix.
+    /// The next hop; none if the speaker originates the prefix.
     pub next_hop: Option<NextHop>,
     /// ORIGIN: `igp`, `egp` or `incomplete`.
     pub origin: String,
-    /// AS_PATH as it is usually written: sets in braces.
+    /// AS_PATH in the usual notation: sets in braces.
     pub as_path: String,
     /// The AS that originated the prefix, if the AS_PATH ends with a sequence.
     pub origin_as: Option<Asn>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
-    /// LOCAL_PREF, as the import policy left it.
+    /// LOCAL_PREF after import policy.
     pub local_pref: Option<u32>,
     /// Standard communities.
     pub communities: Vec<Community>,
@@ -33,9 +34,9 @@ pub struct Route {
     pub large_communities: Vec<LargeCommunity>,
     /// Extended communities.
     pub extended_communities: Vec<ExtendedCommunity>,
-    /// Chosen: one of the paths that traffic is spread over.
+    /// In use: traffic takes this path, alone or with others.
     pub best: bool,
-    /// Kept but not used, and why, in words.
+    /// Why the path is kept but not used, in words.
     pub filtered: Option<&'static str>,
     /// Kept from before the peer's restart (RFC 4724 §4.2).
     pub stale: bool,
@@ -62,7 +63,7 @@ impl Route {
         }
     }
 
-    /// A path in the tables, as import policy left it where it is used, as it came where it is refused.
+    /// A path in the tables: after import policy if it is used, as received if it is rejected.
     pub(super) fn of_path(path: &PathEntry<'_>, peer: Option<PeerKey>) -> Self {
         let attributes = path.used.unwrap_or(path.received);
         Route {
@@ -76,7 +77,7 @@ impl Route {
         }
     }
 
-    /// What a peer was told.
+    /// A route in the Adj-RIB-Out of a peer.
     pub(super) fn of_advertised(route: &AdvertisedRoute<'_>, peer: PeerKey) -> Self {
         Route {
             peer: Some(peer),
@@ -88,7 +89,7 @@ impl Route {
     }
 }
 
-/// Why a path is refused, in words.
+/// The reason of a rejected path, in words.
 pub(super) fn refused(filtered: Filtered) -> &'static str {
     match filtered {
         Filtered::Policy => "refused by import policy",

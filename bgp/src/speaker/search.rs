@@ -1,12 +1,13 @@
-//! Searching the tables, piece by piece.
+//! Searches the tables in pieces.
 //!
-//! Nothing is indexed by AS or by what covers what, so a search walks all rows; a million of them are some tenth of a second of
-//! work, which must not be one turn of the speaker. A search therefore is a value that is put before the speaker again and again, for
-//! so many rows each time ([`Speaker::search`]), and keeps nothing but the first prefixes that it found and how many there were.
-//! Their paths are looked up at the end, so what is shown is of that moment. Rows keep their numbers while their prefix is there: what comes or
-//! goes during the search may be missed or be counted, nothing else is.
+//! There is no index by AS or by covering prefix, so a search walks all rows. A million rows take
+//! some tenths of a second, which is too long for one call of the speaker. So a search is a value
+//! that the caller passes to [`Speaker::search`] again and again, each time for a number of rows.
+//! It keeps only the first prefixes that match and the number of matches. Their paths are looked up
+//! at the end, so the result shows the state of that moment. Rows keep their numbers while their
+//! prefix exists. Only prefixes that come or go during the search may be missed or counted.
 //!
-//! One address is no search: at most 33 (IPv6: 129) prefixes cover it, and they are looked up.
+//! One address needs no walk: at most 33 (IPv6: 129) prefixes cover it, and these are looked up.
 
 use std::collections::BTreeSet;
 
@@ -18,56 +19,56 @@ use crate::rib::PathEntry;
 use crate::types::{Asn, Community, ExtendedCommunity, Family, LargeCommunity, PeerId, PeerKey};
 use crate::wire::attributes::{Attributes, RawAttribute, table};
 
-/// Which paths are looked for; all of it has to hold. The default is every path.
+/// The conditions of a search; a path must satisfy all of them. The default matches every path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteFilter {
-    /// The path's prefix covers this one, or lies within it.
+    /// The path's prefix covers this prefix or is covered by it.
     pub prefix: Option<IpNet>,
-    /// Who told of it.
+    /// The origin of the path: this speaker or a peer.
     pub from: Option<Source>,
-    /// The AS is in its AS_PATH.
+    /// An AS in the AS_PATH.
     pub asn: Option<Asn>,
-    /// It carries this community, written as listings write it: standard, large or extended.
+    /// A community in the notation of listings: standard, large or extended.
     pub community: Option<String>,
-    /// What has become of it.
+    /// The state of the path.
     pub fate: Option<Fate>,
 }
 
 impl RouteFilter {
-    /// The one address that it asks for.
+    /// The prefix condition, if it is a single address.
     fn one_address(&self) -> Option<IpNet> {
         self.prefix.filter(|prefix| prefix.prefix_len() == prefix.max_prefix_len())
     }
 }
 
-/// Who told of a path.
+/// The origin of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// This speaker originates it.
+    /// Originated by this speaker.
     Own,
-    /// A peer.
+    /// Received from this peer.
     Peer(PeerKey),
 }
 
-/// What has become of a path.
+/// The state of a path in the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Traffic takes it, alone or with others.
+    /// In use, alone or with others.
     Used,
-    /// It might be used, and others are better.
+    /// Eligible, but other paths are better.
     Unused,
-    /// It is refused: policy, a loop, a leak.
+    /// Rejected: policy, a loop, a leak.
     Refused,
-    /// It is kept from before its peer's restart.
+    /// Kept from before its peer's restart.
     Stale,
 }
 
-/// A search under way; see [`Speaker::search`].
+/// The position and results of a search; see [`Speaker::search`].
 #[derive(Clone, Debug)]
 pub struct Search {
     filter: RouteFilter,
     limit: usize,
-    /// Where to go on; none once every family is through.
+    /// The family to continue with; none after the last one.
     family: Option<Family>,
     row: u32,
     first: BTreeSet<IpNet>,
@@ -75,25 +76,26 @@ pub struct Search {
     looked_at: usize,
 }
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The matching paths of the first matching prefixes, by prefix, those in use first. Of what covers one address the longest prefix comes first.
+    /// The matching paths of the first matching prefixes, by prefix, those in use first. If the
+    /// filter is one address, the longest prefix comes first.
     pub routes: Vec<Route>,
-    /// Prefixes that `routes` is about.
+    /// The number of prefixes in `routes`.
     pub shown: usize,
-    /// Prefixes with a matching path, among those that were looked at.
+    /// The number of examined prefixes with a matching path.
     pub matched: usize,
-    /// Prefixes that were looked at.
+    /// The number of examined prefixes.
     pub looked_at: usize,
-    /// Prefixes in the tables.
+    /// The number of prefixes in the tables.
     pub prefixes: usize,
-    /// Every prefix was looked at.
+    /// Whether every prefix was examined.
     pub complete: bool,
 }
 
 impl Search {
-    /// A search that lists no more than `limit` prefixes, and counts the others.
+    /// A search that lists at most `limit` prefixes and counts the others.
     pub fn new(filter: RouteFilter, limit: usize) -> Self {
         let filter = RouteFilter { prefix: filter.prefix.map(|prefix| prefix.trunc()), ..filter };
         Search {
@@ -119,7 +121,7 @@ impl Search {
 }
 
 impl Speaker {
-    /// Looks at up to `rows` more prefixes; whether there are more.
+    /// Examines up to `rows` more prefixes; returns whether there are more.
     pub fn search(&self, search: &mut Search, rows: usize) -> bool {
         let mut matches = Matches::new(self, &search.filter);
         if let Some(address) = search.filter.one_address() {
@@ -157,7 +159,7 @@ impl Speaker {
         false
     }
 
-    /// What a search has found, as it is now.
+    /// The result of a search, with the current state of the paths.
     pub fn found(&self, search: &Search) -> Found {
         let mut matches = Matches::new(self, &search.filter);
         let mut routes = Vec::new();
@@ -184,22 +186,22 @@ impl Speaker {
     }
 }
 
-/// A filter as the tables have it.
+/// A filter in the representation of the tables.
 struct Matches {
     filter: RouteFilter,
-    /// The number of the peer that is asked for; none where no such peer is there.
+    /// The id of the requested peer. `Some(None)`: no such peer exists.
     from: Option<Option<PeerId>>,
-    /// The community that is asked for, as it is in a block of attributes.
+    /// The requested community in wire format.
     community: Option<Wanted>,
-    /// What was found of the attribute set that was last looked at: prefixes that came together are beside each other, and have one.
+    /// The result for the attribute set examined last: adjacent rows often share one.
     last: Option<(u32, bool)>,
 }
 
-/// A community as it is on the wire.
+/// A community in wire format.
 enum Wanted {
     Standard([u8; 4]),
     Large([u8; 12]),
-    /// Extended communities are compared as they are written.
+    /// Extended communities are compared in their text form.
     Extended(String),
 }
 
@@ -253,7 +255,7 @@ impl Matches {
         paths.iter().any(|path| self.one(path))
     }
 
-    /// Whether a prefix covers the one that is asked for, or lies within it.
+    /// Whether a prefix covers the requested one or is covered by it.
     fn related(&self, prefix: IpNet) -> bool {
         let related = |asked: IpNet| asked.contains(&prefix) || prefix.contains(&asked);
         self.filter.prefix.is_none_or(related)
@@ -283,8 +285,8 @@ impl Matches {
         }
     }
 
-    /// Whether a block of attributes has the AS and the community. It is looked at as it is: to take it apart for a million of them
-    /// would be most of a search.
+    /// Whether a block of attributes has the AS and the community. The block is not parsed: parsing
+    /// a million of them would be most of a search.
     fn carries(&self, block: &[u8]) -> bool {
         let has =
             |is: &dyn Fn(&RawAttribute<'_>) -> bool| Attributes::new(block).any(|attribute| is(&attribute));
@@ -303,7 +305,8 @@ fn has_met(fate: Fate, path: &PathEntry<'_>) -> bool {
     }
 }
 
-/// Whether the AS is anywhere in an AS_PATH (RFC 4271 §4.3 b, four octets each as in every canonical block).
+/// Whether an AS_PATH contains the AS (RFC 4271 §4.3 b, with the four-octet numbers of a canonical
+/// block).
 fn has_as(mut path: &[u8], asn: Asn) -> bool {
     while let [_kind, count, rest @ ..] = path {
         let Some((segment, behind)) = rest.split_at_checked(usize::from(*count) * 4) else { return false };

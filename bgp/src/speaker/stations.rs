@@ -1,5 +1,5 @@
-//! BMP stations at the speaker: sessions and UPDATEs go to them as they happen, the tables when they ask. The protocol
-//! is [`crate::bmp`]'s.
+//! BMP stations of the speaker. They receive sessions and UPDATEs as these happen, and the tables
+//! on reading. [`crate::bmp`] has the protocol.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use crate::session::{Fault, Session};
 use crate::types::{AddressFamily, Family, Ipv4, Ipv6, PeerId};
 use crate::wire::{Notification, Update};
 
-/// Rows of the tables that are walked at once.
+/// Rows of the tables in one step.
 const ROWS: usize = 512;
 
-/// Octets below which the walk goes on.
+/// The walk continues while fewer octets are queued.
 const WALK_AHEAD: usize = 64 * 1024;
 
 impl Speaker {
-    /// A monitoring station has connected: it is told everything from now on, the tables first. `since_1970` is the time
-    /// of day.
+    /// Adds a connected monitoring station. It receives the tables first, and everything from now
+    /// on. `since_1970` is the time of day.
     pub fn station_connected(
         &mut self,
         config: StationConfig,
@@ -38,12 +38,12 @@ impl Speaker {
         id
     }
 
-    /// It has gone.
+    /// Removes a station whose connection is closed.
     pub fn station_gone(&mut self, id: StationId) {
         self.hub.stations.retain(|station| station.id != id);
     }
 
-    /// Appends about `budget` octets for a station.
+    /// Appends up to about `budget` octets for a station.
     pub fn station_read(
         &mut self,
         id: StationId,
@@ -73,7 +73,7 @@ impl Speaker {
         }
     }
 
-    /// Whether [`Speaker::station_read`] has something to say, and be it that the station is lost.
+    /// Whether [`Speaker::station_read`] has octets for the station, or reports that it is lost.
     pub fn station_ready(&self, id: StationId) -> bool {
         let station = self.hub.stations.iter().find(|station| station.id == id);
         station.is_none_or(|station| station.lost || station.waiting() > 0 || station.walk.is_some())
@@ -128,7 +128,7 @@ fn tell_up(station: &mut Station, peer: PeerId, session: Session<'_>, now: Insta
     station.peer_up(peer, header, session.negotiated.families, ends, opens, now);
 }
 
-/// Tells a piece of the tables, from a row on.
+/// Queues a piece of the tables for a station, starting at a row.
 fn walk<F: AddressFamily>(rib: &Rib, station: &mut Station, row: u32, now: Instant) {
     let mut paths = Vec::new();
     let mut next = None;
@@ -144,12 +144,12 @@ fn walk<F: AddressFamily>(rib: &Rib, station: &mut Station, row: u32, now: Insta
             Some((peer, path.received, (path.path_id, prefix)))
         }));
     }
-    // What has its attributes in common shares messages.
+    // Paths with the same attributes share messages.
     paths.sort_by_key(|(peer, attributes, _)| (*peer, attributes.number()));
     let same = paths.chunk_by(|one, other| one.0 == other.0 && one.1.number() == other.1.number());
     for group in same {
         let Some((peer, attributes, _)) = group.first() else { continue };
-        // A learned path always has one.
+        // A learned path always has a next hop.
         let Some(next_hop) = attributes.next_hop() else { continue };
         let paths = group.iter().map(|(_, _, path)| *path);
         station.routes::<F>(*peer, next_hop, attributes.block(), paths, now);

@@ -1,21 +1,23 @@
 //! Extended communities (RFC 4360), with AS numbers of four octets (RFC 5668).
 //!
-//! They are carried as they are, eight octets whose first says what the others mean. Names are known for the two that are in use
-//! beside IPv4 and IPv6 unicast, Route Target and Route Origin; the rest are shown as octets.
+//! They are passed on unchanged: eight octets, of which the first defines the others. The two kinds
+//! in use with IPv4 and IPv6 unicast have names, Route Target and Route Origin; others are shown as
+//! octets.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// An extended community, as it is on the wire. Written `rt:65000:1`, `rt:10.0.0.1:1` or, for an AS number of up to 65535 in four
-/// octets, `rt:65000L:1`; `soo:…` is the Route Origin ("site of origin"), `0x…` with 16 digits any other.
+/// An extended community in wire format. The text form is `rt:65000:1`, `rt:10.0.0.1:1` or, for an
+/// AS number of up to 65535 in four octets, `rt:65000L:1`. `soo:…` is the Route Origin ("site of
+/// origin"), and `0x…` with 16 digits is any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtendedCommunity(pub [u8; 8]);
 
 impl ExtendedCommunity {
-    /// The T bit: not set in what may leave the AS (RFC 4360 §2).
+    /// The T bit: not set if the community may leave the AS (RFC 4360 §2).
     const NON_TRANSITIVE: u8 = 0x40;
 
-    /// Whether it may be told to another AS (RFC 4360 §6).
+    /// Whether it may be advertised to another AS (RFC 4360 §6).
     pub fn is_transitive(&self) -> bool {
         self.0[0] & Self::NON_TRANSITIVE == 0
     }
@@ -56,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_and_origins_have_names_and_the_rest_its_octets() {
+    fn targets_and_origins_have_names_others_are_shown_in_hex() {
         for (octets, text) in [
             ([0, 2, 0xfd, 0xe8, 0, 1, 0, 0], "rt:65000:65536"),
             ([0, 3, 0xfd, 0xe8, 0, 0, 0, 7], "soo:65000:7"),

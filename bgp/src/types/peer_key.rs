@@ -1,17 +1,17 @@
-//! What a peer is known by: its address, and the interface of a link-local one.
+//! The key of a peer: its address, with the interface of a link-local one.
 //!
-//! A link-local address names a router on one link only: fe80::1 on eth0 and fe80::1 on eth1 are two peers. Every other
-//! address is a peer by itself, whatever interface its packets take, so its key has none. Both types are plain values of a
-//! few octets, to be copied as an address is.
+//! A link-local address identifies a router on one link only: fe80::1 on eth0 and fe80::1 on eth1
+//! are two peers. Every other address identifies a peer by itself, whatever interface its packets
+//! use, so its key has no interface. Both types are plain values of a few octets and cheap to copy.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The name of a network interface: 1 to 15 octets, as the kernel takes them (IFNAMSIZ).
+/// The name of a network interface: 1 to 15 octets, as the kernel allows (IFNAMSIZ).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceName {
-    // Padded with zeros, which no name contains, so that equality and order are those of the names.
+    // Padded with zeros, which no name contains, so equality and order are those of the names.
     octets: [u8; InterfaceName::MAX_OCTETS],
 }
 
@@ -19,7 +19,7 @@ impl InterfaceName {
     /// The longest name, in octets.
     pub const MAX_OCTETS: usize = 15;
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         let end = self.octets.iter().position(|octet| *octet == 0).unwrap_or(Self::MAX_OCTETS);
         // It was made from a str and never cut.
@@ -65,7 +65,7 @@ pub struct InterfaceNameError {
     pub name: String,
 }
 
-/// What a peer is known by. Printed and read as `10.0.0.1`, `2001:db8::1`, `fe80::1%eth0`.
+/// The key of a peer. Its text form is `10.0.0.1`, `2001:db8::1` or `fe80::1%eth0`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey {
     address: IpAddr,
@@ -73,8 +73,8 @@ pub struct PeerKey {
 }
 
 impl PeerKey {
-    /// The key of a peer with this address, on this interface. The interface counts only where the address is
-    /// link-local.
+    /// The key of a peer with this address on this interface. The interface is ignored unless the
+    /// address is link-local.
     pub fn new(address: IpAddr, interface: Option<InterfaceName>) -> Self {
         let link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
         PeerKey { address, interface: interface.filter(|_| link_local) }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_as_they_are_printed() {
+    fn key_text_round_trips() {
         for text in ["10.0.0.1", "2001:db8::1", "fe80::1", "fe80::1%eth0", "fe80::1%a234567890bcdef"] {
             assert_eq!(text.parse::<PeerKey>().unwrap().to_string(), text);
         }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_link_local_address_is_another_peer_on_another_interface() {
+    fn the_interface_matters_for_link_local_addresses_only() {
         let name = |text: &str| Some(text.parse::<InterfaceName>().unwrap());
         let key = |address: &str, interface| PeerKey::new(address.parse().unwrap(), interface);
         assert_ne!(key("fe80::1", name("eth0")), key("fe80::1", name("eth1")));

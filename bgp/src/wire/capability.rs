@@ -1,8 +1,8 @@
-//! Capabilities (RFC 5492): what a speaker can do, told in its OPEN.
+//! Capabilities (RFC 5492), which a speaker advertises in its OPEN.
 //!
-//! A capability that is not known is kept as it came, for the operator's eyes. A known one whose length is
-//! impossible is an error: to ignore, say, a malformed four-octet AS capability would mean to read every AS_PATH
-//! that follows wrongly.
+//! An unknown capability is kept unchanged, for listings. A known one with an impossible length is
+//! an error. If, for example, a malformed four-octet AS capability were ignored, every later
+//! AS_PATH would be decoded wrongly.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::OpenError;
 use super::notification::changes_what_is_shown;
 use crate::types::{Asn, Family, Role};
 
-/// An address family as the wire has it; it may be one that this speaker does not carry.
+/// An address family as encoded in messages; this speaker need not carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AfiSafi {
     /// Address Family Identifier.
@@ -20,7 +20,7 @@ pub struct AfiSafi {
 }
 
 impl AfiSafi {
-    /// The family, if this speaker carries it.
+    /// The family; none if this speaker does not carry it.
     pub const fn family(self) -> Option<Family> {
         Family::from_afi_safi(self.afi, self.safi)
     }
@@ -61,14 +61,14 @@ pub struct LongLivedFamily {
     pub stale_time: u32,
 }
 
-/// A family of the ADD-PATH capability, and what its sender does in it (RFC 7911 §4): at least one of the two.
+/// A family of the ADD-PATH capability with its directions, at least one (RFC 7911 §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddPathFamily {
     /// The family.
     pub family: AfiSafi,
-    /// It takes several paths of a prefix.
+    /// The sender accepts several paths of a prefix.
     pub receive: bool,
-    /// It may send several paths of a prefix.
+    /// The sender may send several paths of a prefix.
     pub send: bool,
 }
 
@@ -77,21 +77,22 @@ pub struct AddPathFamily {
 pub enum Capability {
     /// 1: routes of a family can be exchanged (RFC 4760 §8).
     Multiprotocol(AfiSafi),
-    /// 2: ROUTE-REFRESH is understood (RFC 2918).
+    /// 2: ROUTE-REFRESH is supported (RFC 2918).
     RouteRefresh,
-    /// 5: families whose routes may have a next hop of another AFI (RFC 8950 §4): family and next hop AFI.
+    /// 5: families with routes that may have a next hop of another AFI (RFC 8950 §4): family and
+    /// next hop AFI.
     ExtendedNextHop(Vec<(AfiSafi, u16)>),
     /// 6: messages up to 65,535 octets (RFC 8654).
     ExtendedMessage,
-    /// 9: what the sender is to the receiver (RFC 9234).
+    /// 9: the sender's role (RFC 9234).
     Role(Role),
-    /// 64: routes survive a restart (RFC 4724, RFC 8538).
+    /// 64: graceful restart (RFC 4724, RFC 8538).
     GracefulRestart {
         /// The R bit: the speaker has restarted.
         restarting: bool,
-        /// The N bit: graceful also after NOTIFICATION and hold timer (RFC 8538).
+        /// The N bit: graceful also after NOTIFICATION and hold timer expiry (RFC 8538).
         notification: bool,
-        /// Seconds until the session should be back, at most 4095.
+        /// Restart Time in seconds, at most 4095.
         restart_time: u16,
         /// The families.
         families: Vec<RestartFamily>,
@@ -100,18 +101,19 @@ pub enum Capability {
     FourOctetAs(Asn),
     /// 69: several paths of a prefix (RFC 7911).
     AddPath(Vec<AddPathFamily>),
-    /// 70: a refresh of the routes begins and ends with a marker (RFC 7313).
+    /// 70: markers at the beginning and end of a refresh (RFC 7313).
     EnhancedRouteRefresh,
-    /// Long-lived graceful restart (RFC 9494).
+    /// 71: long-lived graceful restart (RFC 9494).
     LongLivedGracefulRestart(Vec<LongLivedFamily>),
-    /// 73: the speaker's host and domain name (draft-walton-bgp-hostname-capability), shown to operators only.
+    /// 73: the speaker's host and domain name (draft-walton-bgp-hostname-capability), for listings
+    /// only.
     Hostname {
         /// Host name.
         host: String,
         /// Domain name, often empty.
         domain: String,
     },
-    /// Anything else.
+    /// Any other capability.
     Unknown {
         /// Capability code.
         code: u8,
@@ -139,7 +141,10 @@ impl Capability {
         }
     }
 
-    /// The capability with this code and value.
+    /// Decodes the capability with this code and value.
+    ///
+    /// # Errors
+    /// If the length is impossible for a known code.
     pub fn decode(code: u8, value: &[u8]) -> Result<Capability, OpenError> {
         let wrong_length = || OpenError::Capability { code, length: value.len() };
         let afi_safi = |afi: &[u8], safi| AfiSafi { afi: u16::from_be_bytes([afi[0], afi[1]]), safi };
@@ -153,7 +158,7 @@ impl Capability {
                     .collect(),
             ),
             (6, []) => Capability::ExtendedMessage,
-            // A role that has no name is none that could match: it is kept raw.
+            // An unknown role cannot match any other: it is kept raw.
             (9, [role]) if usize::from(*role) < Role::ALL.len() => {
                 Capability::Role(Role::ALL[usize::from(*role)])
             }
@@ -170,7 +175,7 @@ impl Capability {
                     .collect(),
             },
             (65, &[a, b, c, d]) => Capability::FourOctetAs(Asn(u32::from_be_bytes([a, b, c, d]))),
-            // One that makes no sense counts as not understood (RFC 7911 §4), and is shown raw.
+            // An invalid one counts as unknown (RFC 7911 §4) and is kept raw.
             (69, value) => {
                 add_path(value).unwrap_or_else(|| Capability::Unknown { code, value: value.to_vec() })
             }
@@ -186,7 +191,7 @@ impl Capability {
                     .collect(),
             ),
             (1 | 2 | 5 | 6 | 64 | 65 | 70 | 71, _) => return Err(wrong_length()),
-            // A name that does not fit is no reason to end a session: it is shown raw.
+            // An invalid name is not a reason to end a session: it is kept raw.
             (73, value) => {
                 hostname(value).unwrap_or_else(|| Capability::Unknown { code, value: value.to_vec() })
             }
@@ -194,7 +199,7 @@ impl Capability {
         })
     }
 
-    /// Appends code, length and value. What does not fit into 255 octets is left out.
+    /// Appends code, length and value. Entries beyond 255 octets are left out.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[self.code(), 0]);
         let start = out.len();
@@ -272,7 +277,7 @@ fn hostname(value: &[u8]) -> Option<Capability> {
     let (host, rest) = rest.split_at_checked(usize::from(*host_length))?;
     let (domain_length, rest) = rest.split_first()?;
     let domain = (rest.len() == usize::from(*domain_length)).then_some(rest)?;
-    // Longer names than are ever sent stay raw, so that what is read can be written again.
+    // Longer names than speakers send are kept raw, so a decoded value can be encoded again.
     (host.len() <= 64 && domain.len() <= 64)
         .then(|| Some(Capability::Hostname { host: name(host)?, domain: name(domain)? }))?
 }
@@ -337,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         let ipv4 = AfiSafi::from(Family::Ipv4Unicast);
         for capability in [
             Capability::Multiprotocol(AfiSafi { afi: 25, safi: 70 }),

@@ -1,8 +1,8 @@
-//! What can be wrong with a message, typed by the part of the message at fault, and the one place that says
-//! which NOTIFICATION it leads to (RFC 4271 §6).
+//! The faults of a message, typed by the message part, and the conversion to a NOTIFICATION (RFC
+//! 4271 §6).
 //!
-//! An error here always ends the session. What RFC 7606 deals with more mildly is an [`AttributeFault`] that
-//! [`Update`](super::Update) carries; its text goes to the log and to the peer's last error.
+//! An error here always ends the session. The milder faults of RFC 7606 are [`AttributeFault`]s in
+//! [`Update`](super::Update). Their text appears in the log and in the peer's last error.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -28,13 +28,13 @@ pub enum WireError {
     Refresh(#[from] RefreshError),
 }
 
-/// What is wrong with a header (RFC 4271 §6.1).
+/// A fault in a header (RFC 4271 §6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// The marker is not all ones: the streams are out of step, or this is not BGP.
+    /// The marker is not all ones: the stream is out of step, or this is not BGP.
     #[error("the marker is not all ones; the peer does not speak BGP-4 here")]
     Marker,
-    /// Too short or too long for the type, or for the session.
+    /// The length is impossible for the type or the session.
     #[error("length {length} is not possible for {}", match .kind {
         Some(kind) => format!("a message of type {kind:?}"),
         None => "this session".to_owned(),
@@ -42,10 +42,10 @@ pub enum HeaderError {
     Length {
         /// The type, if the length is possible for other types.
         kind: Option<MessageKind>,
-        /// Octets, as the header has it.
+        /// The length in the header.
         length: u16,
     },
-    /// No such message type.
+    /// The message type is unknown.
     #[error("message type {kind} is unknown")]
     Kind {
         /// The type code.
@@ -53,20 +53,20 @@ pub enum HeaderError {
     },
 }
 
-/// What is wrong with an OPEN (RFC 4271 §6.2). The later ones are found by the session, which knows what was
-/// configured.
+/// A fault in an OPEN (RFC 4271 §6.2). The session detects the later ones, because they depend on
+/// the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Not BGP-4.
+    /// The version is not 4.
     #[error("version {version}; only version 4 is spoken here")]
     Version {
         /// The peer's version.
         version: u8,
     },
-    /// AS number 0 (RFC 7607).
+    /// The AS number is 0 (RFC 7607).
     #[error("AS number 0 is reserved")]
     AsZero,
-    /// Not the AS number that was configured.
+    /// The AS number differs from the configured one.
     #[error("the peer is in AS {got}, the configuration says {expected}")]
     PeerAs {
         /// The configured AS.
@@ -74,42 +74,43 @@ pub enum OpenError {
         /// The peer's AS.
         got: Asn,
     },
-    /// 0, or this speaker's own within one AS (RFC 6286).
+    /// The identifier is 0, or this speaker's own within one AS (RFC 6286).
     #[error("BGP identifier {identifier} is 0 or this speaker's own")]
     Identifier {
         /// The peer's identifier.
         identifier: Ipv4Addr,
     },
-    /// An optional parameter that is not Capabilities.
+    /// An optional parameter other than Capabilities.
     #[error("optional parameter of type {kind} is not known; only capabilities (type 2) are")]
     Parameter {
         /// The parameter's type.
         kind: u8,
     },
-    /// 1 or 2 seconds.
+    /// The Hold Time is 1 or 2 seconds.
     #[error("Hold Time {seconds} s; it is 0 or at least 3")]
     HoldTime {
         /// The peer's Hold Time in seconds.
         seconds: u16,
     },
-    /// A capability that this side cannot do without.
+    /// The peer lacks a required capability.
     #[error("the peer lacks a capability that the configuration asks for: {}", .missing.iter().map(Capability::to_string).collect::<Vec<_>>().join(", "))]
     MissingCapability {
-        /// What was missing.
+        /// The missing capabilities.
         missing: Vec<Capability>,
     },
-    /// The two sides' roles do not go together (RFC 9234 §4.2), or the peer has none and strict mode wants one.
+    /// The roles of the two sides do not match (RFC 9234 §4.2), or strict mode requires a role and
+    /// the peer has none.
     #[error("this side's role is {local}, which needs the peer's to be {}; it says {}", .local.counterpart(), said(.remote))]
     RoleMismatch {
         /// This side's role.
         local: Role,
-        /// The capabilities that the peer gave its role in: usually one.
+        /// The peer's role capabilities, usually one.
         remote: Vec<Capability>,
     },
-    /// Optional parameters or capabilities do not fit their lengths.
+    /// The optional parameters or capabilities exceed their lengths.
     #[error("the optional parameters do not fit their lengths")]
     Lengths,
-    /// A known capability with a length that it cannot have.
+    /// The length of a known capability is impossible.
     #[error("capability {code} has {length} octets, which it cannot have")]
     Capability {
         /// The capability's code.
@@ -126,18 +127,18 @@ fn said(roles: &[Capability]) -> String {
     }
 }
 
-/// What is wrong with a ROUTE-REFRESH.
+/// A fault in a ROUTE-REFRESH.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefreshError {
-    /// A begin or end marker that is not 4 octets long (RFC 7313 §5).
+    /// A begin or end marker that does not have 4 octets (RFC 7313 §5).
     #[error("{} octets in a message with subtype {}; there are 4", .body.len(), .body.get(2).copied().unwrap_or_default())]
     Length {
-        /// What follows the header.
+        /// The octets after the header.
         body: Vec<u8>,
     },
 }
 
-/// What is wrong with an UPDATE so that its routes cannot be found, or that RFC 7606 leaves at a session reset.
+/// A fault in an UPDATE that hides its routes, or for which RFC 7606 keeps the session reset.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
     /// Withdrawn Routes Length or Total Path Attribute Length exceed the message (RFC 7606 §3 b).
@@ -145,60 +146,60 @@ pub enum UpdateError {
     FieldLength {
         /// The field's name in RFC 4271.
         field: &'static str,
-        /// Its value.
+        /// The value of the field.
         length: usize,
-        /// What is there.
+        /// The octets left in the message.
         remaining: usize,
     },
-    /// A prefix longer than its family has bits, or cut short (RFC 7606 §5.3).
+    /// A prefix is longer than its family allows, or is cut short (RFC 7606 §5.3).
     #[error(
         "{field}: prefix length {length} at octet {offset} is longer than an address, or the prefix is cut short"
     )]
     Prefix {
-        /// Where it is.
+        /// The name of the field.
         field: &'static str,
-        /// Bits, as the message has it.
+        /// The prefix length in bits, as received.
         length: u8,
-        /// Octet of the field at which the prefix starts.
+        /// The offset of the prefix in the field, in octets.
         offset: usize,
     },
-    /// The field ends within a path identifier, or after one (RFC 7911 §3).
+    /// The field ends within or directly after a path identifier (RFC 7911 §3).
     #[error(
         "{field}: there is no prefix after the path identifier at octet {offset}; does the peer send any?"
     )]
     Identifier {
-        /// Where it is.
+        /// The name of the field.
         field: &'static str,
-        /// Octet of the field at which the identifier starts.
+        /// The offset of the identifier in the field, in octets.
         offset: usize,
     },
-    /// MP_REACH_NLRI or MP_UNREACH_NLRI twice (RFC 7606 §3 g).
+    /// MP_REACH_NLRI or MP_UNREACH_NLRI is present twice (RFC 7606 §3 g).
     #[error("{} more than once", table::name(*.code))]
     DuplicateMp {
         /// Type code.
         code: u8,
     },
-    /// MP_REACH_NLRI or MP_UNREACH_NLRI too short for its fixed part, or a next hop of a wrong length: the NLRI
-    /// cannot be found (RFC 7606 §5.3, §7.11).
+    /// MP_REACH_NLRI or MP_UNREACH_NLRI is too short for its fixed part, or its next hop has a
+    /// wrong length: the NLRI cannot be located (RFC 7606 §5.3, §7.11).
     #[error("{}: {what}", table::name(*.code))]
     Mp {
         /// Type code.
         code: u8,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
-        /// The attribute, from its flags on.
+        /// The attribute, starting with its flags.
         attribute: Vec<u8>,
     },
-    /// Not optional and not known (RFC 4271 §6.3).
+    /// An unknown attribute without the Optional bit (RFC 4271 §6.3).
     #[error("well-known attribute {code} is not known")]
     UnrecognizedWellKnown {
         /// Type code.
         code: u8,
-        /// The attribute, from its flags on.
+        /// The attribute, starting with its flags.
         attribute: Vec<u8>,
     },
-    /// A malformed attribute in a message that announces nothing: the withdrawal would have nothing to withdraw,
-    /// and the routes may well be in what could not be read (RFC 7606 §5.2).
+    /// A malformed attribute in a message without announced routes. Treat-as-withdraw would
+    /// withdraw nothing, and the unreadable part may contain the routes (RFC 7606 §5.2).
     #[error("{fault}, in a message without reachable routes")]
     NoRoutes {
         /// The malformed attribute.
@@ -206,109 +207,109 @@ pub enum UpdateError {
     },
 }
 
-/// What a fault leads to (RFC 7606 §2), the mildest first.
+/// The outcome of a fault (RFC 7606 §2), the mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// The attribute is dropped, the routes stay.
+    /// The attribute is discarded; the routes stay.
     AttributeDiscard,
     /// The routes of the message are withdrawn.
     TreatAsWithdraw,
-    /// NOTIFICATION and the end of the session.
+    /// The session ends with a NOTIFICATION.
     SessionReset,
 }
 
-/// One path attribute that is not as it should be.
+/// A fault in one path attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributeFault {
     /// Type code; 0 if the fault is in the list of attributes itself.
     pub code: u8,
-    /// What is wrong with it.
+    /// The fault.
     pub kind: AttributeFaultKind,
 }
 
-/// What is wrong with a path attribute.
+/// The kind of a fault in a path attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttributeFaultKind {
-    /// Optional or Transitive bit against the specification (RFC 7606 §3 c).
+    /// The Optional or Transitive bit contradicts the specification (RFC 7606 §3 c).
     #[error("flags {flags:#04x}, the specification has {expected:#04x}")]
     Flags {
-        /// As received.
+        /// The received flags.
         flags: u8,
-        /// The Optional and Transitive bits that it has.
+        /// The specified Optional and Transitive bits.
         expected: u8,
     },
-    /// A length that the attribute cannot have.
+    /// The length is impossible for the attribute.
     #[error("length {length}, it is {expected}")]
     Length {
-        /// Octets.
+        /// The received length in octets.
         length: usize,
-        /// What would be right, in words.
+        /// The correct length, in words.
         expected: &'static str,
     },
-    /// A value that the attribute cannot have.
+    /// The value is impossible for the attribute.
     #[error("value {value}, it is {expected}")]
     Value {
-        /// As received.
+        /// The received value.
         value: u32,
-        /// What would be right, in words.
+        /// The correct values, in words.
         expected: &'static str,
     },
-    /// A path segment of an unknown type, or one of a confederation (RFC 5065) outside one.
+    /// A path segment of an unknown type, or a confederation segment (RFC 5065) from outside one.
     #[error("path segment of type {kind}; AS_SET (1) and AS_SEQUENCE (2) are known")]
     SegmentKind {
         /// The segment's type.
         kind: u8,
     },
-    /// A path segment that is empty, or does not fit the attribute (RFC 7606 §7.2).
+    /// A path segment is empty or exceeds the attribute (RFC 7606 §7.2).
     #[error("path segment of {count} AS numbers with {remaining} octets left")]
     SegmentLength {
         /// The segment's count.
         count: u8,
-        /// Octets that follow the count.
+        /// The octets after the count.
         remaining: usize,
     },
-    /// AS number 0 (RFC 7607).
+    /// The AS number is 0 (RFC 7607).
     #[error("holds AS number 0")]
     AsZero,
-    /// Not an address that a host can have.
+    /// The address cannot be a host's.
     #[error("{address} is not the address of a host")]
     NextHop {
         /// The address.
         address: std::net::IpAddr,
     },
-    /// A mandatory attribute is not there (RFC 7606 §3 d).
+    /// A mandatory attribute is missing (RFC 7606 §3 d).
     #[error("is missing")]
     Missing,
-    /// Not the first of its type (RFC 7606 §3 g).
+    /// A repeated attribute (RFC 7606 §3 g).
     #[error("is there more than once; the first counts")]
     Duplicate,
-    /// Not in the ascending order that a canonical block has; never of a message.
+    /// Not in ascending order, which a canonical block requires; does not occur in messages.
     #[error("is not in ascending order of type codes")]
     Order,
-    /// In a canonical block, which never has it; never of a message.
+    /// Not allowed in a canonical block; does not occur in messages.
     #[error("is never part of a canonical block")]
     OutOfPlace,
-    /// Only internal peers may send it (RFC 7606 §7.5, 7.9, 7.10).
+    /// Only internal peers may send the attribute (RFC 7606 §7.5, 7.9, 7.10).
     #[error("comes from an external peer, to whom it does not belong")]
     FromExternalPeer,
-    /// Only two-octet speakers may send it (RFC 6793 §4.1).
+    /// Only two-octet speakers may send the attribute (RFC 6793 §4.1).
     #[error("comes from a peer with four-octet AS numbers")]
     FromFourOctetPeer,
     /// The attribute exceeds the list of attributes (RFC 7606 §4).
     #[error("length {length}, but only {remaining} octets of the attributes are left")]
     Overrun {
-        /// Octets, as the attribute has it.
+        /// The length in the attribute.
         length: usize,
-        /// What is there.
+        /// The octets left in the list.
         remaining: usize,
     },
-    /// Octets after the last attribute that are too few for another (RFC 7606 §4).
+    /// Octets after the last attribute, too few for another one (RFC 7606 §4).
     #[error("{octets} octets after the last attribute")]
     Trailing {
-        /// How many.
+        /// The number of octets.
         octets: usize,
     },
-    /// A family that was not agreed on; its routes are ignored.
+    /// A family that was not negotiated; its routes are ignored.
     #[error("AFI {afi} SAFI {safi} was not negotiated")]
     Family {
         /// Address Family Identifier.
@@ -330,7 +331,7 @@ impl fmt::Display for AttributeFault {
 impl std::error::Error for AttributeFault {}
 
 impl WireError {
-    /// The NOTIFICATION that tells the peer (RFC 4271 §6, RFC 7313 §5).
+    /// The NOTIFICATION for the error (RFC 4271 §6, RFC 7313 §5).
     pub fn notification(&self) -> Notification {
         match self {
             WireError::Header(error) => match error {
@@ -376,7 +377,7 @@ impl WireError {
 }
 
 impl AttributeFault {
-    /// The subcode of an UPDATE Message Error that RFC 4271 §6.3 has for the fault.
+    /// The UPDATE Message Error subcode for the fault (RFC 4271 §6.3).
     fn subcode(&self) -> u8 {
         use AttributeFaultKind::*;
         match (self.kind, self.code) {

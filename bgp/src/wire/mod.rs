@@ -1,24 +1,26 @@
-//! The wire: octets of a TCP stream to messages, and back (RFC 4271 §4).
+//! The codec: octets of a TCP stream to messages, and back (RFC 4271 §4).
 //!
-//! [`frame`] cuts one message off a buffer; each message type has its own module with a `decode` of the body
-//! (what follows the 19-octet header) and an `encode` of the whole message. OPEN, NOTIFICATION and
-//! ROUTE-REFRESH are rare and small, so they are plain owned values. UPDATE is where the octets are, so it is
-//! read in place: [`decode_update`] validates everything once, and what it returns borrows from the message and
-//! from a [`Scratch`] that the caller keeps; a valid UPDATE allocates nothing.
+//! [`frame`] returns the first message of a buffer. Each message type has its own module with a
+//! `decode` of the body (the octets after the 19-octet header) and an `encode` of the whole
+//! message. OPEN, NOTIFICATION and ROUTE-REFRESH are rare and small, so they are plain owned
+//! values. UPDATE has most of the octets, so it is read in place. [`decode_update`] validates
+//! everything once. Its result borrows from the message and from the caller's [`Scratch`]. A valid
+//! UPDATE allocates nothing.
 //!
-//! What travels with a path is kept as one *canonical block* of octets: path attributes in ascending order of
-//! type code, four-octet AS numbers, no NEXT_HOP, no MP_REACH_NLRI or MP_UNREACH_NLRI, flags as the
-//! specification of each attribute has them. Two UPDATEs with equal attributes have equal blocks, so the block
-//! (with the next hop) is the key under which attributes are interned, and [`Announcement`] copies it into
-//! messages without looking inside. [`PathAttributes`] is the same block in parsed form, for decisions and policy.
+//! The attributes of a path are stored as one *canonical block* of octets. It has path attributes
+//! in ascending order of type code, four-octet AS numbers, and the flags of each attribute's
+//! specification. It has no NEXT_HOP, MP_REACH_NLRI or MP_UNREACH_NLRI. Two UPDATEs with equal
+//! attributes have equal blocks. So the block (with the next hop) is the key under which attributes
+//! are interned, and [`Announcement`] copies it into messages unread. [`PathAttributes`] is the
+//! same block in parsed form, for decisions and policy.
 //!
-//! Whose fault an error is stands in its type ([`WireError`]), [`WireError::notification`] is the only place
-//! that turns one into a NOTIFICATION, and the milder outcomes of RFC 7606 (attribute discard, treat as
-//! withdraw) are not errors at all but part of [`Update`].
+//! The type of an error names the message part at fault ([`WireError`]). Only
+//! [`WireError::notification`] converts an error to a NOTIFICATION. The milder outcomes of RFC 7606
+//! (attribute discard, treat-as-withdraw) are not errors but part of [`Update`].
 //!
-//! Done: RFC 4271, 4760 (IPv4 and IPv6 unicast), 2545, 2918, 4486, 4724, 5492, 6286, 6793, 7606, 7607, 8092,
-//! 7313, 8654, 8950, 9003, 9072. Not done: ADD-PATH (7911, beyond showing the peer's capability), confederations
-//! (5065: their segments are malformed here, as that RFC wants outside one), deprecation of AS_SET (9774:
+//! Supported: RFC 4271, 4760 (IPv4 and IPv6 unicast), 2545, 2918, 4486, 4724, 5492, 6286, 6793,
+//! 7313, 7606, 7607, 7911, 8092, 8654, 8950, 9003, 9072. Not supported: confederations (5065: their
+//! segments are malformed here, as that RFC requires outside of one), deprecation of AS_SET (9774:
 //! routers in the field still aggregate with it).
 
 pub mod attributes;
@@ -47,12 +49,12 @@ pub use writer::{Announcement, EncodeContext, EncodeError, UpdateWriter, Withdra
 pub const HEADER: usize = 19;
 /// The longest message, header included (RFC 4271 §4.1).
 pub const MAX_MESSAGE: usize = 4096;
-/// The longest message where both sides have the Extended Message capability (RFC 8654).
+/// The longest message if both sides have the Extended Message capability (RFC 8654).
 pub const MAX_EXTENDED: usize = 65535;
 
 const MARKER: [u8; 16] = [0xff; 16];
 
-/// The type of a message, with its code on the wire.
+/// The type of a message, with its code in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MessageKind {
     /// OPEN.
@@ -79,8 +81,8 @@ impl MessageKind {
         })
     }
 
-    /// Least and greatest length of the message, header included, where `max` is the session's greatest.
-    /// OPEN and KEEPALIVE are never extended (RFC 8654 §4).
+    /// The minimum and maximum length of the message, header included; `max` is the session's
+    /// maximum. OPEN and KEEPALIVE are never extended (RFC 8654 §4).
     fn lengths(self, max: usize) -> (usize, usize) {
         match self {
             MessageKind::Open => (29, MAX_MESSAGE),
@@ -92,20 +94,24 @@ impl MessageKind {
     }
 }
 
-/// One message, cut off a buffer.
+/// One message at the front of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Its type.
+    /// The message type.
     pub kind: MessageKind,
-    /// What follows the header.
+    /// The octets after the header.
     pub body: &'a [u8],
-    /// Octets that the message takes in the buffer, header included.
+    /// Octets of the message in the buffer, header included.
     pub len: usize,
 }
 
-/// The message at the front of `buf`, or `None` if more octets are needed. `max` is [`MAX_MESSAGE`] or
-/// [`MAX_EXTENDED`]; a header that promises more, or less than its type needs, is refused before the body has
-/// come (RFC 4271 §6.1), so a buffer of `max` octets always suffices.
+/// Returns the message at the front of `buf`, or `None` if more octets are needed. `max` is
+/// [`MAX_MESSAGE`] or [`MAX_EXTENDED`]. A header with a longer length, or one too short for its
+/// type, is rejected before the body arrives (RFC 4271 §6.1). So a buffer of `max` octets is always
+/// sufficient.
+///
+/// # Errors
+/// If the marker, the length or the type of the header is invalid.
 pub fn frame(buf: &[u8], max: usize) -> Result<Option<Frame<'_>>, HeaderError> {
     let Some((header, _)) = buf.split_first_chunk::<HEADER>() else {
         return Ok(None);
@@ -132,7 +138,8 @@ pub fn encode_keepalive(out: &mut Vec<u8>) {
     finish_message(out, start);
 }
 
-/// Appends a header whose length is written by [`finish_message`]; returns where the message starts.
+/// Appends a header with a length that [`finish_message`] fills in; returns the start of the
+/// message.
 fn begin_message(out: &mut Vec<u8>, kind: MessageKind) -> usize {
     let start = out.len();
     out.extend_from_slice(&MARKER);
@@ -140,14 +147,15 @@ fn begin_message(out: &mut Vec<u8>, kind: MessageKind) -> usize {
     start
 }
 
-/// Writes the length of the message that starts at `start` and ends with `out`; it is at most [`MAX_EXTENDED`].
+/// Writes the length of the message from `start` to the end of `out`; it is at most
+/// [`MAX_EXTENDED`].
 fn finish_message(out: &mut [u8], start: usize) {
     let length = out.len() - start;
     debug_assert!(length <= MAX_EXTENDED, "a message of {length} octets");
     put_u16(out, start + 16, length);
 }
 
-/// Writes `value`, which is known to fit, at `at`.
+/// Writes `value`, which must fit, at `at`.
 fn put_u16(out: &mut [u8], at: usize, value: usize) {
     out[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
 }
@@ -165,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_cut_off_once_it_is_whole() {
+    fn a_message_is_returned_once_it_is_complete() {
         let mut buf = Vec::new();
         encode_keepalive(&mut buf);
         buf.extend(message(23, 2, 4));
@@ -179,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_header_is_refused_before_its_body_comes() {
+    fn a_bad_header_is_rejected_before_its_body_arrives() {
         let mut marker = message(19, 4, 0);
         marker[7] = 0;
         assert_eq!(frame(&marker, MAX_MESSAGE), Err(HeaderError::Marker));

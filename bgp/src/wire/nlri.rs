@@ -1,8 +1,8 @@
-//! Network Layer Reachability Information: length-and-prefix pairs (RFC 4271 §4.3, RFC 4760 §5), each with a path identifier
-//! before it where the session has ADD-PATH (RFC 7911 §3).
+//! Network Layer Reachability Information: pairs of length and prefix (RFC 4271 §4.3, RFC 4760 §5).
+//! In a session with ADD-PATH each has a path identifier in front (RFC 7911 §3).
 //!
-//! A field is checked once, when the UPDATE is decoded; from then on it is an [`Nlri`] or [`Prefixes`], which can
-//! be iterated over as often as wanted, without errors and without allocation.
+//! A field is checked once, when the UPDATE is decoded. Then it is an [`Nlri`] or [`Prefixes`],
+//! which can be iterated any number of times without errors and allocations.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ const IDENTIFIER: usize = 4;
 pub struct Nlri<'a, F> {
     octets: &'a [u8],
     count: usize,
-    /// Octets before each length: [`IDENTIFIER`], or none.
+    /// Octets before each length: [`IDENTIFIER`] or 0.
     lead: u8,
     family: PhantomData<F>,
 }
@@ -29,8 +29,8 @@ impl<'a, F: AddressFamily> Nlri<'a, F> {
     /// A field without prefixes.
     pub const EMPTY: Nlri<'static, F> = Nlri { octets: &[], count: 0, lead: 0, family: PhantomData };
 
-    /// Checks a field (RFC 7606 §5.3): every length is possible, and the last prefix ends where the field does.
-    /// `name` is for the error. `add_path`: each prefix has a path identifier.
+    /// Checks a field (RFC 7606 §5.3): every length is possible, and the last prefix ends with the
+    /// field. `name` is for the error. `add_path`: each prefix has a path identifier.
     #[inline]
     pub(super) fn check(octets: &'a [u8], name: &'static str, add_path: bool) -> Result<Self, UpdateError> {
         if add_path {
@@ -71,7 +71,7 @@ impl<'a, F: AddressFamily> Nlri<'a, F> {
         self.lead != 0
     }
 
-    /// The prefixes with their path identifiers, none where the session has no ADD-PATH, in the order of the message.
+    /// The prefixes in the order of the message, with path identifiers if the session has ADD-PATH.
     pub fn paths(&self) -> impl Iterator<Item = (Option<u32>, F::Prefix)> + use<'a, F> {
         let mut iter = self.iter();
         std::iter::from_fn(move || {
@@ -82,17 +82,17 @@ impl<'a, F: AddressFamily> Nlri<'a, F> {
         })
     }
 
-    /// How many prefixes there are; known without iterating.
+    /// The number of prefixes, known without iteration.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Whether there are no prefixes.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The prefixes in the order of the message, host bits cleared. One may be there twice.
+    /// The prefixes in the order of the message, host bits cleared. A prefix may occur twice.
     pub fn iter(&self) -> NlriIter<'a, F> {
         NlriIter { octets: self.octets, left: self.count, lead: self.lead, family: PhantomData }
     }
@@ -140,7 +140,7 @@ impl<F: AddressFamily> Iterator for NlriIter<'_, F> {
 
 impl<F: AddressFamily> ExactSizeIterator for NlriIter<'_, F> {}
 
-/// The prefixes of one field whose family is known only when it is read.
+/// The prefixes of one field with a family that is known at run time.
 #[derive(Clone, Copy, Debug)]
 pub enum Prefixes<'a> {
     /// IPv4 unicast.
@@ -162,7 +162,7 @@ impl<'a> Prefixes<'a> {
         })
     }
 
-    /// Their family.
+    /// The family of the prefixes.
     pub fn family(&self) -> Family {
         match self {
             Prefixes::V4(_) => Family::Ipv4Unicast,
@@ -170,7 +170,7 @@ impl<'a> Prefixes<'a> {
         }
     }
 
-    /// How many there are.
+    /// The number of prefixes.
     pub fn len(&self) -> usize {
         match self {
             Prefixes::V4(nlri) => nlri.len(),
@@ -178,12 +178,12 @@ impl<'a> Prefixes<'a> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no prefixes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The prefixes with their path identifiers, family no longer known: for tests and display.
+    /// The prefixes with their path identifiers, of either family: for tests and display.
     pub fn paths(&self) -> impl Iterator<Item = (Option<u32>, IpNet)> + use<'a> {
         let (v4, v6) = match *self {
             Prefixes::V4(nlri) => (nlri, Nlri::EMPTY),
@@ -193,7 +193,7 @@ impl<'a> Prefixes<'a> {
         v4.paths().map(|(identifier, prefix)| (identifier, IpNet::V4(prefix))).chain(v6)
     }
 
-    /// The prefixes, family no longer known: for tests and display. A table takes [`Nlri`].
+    /// The prefixes, of either family: for tests and display. Tables use [`Nlri`].
     pub fn iter(&self) -> impl Iterator<Item = IpNet> + use<'a> {
         let (v4, v6) = match *self {
             Prefixes::V4(nlri) => (nlri, Nlri::EMPTY),
@@ -213,14 +213,14 @@ pub(super) fn push_identifier(out: &mut Vec<u8>, identifier: u32) {
 #[inline]
 pub(super) fn push<F: AddressFamily>(out: &mut Vec<u8>, prefix: &F::Prefix) {
     let (octets, length) = F::parts(prefix);
-    // A copy of a fixed length, of which the end is taken back, is cheaper than one of any length.
+    // Copying a fixed length and truncating the end is faster than copying a variable length.
     out.push(length);
     let end = out.len() + usize::from(length).div_ceil(8);
     out.extend_from_slice(&octets[..F::OCTETS]);
     out.truncate(end);
 }
 
-/// Octets that the prefix takes.
+/// The encoded length of the prefix in octets.
 #[inline]
 pub(super) fn encoded_len<F: AddressFamily>(prefix: &F::Prefix) -> usize {
     1 + usize::from(F::parts(prefix).1).div_ceil(8)
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_read_in_its_order() {
+    fn prefixes_are_decoded_in_order() {
         let nlri = v4(&[0, 9, 10, 255, 32, 10, 0, 0, 1]).unwrap();
         assert_eq!(
             nlri.iter().map(|p| p.to_string()).collect::<Vec<_>>(),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn with_identifiers_the_prefixes_are_the_same() {
+    fn path_identifiers_are_decoded_with_their_prefixes() {
         let octets = [0, 0, 0, 7, 0, 0, 0, 1, 0, 9, 10, 255, 255, 255, 255, 255, 32, 10, 0, 0, 1];
         let nlri = Nlri::<Ipv4>::check(&octets, "NLRI", true).unwrap();
         let prefixes = ["0.0.0.0/0", "10.128.0.0/9", "10.0.0.1/32"];
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_cannot_be_is_an_error() {
+    fn an_impossible_prefix_length_is_an_error() {
         for (octets, length, offset) in [
             (&[33, 1, 2, 3, 4, 5][..], 33, 0),
             (&[0, 255], 255, 1),

@@ -1,42 +1,42 @@
-//! NOTIFICATION (RFC 4271 §4.5, §6), in words, with the shutdown communication of RFC 9003.
+//! NOTIFICATION (RFC 4271 §4.5, §6) with its text form and the shutdown communication of RFC 9003.
 
 use std::fmt;
 
 use super::{HEADER, HeaderError, MessageKind, begin_message, finish_message};
 
-/// Why a session ends.
+/// The reason for the end of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
     /// Error code.
     pub code: u8,
     /// Error subcode; 0 is unspecific.
     pub subcode: u8,
-    /// What helps to find the reason; its meaning depends on code and subcode.
+    /// Data for diagnosis; its meaning depends on code and subcode.
     pub data: Vec<u8>,
 }
 
 /// The subcodes of Cease (RFC 4486, RFC 8538, RFC 9384).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cease {
-    /// More prefixes than the limit.
+    /// The number of prefixes exceeds the limit.
     MaximumPrefixes = 1,
     /// Shut down by an operator.
     AdministrativeShutdown = 2,
-    /// The peer was taken out of the configuration.
+    /// The peer was removed from the configuration.
     PeerDeconfigured = 3,
     /// Reset by an operator.
     AdministrativeReset = 4,
-    /// The connection is refused.
+    /// The connection is rejected.
     ConnectionRejected = 5,
     /// The configuration changed.
     ConfigurationChange = 6,
     /// The other connection is kept (RFC 4271 §6.8).
     ConnectionCollision = 7,
-    /// Out of a resource.
+    /// A resource is exhausted.
     OutOfResources = 8,
-    /// Reset even where graceful restart would keep the routes (RFC 8538).
+    /// Reset without graceful restart (RFC 8538).
     HardReset = 9,
-    /// BFD says that the path is down (RFC 9384).
+    /// BFD detected a failure of the path (RFC 9384).
     BfdDown = 10,
 }
 
@@ -54,13 +54,13 @@ impl Notification {
         Notification::new(4, 0, [])
     }
 
-    /// Finite State Machine Error (RFC 6608): 0 unspecified, 1 unexpected message in OpenSent, 2 in OpenConfirm,
-    /// 3 in Established.
+    /// Finite State Machine Error (RFC 6608): 0 unspecified, 1 unexpected message in OpenSent, 2 in
+    /// OpenConfirm, 3 in Established.
     pub fn fsm_error(subcode: u8) -> Notification {
         Notification::new(5, subcode, [])
     }
 
-    /// Cease. A communication is carried by the two administrative subcodes only, and cut at
+    /// Cease. Only the two administrative subcodes carry a communication, cut off at
     /// [`Self::MAX_COMMUNICATION`] octets.
     pub fn cease(subcode: Cease, communication: Option<&str>) -> Notification {
         let mut data = Vec::new();
@@ -74,14 +74,14 @@ impl Notification {
         Notification::new(6, subcode as u8, data)
     }
 
-    /// A Hard Reset for the reason that `reason` gives (RFC 8538 §3): nothing is kept over it.
+    /// A Hard Reset for the given reason (RFC 8538 §3): no routes are retained.
     pub fn hard_reset(reason: &Notification) -> Notification {
         let mut data = vec![reason.code, reason.subcode];
         data.extend_from_slice(&reason.data);
         Notification::new(6, Cease::HardReset as u8, data)
     }
 
-    /// Whether it ends the session for good even where graceful restart would keep the routes (RFC 8538).
+    /// Whether the session ends without graceful restart (RFC 8538).
     pub fn is_hard_reset(&self) -> bool {
         (self.code, self.subcode) == (6, Cease::HardReset as u8)
     }
@@ -96,7 +96,10 @@ impl Notification {
         }
     }
 
-    /// What follows the header.
+    /// Decodes the octets after the header.
+    ///
+    /// # Errors
+    /// If the code or the subcode is missing.
     pub fn decode(body: &[u8]) -> Result<Notification, HeaderError> {
         match body {
             [code, subcode, data @ ..] => Ok(Notification::new(*code, *subcode, data)),
@@ -116,8 +119,8 @@ impl Notification {
         finish_message(out, start);
     }
 
-    /// What the other operator wrote (RFC 9003), with control characters escaped, so that it can neither break a
-    /// log line nor a terminal. None if there is nothing, or if it does not fit its length.
+    /// The text of the peer's operator (RFC 9003). Control characters are escaped, so they can
+    /// affect neither a log nor a terminal. None if there is no text or if it exceeds its length.
     pub fn communication(&self) -> Option<String> {
         if self.code != 6 || ![2, 4].contains(&self.subcode) {
             return None;
@@ -208,7 +211,7 @@ impl Notification {
     }
 }
 
-/// As much of `text` as fits in `octets`, cut between two characters.
+/// The longest prefix of `text` that has at most `octets` octets and ends between two characters.
 pub(super) fn cut(text: &str, octets: usize) -> &str {
     let mut end = text.len().min(octets);
     while !text.is_char_boundary(end) {
@@ -217,7 +220,7 @@ pub(super) fn cut(text: &str, octets: usize) -> &str {
     &text[..end]
 }
 
-/// Characters that do something to a terminal, to a line of the log, or to the direction of the text around them.
+/// Whether a character affects a terminal, a log line, or the direction of the surrounding text.
 pub(super) fn changes_what_is_shown(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -235,7 +238,7 @@ impl fmt::Display for Notification {
             _ if self.subcode != 0 => write!(f, "/{}", self.subcode)?,
             _ => {}
         }
-        // One inside another is what nobody sends, and would nest as deep as a message is long.
+        // Nested Hard Resets do not occur in practice, and would nest as deep as a message is long.
         if let Some(reason) = self.reason().filter(|reason| !reason.is_hard_reset()) {
             return write!(f, " for {reason}");
         }
@@ -251,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notifications_speak() {
+    fn notifications_have_a_text_form() {
         for (notification, text) in [
             (Notification::new(2, 2, []), "OPEN Message Error/Bad Peer AS"),
             (Notification::new(3, 7, []), "UPDATE Message Error/7"),
@@ -289,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         let notification = Notification::new(3, 9, [1, 2, 3]);
         let mut out = Vec::new();
         notification.encode(&mut out);

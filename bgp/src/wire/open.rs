@@ -1,21 +1,22 @@
-//! OPEN (RFC 4271 §4.2), with optional parameters of RFC 5492 and, where there are many, RFC 9072's lengths.
+//! OPEN (RFC 4271 §4.2) with optional parameters of RFC 5492, and the lengths of RFC 9072 if there
+//! are many.
 
 use std::net::Ipv4Addr;
 
 use super::{Capability, MessageKind, OpenError, begin_message, finish_message, put_u16};
 use crate::types::Asn;
 
-/// Optional parameter that holds capabilities.
+/// The optional parameter for capabilities.
 const CAPABILITIES: u8 = 2;
-/// In the place of the first parameter's type: two-octet lengths follow (RFC 9072 §2).
+/// Replaces the first parameter's type: two-octet lengths follow (RFC 9072 §2).
 const EXTENDED: u8 = 255;
 
-/// Who the peer is, and what it can do.
+/// The identity, Hold Time and capabilities of a speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// 4.
+    /// The BGP version, 4.
     pub version: u8,
-    /// The speaker's AS number: the capability's where it is there, else the field's.
+    /// The speaker's AS number: from the capability if present, else from the field.
     pub my_as: Asn,
     /// My Autonomous System, the two-octet field: AS_TRANS for larger numbers.
     pub as_field: u16,
@@ -23,18 +24,21 @@ pub struct Open {
     pub hold_time: u16,
     /// BGP Identifier, not 0.
     pub router_id: Ipv4Addr,
-    /// In the order of the message.
+    /// The capabilities in the order of the message.
     pub capabilities: Vec<Capability>,
 }
 
 impl Open {
-    /// The OPEN of a speaker in `my_as`; the four-octet AS capability is for the caller to add.
+    /// The OPEN of a speaker in `my_as`; the caller adds the four-octet AS capability.
     pub fn new(my_as: Asn, hold_time: u16, router_id: Ipv4Addr, capabilities: Vec<Capability>) -> Open {
         Open { version: 4, my_as, as_field: my_as.two_octet(), hold_time, router_id, capabilities }
     }
 
-    /// What follows the header. Checked is what every OPEN must fulfil (RFC 4271 §6.2, RFC 6286, RFC 7607);
-    /// whether the peer is the one that was configured is the session's to say.
+    /// Decodes the octets after the header, with the checks for every OPEN (RFC 4271 §6.2, RFC
+    /// 6286, RFC 7607). The session checks whether the peer matches its configuration.
+    ///
+    /// # Errors
+    /// For the first fault of the OPEN.
     pub fn decode(body: &[u8]) -> Result<Open, OpenError> {
         let Some((&[version, as0, as1, hold0, hold1, id0, id1, id2, id3, length], parameters)) =
             body.split_first_chunk::<10>()
@@ -65,7 +69,8 @@ impl Open {
         Ok(Open { version, my_as, as_field, hold_time, router_id, capabilities })
     }
 
-    /// Appends the message: one Capabilities parameter with all of them, as RFC 5492 §4 wants.
+    /// Appends the message with one Capabilities parameter for all capabilities, as RFC 5492 §4
+    /// recommends.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = begin_message(out, MessageKind::Open);
         out.push(self.version);
@@ -142,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         let four_octet = Capability::FourOctetAs(Asn(4_200_000_001));
         let many = (0..60).map(|code| Capability::Unknown { code: 128 + code, value: vec![code; 20] });
         for capabilities in [
@@ -175,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_open_may_have_is_refused() {
+    fn an_invalid_open_is_rejected() {
         let good = body(&open(vec![]));
         for (at, octets, code, subcode) in [
             (0, &[3][..], 2, 1),

@@ -1,23 +1,23 @@
-//! ROUTE-REFRESH (RFC 2918), and the markers that begin and end what it leads to (RFC 7313).
+//! ROUTE-REFRESH (RFC 2918), with the markers for the beginning and end of the response (RFC 7313).
 
 use super::{AfiSafi, MessageKind, RefreshError, begin_message, finish_message};
 use crate::types::Family;
 
-/// A wish to get the routes of a family once more.
+/// A request for the routes of a family, or a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteRefresh {
-    /// The family, which may be one that this speaker does not carry.
+    /// The family; this speaker need not carry it.
     pub family: AfiSafi,
-    /// [`Self::REQUEST`], [`Self::BEGIN`] or [`Self::END`]; others are to be ignored (RFC 7313 §5).
+    /// [`Self::REQUEST`], [`Self::BEGIN`] or [`Self::END`]; others must be ignored (RFC 7313 §5).
     pub subtype: u8,
 }
 
 impl RouteRefresh {
     /// Subtype of the request.
     pub const REQUEST: u8 = 0;
-    /// Subtype of BoRR: the routes of the family come again from here on.
+    /// Subtype of BoRR: all routes of the family follow.
     pub const BEGIN: u8 = 1;
-    /// Subtype of EoRR: they have come; what did not is gone.
+    /// Subtype of EoRR: the routes are complete; those not repeated are withdrawn.
     pub const END: u8 = 2;
 
     /// The request for a family.
@@ -35,7 +35,11 @@ impl RouteRefresh {
         RouteRefresh { family: family.into(), subtype: Self::END }
     }
 
-    /// What follows the header. Outbound route filters (RFC 5291), which were never offered, are ignored.
+    /// Decodes the octets after the header. Outbound route filters (RFC 5291), which were never
+    /// offered, are ignored.
+    ///
+    /// # Errors
+    /// If a marker does not have 4 octets, or another message has fewer.
     pub fn decode(body: &[u8]) -> Result<RouteRefresh, RefreshError> {
         match *body {
             [afi0, afi1, subtype, safi, ref rest @ ..]
@@ -63,7 +67,7 @@ mod tests {
     use crate::wire::{MAX_MESSAGE, WireError, frame};
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         let mut out = Vec::new();
         RouteRefresh::request(Family::Ipv6Unicast).encode(&mut out);
         let frame = frame(&out, MAX_MESSAGE).unwrap().unwrap();

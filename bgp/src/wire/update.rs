@@ -1,20 +1,23 @@
-//! UPDATE, reading (RFC 4271 §4.3, §6.3; RFC 4760; RFC 7606).
+//! UPDATE: decoding (RFC 4271 §4.3, §6.3; RFC 4760; RFC 7606).
 //!
-//! The order of work follows RFC 7606: first the three fields are found and the NLRI fields checked (§3 b, i),
-//! then the attributes are walked (§4, §3 g), then each is checked by its row of the attribute table (§7), then
-//! what is missing is noticed (§3 d). The strongest outcome wins (§3 h): anything that leaves the routes
-//! unfindable is an [`UpdateError`] and ends the session; a malformed attribute moves the routes of the message
-//! to the withdrawn ones; a discarded attribute only goes missing from the block.
+//! The order of steps follows RFC 7606. The three fields are located and the NLRI fields are
+//! checked (§3 b, i). The attributes are walked (§4, §3 g), and each is checked by its row of the
+//! attribute table (§7). Then missing attributes are detected (§3 d). The strongest outcome wins
+//! (§3 h). If routes cannot be located, the result is an [`UpdateError`], which ends the session. A
+//! malformed attribute makes the routes of the message withdrawn. A discarded attribute is only
+//! left out of the block.
 //!
-//! Nearly every UPDATE has nothing wrong with it; `plain` reads those in one pass, and what follows is for the rest.
+//! Nearly every UPDATE has no fault. `plain` decodes those in one pass; the code here is for the
+//! rest.
 //!
-//! A treated-as-withdrawn UPDATE needs no care by the reader: [`Update::announced`] is empty and
+//! Callers need no special case for treat-as-withdraw: [`Update::announced`] is empty, and
 //! [`Update::withdrawn`] has the routes.
 //!
-//! Awkward, and on purpose: a family that was not negotiated is ignored (its routes and its next hop, whatever
-//! they look like) rather than punished, as peers are known to send End-of-RIB for families that only they
-//! offered. An unknown attribute that claims to be well-known ends the session: RFC 7606 leaves RFC 4271 §6.3 as
-//! it is there. LOCAL_PREF missing from an internal peer is no fault; the decision process has a default.
+//! Deliberate choices: a family that was not negotiated is ignored (its routes and its next hop,
+//! whatever they look like), because some peers send End-of-RIB for families that only they
+//! offered. An unknown attribute without the Optional bit ends the session: RFC 7606 leaves RFC
+//! 4271 §6.3 unchanged there. A missing LOCAL_PREF from an internal peer is not a fault; the
+//! decision process has a default.
 
 mod plain;
 
@@ -27,26 +30,28 @@ use super::error::{AttributeFault, AttributeFaultKind, Outcome, UpdateError};
 use super::nlri::{Nlri, Prefixes};
 use crate::types::{Asn, Family, FamilySet, Ipv4, NextHop};
 
-/// What the session agreed on, as far as it changes the meaning of octets.
+/// The negotiated properties that change the meaning of octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeContext {
-    /// AS numbers have four octets (RFC 6793); both sides have the capability.
+    /// AS numbers have four octets (RFC 6793): both sides have the capability.
     pub four_octet_as: bool,
     /// IPv4 routes may have an IPv6 next hop (RFC 8950).
     pub ext_next_hop: bool,
-    /// The families of the session: IPv4 unicast where neither side has a multiprotocol capability, else those
-    /// that both have.
+    /// The families of the session: those of both sides' multiprotocol capabilities, or IPv4
+    /// unicast if neither side has one.
     pub families: FamilySet,
-    /// The families in which every prefix has a path identifier (RFC 7911): the peer sends several paths.
+    /// The families in which every prefix has a path identifier (RFC 7911), because the peer sends
+    /// several paths.
     pub add_path: FamilySet,
     /// The peer is in another AS.
     pub ebgp: bool,
 }
 
-/// Buffers that [`decode_update`] works in; kept by the caller, so that they are allocated once.
+/// Buffers of [`decode_update`]. The caller keeps them, so they are allocated once.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// The block of a plain UPDATE; apart from the rest, since its reader hands it out or leaves all to the other.
+    /// The block of a plain UPDATE. Separate from the rest, because `plain` either returns it or
+    /// leaves everything to the other decoder.
     plain: Vec<u8>,
     careful: Careful,
 }
@@ -59,42 +64,43 @@ struct Careful {
     discarded: Vec<AttributeFault>,
 }
 
-/// An attribute's place in the list of attributes.
+/// The position of an attribute in the list of attributes.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     code: u8,
     flags: u8,
     start: u16,
-    /// Where the value starts.
+    /// The start of the value.
     value: u16,
     end: u16,
 }
 
-/// A decoded UPDATE. All of [`Self::withdrawn`] comes before [`Self::announced`]: a prefix in both is announced
-/// (RFC 4271 §4.3).
+/// A decoded UPDATE. Apply all of [`Self::withdrawn`] before [`Self::announced`]: a prefix in both
+/// is announced (RFC 4271 §4.3).
 #[derive(Debug)]
 pub struct Update<'a> {
     fields: Fields<'a>,
-    /// The canonical block of the announced routes; None if none are announced.
+    /// The canonical block of the announced routes; none if none are announced.
     pub attributes: Option<&'a [u8]>,
-    /// Why the routes of this UPDATE are treated as withdrawn (RFC 7606 §2), if they are.
+    /// The fault because of which the routes of this UPDATE are treated as withdrawn (RFC 7606 §2),
+    /// if any.
     pub treat_as_withdraw: Option<AttributeFault>,
-    /// Faults that cost an attribute, or a family that was not negotiated, and nothing more.
+    /// Faults that only discarded an attribute, or a family that was not negotiated.
     pub discarded: &'a [AttributeFault],
     /// This UPDATE is the End-of-RIB of the family (RFC 4724 §2).
     pub end_of_rib: Option<Family>,
 }
 
-/// Where routes are in an UPDATE, and their next hops.
+/// The positions of routes in an UPDATE, and their next hops.
 #[derive(Clone, Copy, Debug)]
 struct Fields<'a> {
     withdrawn: Nlri<'a, Ipv4>,
     nlri: Nlri<'a, Ipv4>,
     mp_unreach: Option<Prefixes<'a>>,
     mp_reach: Option<Prefixes<'a>>,
-    /// Of `nlri`. What is there only for routes has any value where there are none.
+    /// The next hop of `nlri`; unspecified if `nlri` is empty.
     next_hop: Ipv4Addr,
-    /// Of `mp_reach`.
+    /// The next hop of `mp_reach`; unspecified if it is none.
     mp_next_hop: NextHop,
 }
 
@@ -111,7 +117,7 @@ impl Default for Fields<'_> {
     }
 }
 
-/// Announced routes that have their next hop in common.
+/// Announced routes with the same next hop.
 #[derive(Clone, Copy, Debug)]
 pub struct Reach<'a> {
     /// Their next hop.
@@ -121,13 +127,13 @@ pub struct Reach<'a> {
 }
 
 impl<'a> Update<'a> {
-    /// An UPDATE whose routes are as it says.
+    /// An UPDATE without treat-as-withdraw.
     #[inline]
     fn good(fields: Fields<'a>, attributes: Option<&'a [u8]>, discarded: &'a [AttributeFault]) -> Update<'a> {
         Update { fields, attributes, treat_as_withdraw: None, discarded, end_of_rib: None }
     }
 
-    /// The routes that are gone, those treated as withdrawn among them; no list is empty.
+    /// The withdrawn routes, including those treated as withdrawn; no list is empty.
     #[inline]
     pub fn withdrawn(&self) -> impl Iterator<Item = Prefixes<'a>> + use<'a> {
         let Fields { withdrawn, nlri, mp_unreach, mp_reach, .. } = self.fields;
@@ -138,7 +144,7 @@ impl<'a> Update<'a> {
         ipv4(withdrawn).into_iter().chain(mp_unreach).chain(ipv4(nlri)).chain(mp_reach)
     }
 
-    /// The routes that are there; no list is empty.
+    /// The announced routes; no list is empty.
     #[inline]
     pub fn announced(&self) -> impl Iterator<Item = Reach<'a>> + use<'a> {
         let Fields { nlri, next_hop, mp_reach, mp_next_hop, .. } = self.fields;
@@ -163,7 +169,10 @@ struct MpReach<'a> {
     prefixes: Prefixes<'a>,
 }
 
-/// Reads the body of an UPDATE. An error ends the session.
+/// Decodes the body of an UPDATE.
+///
+/// # Errors
+/// If the session must end.
 pub fn decode_update<'a>(
     body: &'a [u8],
     context: &DecodeContext,
@@ -175,7 +184,7 @@ pub fn decode_update<'a>(
     }
 }
 
-/// What [`decode_update`] does where an UPDATE is not plain, done with any: for tests, which hold one against the other.
+/// The slow path of [`decode_update`] for any UPDATE: tests compare it with the fast path.
 #[doc(hidden)]
 pub fn decode_update_carefully<'a>(
     body: &'a [u8],
@@ -203,7 +212,7 @@ fn decode_carefully<'a>(
     discarded.clear();
     let mut block = Block::new(attributes, block);
     let ipv4 = context.families.contains(Family::Ipv4Unicast);
-    // Announced routes of a family that was not negotiated: there were routes, though none is used.
+    // Set if there are announced routes of a family that was not negotiated, although none is used.
     let mut ignored_reach = !ipv4 && !nlri.is_empty();
     if !(ipv4 || withdrawn.is_empty() && nlri.is_empty()) {
         discarded.push(not_negotiated(0, 1, 1));
@@ -214,7 +223,7 @@ fn decode_carefully<'a>(
     if let Some(AttributeFault { code, kind: AttributeFaultKind::Overrun { .. } }) = fault
         && matches!(code, table::MP_REACH_NLRI | table::MP_UNREACH_NLRI)
     {
-        // Its routes cannot be found, so that nothing less will do (RFC 7606 §3 j).
+        // The routes cannot be located, so only a session reset is possible (RFC 7606 §3 j).
         return Err(UpdateError::Mp {
             code,
             what: "longer than what is left of the attributes",
@@ -243,7 +252,7 @@ fn decode_carefully<'a>(
             }
             continue;
         };
-        // NEXT_HOP means nothing to the routes of MP_REACH_NLRI (RFC 4760 §3).
+        // NEXT_HOP does not apply to the routes of MP_REACH_NLRI (RFC 4760 §3).
         if code == table::NEXT_HOP && nlri.is_empty() && has_mp_reach(entries) {
             continue;
         }
@@ -265,7 +274,7 @@ fn decode_carefully<'a>(
         if let Some(found) = flags_fault {
             first_fault(found);
         }
-        // NLRI are looked for whatever the flags are: what is treated as withdrawn must be known.
+        // NLRI are read whatever the flags are: treat-as-withdraw needs the routes.
         match code {
             table::MP_REACH_NLRI | table::MP_UNREACH_NLRI => {
                 let mp_error = |what| UpdateError::Mp {
@@ -348,7 +357,7 @@ fn decode_carefully<'a>(
         }
     }
 
-    // RFC 7606 §5.2. With MP_UNREACH_NLRI alone there is nothing else that could be at fault.
+    // RFC 7606 §5.2. With MP_UNREACH_NLRI alone, no other attribute can be at fault.
     let only_unreach = matches!(entries[..], [Entry { code: table::MP_UNREACH_NLRI, .. }]);
     if let Some(fault) = fault.filter(|_| !reachable && !ignored_reach)
         && !(only_unreach && matches!(fault.kind, AttributeFaultKind::Flags { .. }))
@@ -371,7 +380,7 @@ fn decode_carefully<'a>(
     };
     if let Some(MpReach { next_hop, prefixes }) = mp_reach {
         fields.mp_reach = Some(prefixes);
-        // An Err is the fault that all of them are treated as withdrawn for.
+        // An Err is the fault because of which these routes are treated as withdrawn.
         fields.mp_next_hop = next_hop.unwrap_or(fields.mp_next_hop);
     }
     let mut update = Update::good(fields, reachable.then(|| block.finish()), discarded);
@@ -382,8 +391,8 @@ fn decode_carefully<'a>(
     Ok(update)
 }
 
-/// The canonical block while it is put together. Attributes that are canonical already and stand side by side are
-/// copied at once, or not at all if they are the whole block.
+/// The canonical block under construction. Adjacent attributes that are already canonical are
+/// copied together, or not at all if they are the whole block.
 struct Block<'a> {
     /// The attributes of the message.
     source: &'a [u8],
@@ -404,7 +413,7 @@ impl<'a> Block<'a> {
         self.start = self.end;
     }
 
-    /// Appends an attribute of the message with the flags that it should have.
+    /// Appends an attribute of the message with the specified flags.
     #[inline]
     fn copy(&mut self, entry: &Entry, flags: u8) {
         let (start, value, end) =
@@ -416,7 +425,7 @@ impl<'a> Block<'a> {
         self.extend(start, end);
     }
 
-    /// Appends octets of the message that are canonical as they are.
+    /// Appends octets of the message that are already canonical.
     #[inline]
     fn extend(&mut self, start: usize, end: usize) {
         if start != self.end {
@@ -440,7 +449,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// A field with its two-octet length before it, and what follows (RFC 7606 §3 b).
+/// A field with a two-octet length in front, and the octets after it (RFC 7606 §3 b).
 fn length_prefixed<'a>(octets: &'a [u8], field: &'static str) -> Result<(&'a [u8], &'a [u8]), UpdateError> {
     let remaining = octets.len();
     let (length, rest) = octets
@@ -450,7 +459,8 @@ fn length_prefixed<'a>(octets: &'a [u8], field: &'static str) -> Result<(&'a [u8
     rest.split_at_checked(length).ok_or(UpdateError::FieldLength { field, length, remaining: rest.len() })
 }
 
-/// Lists the attributes in ascending order of code, the first of each. Returns the fault that ended the walk.
+/// Lists the first attribute of each code, in ascending order. Returns the fault that ended the
+/// walk.
 fn index(
     attributes: &[u8],
     entries: &mut Vec<Entry>,
@@ -475,7 +485,7 @@ fn index(
         seen[word] |= bit;
         sorted &= entries.last().is_none_or(|last| last.code < code);
         let value = end - attribute.value.len();
-        // A list of attributes is at most 65,535 octets long: its length field has 16 bits.
+        // A list of attributes has at most 65,535 octets: its length field has 16 bits.
         entries.push(Entry {
             code,
             flags: attribute.flags,
@@ -503,7 +513,8 @@ enum MpReachError {
     Prefix(UpdateError),
 }
 
-/// MP_REACH_NLRI from the length of the next hop on (RFC 4760 §3, RFC 2545 §3, RFC 8950 §3).
+/// Decodes MP_REACH_NLRI from the length of the next hop on (RFC 4760 §3, RFC 2545 §3, RFC 8950
+/// §3).
 fn decode_mp_reach<'a>(
     family: Family,
     octets: &'a [u8],
@@ -540,8 +551,9 @@ fn host_v4(address: Ipv4Addr) -> Result<NextHop, AttributeFaultKind> {
     Ok(NextHop::V4(address))
 }
 
-/// The next hop of one or two IPv6 addresses. Speakers are known to fill the second place with anything when
-/// they have no link-local address, and the first with :: or the link-local one when they have no other.
+/// The next hop of one or two IPv6 addresses. Some speakers fill the second address with anything
+/// if they have no link-local one. Some fill the first with :: or the link-local address if they
+/// have no other.
 fn host_v6(global: Ipv6Addr, link_local: Option<Ipv6Addr>) -> Result<NextHop, AttributeFaultKind> {
     let link_local = link_local.filter(Ipv6Addr::is_unicast_link_local);
     match link_local {
@@ -554,7 +566,7 @@ fn host_v6(global: Ipv6Addr, link_local: Option<Ipv6Addr>) -> Result<NextHop, At
     }
 }
 
-/// What a two-octet speaker has put into attributes of its own for large AS numbers (RFC 6793 §4.2.3).
+/// The attributes of a two-octet speaker for large AS numbers (RFC 6793 §4.2.3).
 #[derive(Default)]
 struct As4<'a> {
     as_path: Option<&'a [u8]>,
@@ -571,7 +583,8 @@ impl<'a> As4<'a> {
             (known == row.flags && (row.check)(value, context).is_ok()).then_some(value)
         };
         let aggregator = value(table::AS4_AGGREGATOR).and_then(|value| <&[u8; 8]>::try_from(value).ok());
-        // An AGGREGATOR that is not AS_TRANS says that a two-octet speaker has aggregated since: both are void.
+        // An AGGREGATOR other than AS_TRANS shows that a two-octet speaker has aggregated later:
+        // both attributes are ignored.
         let trans = Asn::TRANS.two_octet().to_be_bytes();
         if aggregator.is_some() && value(table::AGGREGATOR).is_some_and(|value| value[..2] != trans) {
             return As4::default();

@@ -1,12 +1,12 @@
-//! UPDATE, writing (RFC 4271 §4.3, RFC 4760, RFC 8950).
+//! UPDATE: encoding (RFC 4271 §4.3, RFC 4760, RFC 8950).
 //!
-//! One message announces routes that have family, next hop and attributes in common, or withdraws routes of one
-//! family, never both (RFC 7606 §5.1). Attributes come as a canonical block and are copied; only the NEXT_HOP is
-//! slipped in, or MP_REACH_NLRI put before them, and for a two-octet speaker AS_PATH and AGGREGATOR are rewritten
-//! (RFC 6793 §4.2.2).
+//! One message announces routes with the same family, next hop and attributes, or withdraws routes
+//! of one family, never both (RFC 7606 §5.1). Attributes are copied from a canonical block. Only
+//! NEXT_HOP is inserted, or MP_REACH_NLRI is written before them. For a two-octet speaker AS_PATH
+//! and AGGREGATOR are converted (RFC 6793 §4.2.2).
 //!
-//! [`Announcement`] and [`Withdrawal`] are one message each and take prefixes until it is full, for a caller that
-//! works against a budget; [`UpdateWriter`] fills as many messages as it takes.
+//! [`Announcement`] and [`Withdrawal`] are one message each and accept prefixes until it is full,
+//! for a caller with a limit of octets. [`UpdateWriter`] writes as many messages as necessary.
 
 use std::marker::PhantomData;
 use std::net::Ipv4Addr;
@@ -16,16 +16,16 @@ use super::attributes::{Attributes, as_path, begin_attribute, finish_attribute, 
 use super::{MAX_MESSAGE, MessageKind, begin_message, finish_message, nlri, put_u16};
 use crate::types::{AddressFamily, Asn, Family, Ipv4, Ipv6, NextHop};
 
-/// What the session agreed on, as far as it changes how an UPDATE is written.
+/// The negotiated properties that change the encoding of an UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeContext {
-    /// AS numbers have four octets (RFC 6793); both sides have the capability.
+    /// AS numbers have four octets (RFC 6793): both sides have the capability.
     pub four_octet_as: bool,
     /// IPv4 routes may have an IPv6 next hop (RFC 8950).
     pub ext_next_hop: bool,
-    /// Every prefix of the family has a path identifier (RFC 7911): 0 where the caller gives none.
+    /// Every prefix of the family has a path identifier (RFC 7911): 0 if the caller passes none.
     pub add_path: bool,
-    /// The longest message: [`MAX_MESSAGE`], or [`MAX_EXTENDED`](super::MAX_EXTENDED).
+    /// The maximum message length: [`MAX_MESSAGE`], or [`MAX_EXTENDED`](super::MAX_EXTENDED).
     pub max_message: usize,
 }
 
@@ -36,14 +36,14 @@ impl Default for EncodeContext {
 }
 
 impl EncodeContext {
-    /// Octets of a path identifier, where there are any.
+    /// Octets of a path identifier; 0 without ADD-PATH.
     #[inline]
     fn identifier(&self) -> usize {
         if self.add_path { 4 } else { 0 }
     }
 }
 
-/// Routes that cannot be told to this peer. They must be withdrawn from it, if it had them.
+/// The routes cannot be announced to this peer. Withdraw them if they were announced before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The attributes leave no room for a prefix.
@@ -54,19 +54,19 @@ pub enum EncodeError {
         /// The longest message.
         max: usize,
     },
-    /// The next hop cannot be expressed.
+    /// The next hop cannot be encoded.
     #[error(
         "next hop {next_hop} for {family}: the peer lacks the extended next hop capability, or it is of the other family"
     )]
     NextHop {
         /// Family of the routes.
         family: Family,
-        /// Their next hop.
+        /// The next hop of the routes.
         next_hop: NextHop,
     },
 }
 
-/// One UPDATE that announces routes, while it is being filled. Dropped unfinished, it leaves nothing behind.
+/// One UPDATE that announces routes, under construction. Without `finish`, nothing is written.
 #[derive(Debug)]
 #[must_use = "nothing is written before finish"]
 pub struct Announcement<'o, F> {
@@ -76,17 +76,20 @@ pub struct Announcement<'o, F> {
     start: usize,
     /// The length of `out` that prefixes must not exceed.
     limit: usize,
-    /// Where the value of MP_REACH_NLRI starts, if the prefixes are there.
+    /// The start of the value of MP_REACH_NLRI, if it has the prefixes.
     mp_reach: Option<usize>,
     count: usize,
     family: PhantomData<F>,
 }
 
-/// Where Total Path Attribute Length stands in a message without withdrawn routes, from its start.
+/// The offset of Total Path Attribute Length in a message without withdrawn routes.
 const ATTRIBUTES_LENGTH: usize = super::HEADER + 2;
 
 impl<'o, F: AddressFamily> Announcement<'o, F> {
     /// Begins a message at the end of `out`. `attributes` is a canonical block.
+    ///
+    /// # Errors
+    /// If the next hop cannot be encoded or the attributes are too long.
     pub fn begin(
         out: &'o mut Vec<u8>,
         context: &EncodeContext,
@@ -114,7 +117,8 @@ impl<'o, F: AddressFamily> Announcement<'o, F> {
         })
     }
 
-    /// Writes what stands before the prefixes; returns where MP_REACH_NLRI starts and what follows the prefixes.
+    /// Writes the part before the prefixes. Returns the start of MP_REACH_NLRI and the number of
+    /// octets after the prefixes.
     fn begin_body(
         out: &mut Vec<u8>,
         context: &EncodeContext,
@@ -127,7 +131,8 @@ impl<'o, F: AddressFamily> Announcement<'o, F> {
             (Family::Ipv4Unicast, NextHop::V4(address)) => {
                 write_attributes(out, context, attributes, Some(address));
                 let length = out.len() - start - ATTRIBUTES_LENGTH - 2;
-                // What does not fit the field does not fit a message either, and is refused by the caller.
+                // A length that exceeds the field also exceeds a message, and the caller rejects
+                // it.
                 put_u16(out, start + ATTRIBUTES_LENGTH, length);
                 return Ok((None, 0));
             }
@@ -139,7 +144,7 @@ impl<'o, F: AddressFamily> Announcement<'o, F> {
         let mp_reach = out.len();
         push_family::<F>(out);
         match next_hop {
-            NextHop::V4(_) => {} // refused above
+            NextHop::V4(_) => {} // rejected above
             NextHop::V6(address) => {
                 out.push(16);
                 out.extend_from_slice(&address.octets());
@@ -164,13 +169,13 @@ impl<'o, F: AddressFamily> Announcement<'o, F> {
         Ok((Some(mp_reach), tail))
     }
 
-    /// Adds a prefix, or returns false if the message is full. The first always fits.
+    /// Adds a prefix; returns false if the message is full. The first prefix always fits.
     #[inline]
     pub fn push(&mut self, prefix: &F::Prefix) -> bool {
         self.push_path(0, prefix)
     }
 
-    /// Adds a prefix with its path identifier, which is written only where the context has ADD-PATH.
+    /// Adds a prefix with its path identifier, which is written only if the context has ADD-PATH.
     #[inline]
     pub fn push_path(&mut self, identifier: u32, prefix: &F::Prefix) -> bool {
         if self.out.len() + self.context.identifier() + nlri::encoded_len::<F>(prefix) > self.limit {
@@ -184,11 +189,11 @@ impl<'o, F: AddressFamily> Announcement<'o, F> {
         true
     }
 
-    /// Completes the message and returns how many prefixes it has; with none, nothing is written.
+    /// Completes the message and returns the number of prefixes; with none, nothing is written.
     pub fn finish(mut self) -> usize {
         let count = std::mem::take(&mut self.count);
         if count == 0 {
-            return 0; // what was begun is dropped
+            return 0; // drop discards the begun message
         }
         let out = &mut *self.out;
         if let Some(mp_reach) = self.mp_reach {
@@ -210,7 +215,7 @@ impl<F> Drop for Announcement<'_, F> {
     }
 }
 
-/// One UPDATE that withdraws routes, while it is being filled. Dropped unfinished, it leaves nothing behind.
+/// One UPDATE that withdraws routes, under construction. Without `finish`, nothing is written.
 #[derive(Debug)]
 #[must_use = "nothing is written before finish"]
 pub struct Withdrawal<'o, F> {
@@ -219,7 +224,8 @@ pub struct Withdrawal<'o, F> {
     start: usize,
     /// The length of `out` that prefixes must not exceed.
     limit: usize,
-    /// Where the length field stands that counts the prefixes: Withdrawn Routes Length or MP_UNREACH_NLRI's.
+    /// The position of the length field for the prefixes: Withdrawn Routes Length or that of
+    /// MP_UNREACH_NLRI.
     length_at: usize,
     count: usize,
     family: PhantomData<F>,
@@ -251,13 +257,13 @@ impl<'o, F: AddressFamily> Withdrawal<'o, F> {
         Withdrawal { out, context: *context, start, limit, length_at, count: 0, family: PhantomData }
     }
 
-    /// Adds a prefix, or returns false if the message is full. The first always fits.
+    /// Adds a prefix; returns false if the message is full. The first prefix always fits.
     #[inline]
     pub fn push(&mut self, prefix: &F::Prefix) -> bool {
         self.push_path(0, prefix)
     }
 
-    /// Adds a prefix with its path identifier, which is written only where the context has ADD-PATH.
+    /// Adds a prefix with its path identifier, which is written only if the context has ADD-PATH.
     #[inline]
     pub fn push_path(&mut self, identifier: u32, prefix: &F::Prefix) -> bool {
         if self.out.len() + self.context.identifier() + nlri::encoded_len::<F>(prefix) > self.limit {
@@ -271,7 +277,7 @@ impl<'o, F: AddressFamily> Withdrawal<'o, F> {
         true
     }
 
-    /// Completes the message and returns how many prefixes it has; with none, nothing is written.
+    /// Completes the message and returns the number of prefixes; with none, nothing is written.
     pub fn finish(mut self) -> usize {
         let count = std::mem::take(&mut self.count);
         if count != 0 {
@@ -298,7 +304,7 @@ impl<F> Drop for Withdrawal<'_, F> {
     }
 }
 
-/// Appends UPDATEs, as many as it takes.
+/// Appends as many UPDATEs as necessary.
 #[derive(Debug)]
 pub struct UpdateWriter<'o> {
     out: &'o mut Vec<u8>,
@@ -311,8 +317,11 @@ impl<'o> UpdateWriter<'o> {
         UpdateWriter { out, context }
     }
 
-    /// Announces routes that have next hop and attributes (a canonical block) in common; returns how many.
-    /// Nothing is written if there is an error.
+    /// Announces routes with the same next hop and attributes (a canonical block); returns their
+    /// number.
+    ///
+    /// # Errors
+    /// If the routes cannot be encoded; then nothing is written.
     pub fn announce<F: AddressFamily>(
         &mut self,
         next_hop: NextHop,
@@ -322,7 +331,10 @@ impl<'o> UpdateWriter<'o> {
         self.announce_paths::<F>(next_hop, attributes, prefixes.into_iter().map(|prefix| (0, prefix)))
     }
 
-    /// The same, with a path identifier for each prefix.
+    /// Like [`Self::announce`], with a path identifier for each prefix.
+    ///
+    /// # Errors
+    /// See [`Self::announce`].
     pub fn announce_paths<F: AddressFamily>(
         &mut self,
         next_hop: NextHop,
@@ -341,12 +353,12 @@ impl<'o> UpdateWriter<'o> {
         Ok(count + message.finish())
     }
 
-    /// Withdraws routes; returns how many.
+    /// Withdraws routes; returns their number.
     pub fn withdraw<F: AddressFamily>(&mut self, prefixes: impl IntoIterator<Item = F::Prefix>) -> usize {
         self.withdraw_paths::<F>(prefixes.into_iter().map(|prefix| (0, prefix)))
     }
 
-    /// The same, with a path identifier for each prefix.
+    /// Like [`Self::withdraw`], with a path identifier for each prefix.
     pub fn withdraw_paths<F: AddressFamily>(
         &mut self,
         paths: impl IntoIterator<Item = (u32, F::Prefix)>,
@@ -363,7 +375,7 @@ impl<'o> UpdateWriter<'o> {
         count + message.finish()
     }
 
-    /// End-of-RIB (RFC 4724 §2).
+    /// Appends End-of-RIB (RFC 4724 §2).
     pub fn end_of_rib(&mut self, family: Family) {
         match family {
             Family::Ipv4Unicast => Withdrawal::<Ipv4>::begin(self.out, &self.context).complete(),
@@ -377,7 +389,7 @@ fn push_family<F: AddressFamily>(out: &mut Vec<u8>) {
     out.push(F::FAMILY.safi());
 }
 
-/// Appends the attributes of a canonical block in the form that the peer reads, in ascending order.
+/// Appends the attributes of a canonical block in the peer's form, in ascending order.
 fn write_attributes(out: &mut Vec<u8>, context: &EncodeContext, block: &[u8], next_hop: Option<Ipv4Addr>) {
     if context.four_octet_as {
         let Some(next_hop) = next_hop else {
@@ -452,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_message_leaves_nothing() {
+    fn a_dropped_message_writes_nothing() {
         let mut out = vec![1, 2, 3];
         let mut message =
             Announcement::<Ipv4>::begin(&mut out, &EncodeContext::default(), next_hop(), &ATTRIBUTES)
@@ -468,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused() {
+    fn routes_that_cannot_be_encoded_are_rejected() {
         let mut out = vec![];
         let context = EncodeContext::default();
         let v6 = NextHop::V6("2001:db8::1".parse().unwrap());
@@ -477,7 +489,8 @@ mod tests {
         assert_eq!(error, EncodeError::NextHop { family: Family::Ipv4Unicast, next_hop: v6 });
         let error = writer.announce::<Ipv6>(next_hop(), &ATTRIBUTES, []).unwrap_err();
         assert_eq!(error, EncodeError::NextHop { family: Family::Ipv6Unicast, next_hop: next_hop() });
-        // The header, the two lengths, the attribute, NEXT_HOP and a /32: 39 octets beside the value.
+        // The header, the two lengths, the attribute, NEXT_HOP and a /32: 39 octets besides the
+        // value.
         for (value, fits) in [(4096 - 39, true), (4096 - 38, false), (70_000, false)] {
             let mut attributes = vec![];
             push_attribute(&mut attributes, 0xe0, 99, &vec![0; value]);

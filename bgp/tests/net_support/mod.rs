@@ -1,8 +1,8 @@
 //! Speakers on loopback addresses, for the tests of the shell.
 //!
-//! Each speaker listens on a port of the kernel's choice, so that tests run beside each other; addresses are
-//! 127.x.y.z, which Linux has all of without being asked. Nothing waits a fixed time: a test waits for what must
-//! happen, with a limit that only a failure meets.
+//! Each speaker listens on a port that the kernel chooses, so tests can run in parallel. Addresses
+//! are 127.x.y.z, all of which Linux has without configuration. Nothing waits a fixed time: a test
+//! waits for an event, with a limit that only a failure reaches.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -14,7 +14,7 @@ use trunkline_bgp::net::{self, Events, RouteChanges, ShellConfig, SpeakerHandle}
 use trunkline_bgp::speaker::{Event, PeerStatus, State};
 use trunkline_bgp::types::Asn;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step here takes on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(40);
 
 /// A running speaker.
@@ -26,7 +26,7 @@ pub struct Node {
     pub asn: Asn,
 }
 
-/// How a test's speaker differs from the others.
+/// The settings in which a test's speaker differs from the others.
 pub struct Options {
     pub restarting: bool,
     pub complete: bool,
@@ -40,7 +40,7 @@ impl Default for Options {
 }
 
 impl Node {
-    /// A speaker that listens on `address` and has nothing to wait for.
+    /// A speaker that listens on `address` and has completed its originations.
     pub async fn new(address: &str, asn: u32) -> Node {
         Node::with(address, asn, Options::default()).await
     }
@@ -71,13 +71,13 @@ impl Node {
         self.handle.listening()[0].port()
     }
 
-    /// What this speaker would say of `other`.
+    /// This speaker's configuration for `other`.
     pub fn peer(&self, other: &Node) -> PeerConfig {
         let mut peer = PeerConfig::new(other.address, other.asn);
         peer.port = other.port();
         peer.local_address = Some(self.address);
         peer.connect_retry = Duration::from_secs(2);
-        // Loopback addresses are no next hops.
+        // Loopback addresses are invalid next hops.
         peer.next_hop_v4 = Some([192, 0, 2, self.asn.0 as u8].into());
         peer.next_hop_v6 = Some(format!("2001:db8::{}", self.asn).parse().unwrap());
         peer
@@ -88,7 +88,7 @@ impl Node {
         peers.into_iter().find(|peer| peer.address == address).expect("no such peer")
     }
 
-    /// Waits until the peer's status is as wanted.
+    /// Waits until the peer's status satisfies the condition.
     pub async fn until(
         &self,
         address: IpAddr,
@@ -110,7 +110,7 @@ impl Node {
         self.until(other.address, "established", |peer| peer.state == State::Established).await
     }
 
-    /// The next event that `pick` takes.
+    /// The next event that `pick` accepts.
     pub async fn event<T>(&mut self, pick: impl Fn(Event) -> Option<T>) -> T {
         let find = async {
             loop {
@@ -124,7 +124,7 @@ impl Node {
     }
 }
 
-/// Makes two speakers peers of each other, with a change on each side.
+/// Makes two speakers peers of each other, with an edit on each side.
 pub async fn join_with(
     a: &Node,
     b: &Node,
@@ -139,14 +139,14 @@ pub async fn join_with(
     b.handle.add_peer(to_a).await.unwrap();
 }
 
-/// Makes two speakers peers of each other, and waits until they are.
+/// Makes two speakers peers of each other, and waits until both are established.
 pub async fn join(a: &Node, b: &Node) {
     join_with(a, b, |_| {}, |_| {}).await;
     a.established(b).await;
     b.established(a).await;
 }
 
-/// Whatever it is, within the limit.
+/// Waits for any future within the limit.
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("nothing happened within the limit")
 }

@@ -1,4 +1,4 @@
-//! ADD-PATH (RFC 7911): who agrees on what, and what whole speakers tell each other.
+//! ADD-PATH (RFC 7911): the negotiation, and the routes that whole speakers exchange.
 
 use std::num::NonZeroU8;
 
@@ -12,7 +12,7 @@ fn both(paths: u8) -> AddPath {
     AddPath { receive: true, send: NonZeroU8::new(paths) }
 }
 
-/// The script's OPEN, with what it does with IPv4.
+/// The script's OPEN, with its ADD-PATH directions for IPv4.
 fn offer(receive: bool, send: bool) -> Open {
     let mut open = open();
     if receive || send {
@@ -22,7 +22,7 @@ fn offer(receive: bool, send: bool) -> Open {
     open
 }
 
-/// UPDATE with identifiers: the same attributes as [`announce`].
+/// An UPDATE with path identifiers and the attributes of [`announce`].
 fn paths(paths: &[(u32, [u8; 3])]) -> Vec<u8> {
     let plain = announce(&[]);
     let mut body = plain[19..].to_vec();
@@ -46,7 +46,7 @@ fn session(ours: AddPath, theirs: &Open) -> (Net, usize) {
 }
 
 #[test]
-fn identifiers_come_only_where_both_sides_said_so() {
+fn received_identifiers_need_both_sides_to_agree() {
     for (ours, theirs, identified) in [
         (both(2), offer(true, true), true),
         (AddPath { receive: true, send: None }, offer(false, true), true),
@@ -67,7 +67,7 @@ fn identifiers_come_only_where_both_sides_said_so() {
 }
 
 #[test]
-fn what_is_sent_has_identifiers_only_where_both_sides_said_so() {
+fn sent_identifiers_need_both_sides_to_agree() {
     for (ours, theirs, identified) in [
         (both(2), offer(true, true), true),
         (both(2), offer(false, true), false),
@@ -84,7 +84,7 @@ fn what_is_sent_has_identifiers_only_where_both_sides_said_so() {
 #[test]
 fn a_prefix_without_identifier_ends_the_session() {
     let (mut all, pipe) = session(both(2), &offer(true, true));
-    // A /24 takes four octets: read as an identifier, nothing is left.
+    // A /24 takes four octets: if they are read as an identifier, nothing is left.
     all.script_send(pipe, &announce(&[[10, 2, 0]]));
     let notification = all.script_notification(pipe).unwrap();
     assert_eq!((notification.code, notification.subcode), (3, 10));
@@ -92,9 +92,10 @@ fn a_prefix_without_identifier_ends_the_session() {
     assert!(error.contains("path identifier"), "{error}");
 }
 
-/// Nodes 2 and 3 originate one prefix, node 1 tells node 4 of both; what 4 has follows each change.
+/// Nodes 2 and 3 originate one prefix, and node 1 advertises both paths to node 4. The routes at
+/// node 4 follow each change.
 #[test]
-fn a_third_party_hears_all_paths_and_each_change() {
+fn a_third_node_receives_all_paths_and_each_change() {
     let mut all = Net::pair();
     let shared = net("10.9.0.0/16");
     for host in [3, 4] {

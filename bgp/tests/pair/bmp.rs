@@ -1,4 +1,4 @@
-//! What a BMP station makes of a speaker's words (RFC 7854): at every moment the routes that the speaker has.
+//! A BMP station's view of a speaker (RFC 7854): at every moment the routes that the speaker has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,19 +12,19 @@ use trunkline_bgp::wire::{DecodeContext, MessageKind, Notification, Scratch, dec
 
 use crate::net::{Net, ip, net, secs};
 
-/// The time of day at the beginning.
+/// The time of day at the start.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
-/// What a station knows.
+/// The state of a station.
 #[derive(Default)]
 struct Station {
     octets: Vec<u8>,
     initiated: bool,
     routes: BTreeMap<IpAddr, BTreeSet<IpNet>>,
     end_of_rib: BTreeSet<(IpAddr, Family)>,
-    /// Reason and what came with it.
+    /// Reason code and data.
     downs: Vec<(u8, Vec<u8>)>,
-    /// Routes by the last Stats Report of each peer.
+    /// Routes in the last Stats Report of each peer.
     counted: BTreeMap<IpAddr, u64>,
     last_time: Duration,
 }
@@ -117,7 +117,7 @@ fn connect(all: &mut Net, host: u8) -> StationId {
     all.nodes.get_mut(&host).unwrap().speaker.as_mut().unwrap().station_connected(config, since, all.now)
 }
 
-/// Has a station told everything there is.
+/// Reads everything that is queued for a station.
 fn read(all: &mut Net, host: u8, id: StationId, budget: usize, station: &mut Station) {
     let speaker = all.nodes.get_mut(&host).unwrap().speaker.as_mut().unwrap();
     loop {
@@ -156,14 +156,14 @@ fn many() -> Net {
 }
 
 #[test]
-fn a_station_that_comes_late_gets_the_tables_and_then_what_changes() {
+fn a_late_station_receives_the_tables_then_changes() {
     for budget in [100, 64 * 1024] {
         let mut all = many();
         all.boot_all();
         all.run(secs(20));
         let id = connect(&mut all, 1);
         let mut station = Station::default();
-        // A little of the walk, then changes in what was told and in what was not.
+        // A part of the walk, then changes in the walked part and in the rest.
         let mut octets = Vec::new();
         let speaker = all.nodes.get_mut(&1).unwrap().speaker.as_mut().unwrap();
         assert_eq!(speaker.station_read(id, &mut octets, 100, all.now), StationRead::More);
@@ -186,7 +186,7 @@ fn a_station_that_comes_late_gets_the_tables_and_then_what_changes() {
 }
 
 #[test]
-fn a_station_sees_sessions_go_for_their_reason_and_come_back() {
+fn a_station_sees_sessions_end_with_a_reason_and_return() {
     let mut all = Net::pair();
     all.boot(1);
     let id = connect(&mut all, 1);
@@ -199,7 +199,7 @@ fn a_station_sees_sessions_go_for_their_reason_and_come_back() {
     assert_eq!(station.routes, BTreeMap::from([(ip(2), has(&all, 1, ip(2)))]));
     assert!(!station.routes[&ip(2)].is_empty());
 
-    // A restart: the routes stay in use here, and go and come again at the station.
+    // A restart: the routes stay in use here, but are withdrawn and announced again at the station.
     all.kill(2);
     all.run(secs(2));
     read(&mut all, 1, id, 4096, &mut station);

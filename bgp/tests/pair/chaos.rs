@@ -1,5 +1,5 @@
-//! Random schedules and random octets. Whatever happened, two speakers that are left alone find each other again, and
-//! nothing that a peer sends panics or outlives its session.
+//! Random schedules and random octets. After any history, two speakers converge again, and no input
+//! of a peer causes a panic or outlives its session.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use trunkline_bgp::speaker::{State, Stop};
 
 use crate::net::{Net, announce, encoded, end_of_rib, keepalive, message, net, open, secs};
 
-/// xorshift: the same schedule from the same seed.
+/// xorshift: deterministic for a seed.
 struct Random(u64);
 
 impl Random {
@@ -20,7 +20,7 @@ impl Random {
 }
 
 #[test]
-fn two_speakers_find_each_other_again_after_any_schedule() {
+fn two_speakers_converge_after_any_schedule() {
     for seed in 1..=150 {
         let mut random = Random(seed * 0x9e37_79b9);
         let mut all = Net::pair();
@@ -50,7 +50,7 @@ fn two_speakers_find_each_other_again_after_any_schedule() {
                 all.reboot(host);
             }
         }
-        // Hold Time, Restart Time, the longest wait between attempts, deferral.
+        // Hold Time, Restart Time, the longest pause between attempts, deferral.
         all.run(secs(400));
         for (host, other) in [(1, 2), (2, 1)] {
             let status = all.status(host, other);
@@ -68,7 +68,7 @@ fn two_speakers_find_each_other_again_after_any_schedule() {
 }
 
 #[test]
-fn no_octets_of_a_peer_do_harm() {
+fn random_octets_of_a_peer_do_no_harm() {
     let sentences = [
         encoded(&open()),
         keepalive(),
@@ -105,7 +105,7 @@ fn no_octets_of_a_peer_do_harm() {
             assert!(notified || status.notification_received.is_some(), "seed {seed}: closed without a word");
             assert!(status.last_error.is_some(), "seed {seed}");
         }
-        // Silence ends every session, and then nothing of it is left.
+        // Silence ends every session; afterwards none of its routes are left.
         all.scripts.clear();
         all.run(secs(600));
         assert!(all.state(1, 2) <= State::Active, "seed {seed}");

@@ -7,7 +7,7 @@ use trunkline_bgp::wire::{Cease, MessageKind, Notification, Open};
 
 use crate::net::{Net, encoded, keepalive, open, secs};
 
-/// Two connections, both in OpenSent: the first made by node 1, the second by the script.
+/// Two connections, both in OpenSent: the first opened by node 1, the second by the script.
 fn two_connections() -> (Net, usize, usize) {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
@@ -22,8 +22,8 @@ fn with_identifier(last: u8) -> Open {
 }
 
 #[test]
-fn the_higher_identifier_keeps_the_connection_that_it_opened() {
-    // Node 1 has 10.0.0.1; whichever OPEN comes first, the result is the same.
+fn the_higher_identifier_keeps_the_connection_it_opened() {
+    // Node 1 has 10.0.0.1; the order of the OPENs does not matter.
     for (identifier, keeps_outgoing) in [(0, true), (2, false)] {
         for outgoing_first in [true, false] {
             let (mut all, outgoing, incoming) = two_connections();
@@ -44,7 +44,7 @@ fn the_higher_identifier_keeps_the_connection_that_it_opened() {
 }
 
 #[test]
-fn between_ases_with_one_identifier_the_higher_as_keeps_its_own() {
+fn with_equal_identifiers_the_higher_as_keeps_its_connection() {
     let (mut all, outgoing, incoming) = two_connections();
     let open = encoded(&Open { router_id: Ipv4Addr::new(10, 0, 0, 1), ..open() });
     all.script_send(outgoing, &open);
@@ -54,7 +54,7 @@ fn between_ases_with_one_identifier_the_higher_as_keeps_its_own() {
 }
 
 #[test]
-fn a_connection_in_open_sent_goes_when_the_other_is_established() {
+fn establishing_one_connection_closes_the_other_in_open_sent() {
     let (mut all, outgoing, incoming) = two_connections();
     all.script_send(incoming, &encoded(&open()));
     all.script_send(incoming, &keepalive());
@@ -83,7 +83,7 @@ fn without_graceful_restart_an_established_session_wins() {
 }
 
 #[test]
-fn with_graceful_restart_a_new_open_is_the_peer_restarted() {
+fn with_graceful_restart_a_new_open_means_a_restarted_peer() {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
     let first = all.script_accept();
@@ -128,7 +128,7 @@ fn a_peer_that_connects_again_and_again_holds_one_connection() {
 
 #[test]
 fn two_speakers_that_start_at_once_settle_on_one_connection() {
-    // Every order of identifiers and many jitters.
+    // All orders of identifiers and many jitters.
     for (one, two) in [(1, 2), (2, 1), (1, 1)] {
         for head_start in 0..8 {
             let mut all = Net::pair();

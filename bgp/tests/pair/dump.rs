@@ -1,4 +1,4 @@
-//! MRT dumps of a speaker's tables, read back by the letter of RFC 6396 §4.3.
+//! MRT dumps of a speaker's tables, decoded according to RFC 6396 §4.3.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,7 +13,7 @@ use crate::net::{Net, ip, net, secs};
 
 const WHEN: u32 = 1_800_000_000;
 
-/// Takes octets from the front of a record.
+/// A cursor over the octets of a record.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
 /// A peer of the index: identifier, address, AS.
 type Peer = (Ipv4Addr, IpAddr, u32);
 
-/// A path: the peer, since when, the next hop, the other attributes.
+/// A path: the peer, its time, the next hop, the other attributes.
 type Path = (Peer, u32, IpAddr, PathAttributes);
 
 fn read(octets: &[u8]) -> (Vec<Peer>, BTreeMap<IpNet, Vec<Path>>) {
@@ -90,7 +90,7 @@ fn read(octets: &[u8]) -> (Vec<Peer>, BTreeMap<IpNet, Vec<Path>>) {
     (peers, prefixes)
 }
 
-/// The next hop, and the rest.
+/// The next hop, and the other attributes.
 fn attributes(octets: &[u8]) -> (IpAddr, PathAttributes) {
     let mut reader = Reader(octets);
     let mut block = Vec::new();
@@ -127,7 +127,7 @@ fn dump(all: &Net, host: u8, budget: usize) -> (Vec<u8>, TableDump) {
 }
 
 #[test]
-fn a_dump_has_every_path_in_use_with_its_peer_and_the_pieces_do_not_matter() {
+fn a_dump_has_every_accepted_path_whatever_the_piece_size() {
     let mut all = Net::pair();
     let communities = vec!["65002:7".parse().unwrap()];
     for number in 0..200u8 {
@@ -167,7 +167,7 @@ fn a_dump_has_every_path_in_use_with_its_peer_and_the_pieces_do_not_matter() {
 }
 
 #[test]
-fn refused_paths_and_lost_peers_are_not_in_a_dump() {
+fn rejected_paths_and_lost_peers_are_not_in_a_dump() {
     let mut all = Net::pair();
     all.boot_all();
     all.run(secs(20));

@@ -1,4 +1,5 @@
-//! A live peer's configuration, edited field by field: the session is reset if and only if the protocol forces it.
+//! Edits of a live peer's configuration, field by field: the session is reset if and only if the
+//! protocol requires it.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use crate::net::{Net, encoded, ip, keepalive, net, open, peer, secs};
 
 type Edit = fn(&mut PeerConfig);
 
-/// Every field of [`PeerConfig`] but the address, with an edit of it.
+/// Every field of [`PeerConfig`] except the address, with an edit of it.
 fn edits() -> Vec<(&'static str, Edit)> {
-    // Bound without `..`, so that a new field is missed here.
+    // The pattern has no `..`, so a new field cannot be forgotten here.
     let PeerConfig {
         address: _,
         interface: _,
@@ -92,7 +93,7 @@ fn established() -> (Net, usize) {
 }
 
 #[test]
-fn an_edit_resets_the_session_only_if_the_protocol_forces_it() {
+fn an_edit_resets_the_session_only_if_necessary() {
     let resets = [
         "interface",
         "port",
@@ -120,7 +121,7 @@ fn an_edit_resets_the_session_only_if_the_protocol_forces_it() {
             let cause =
                 if field == "shutdown" { Cease::AdministrativeShutdown } else { Cease::ConfigurationChange };
             assert_eq!(all.script_notification(pipe), Some(Notification::cease(cause, None)), "{field}");
-            // The next attempt does not wait.
+            // The next attempt starts at once.
             let state = if field == "shutdown" { State::Idle } else { State::OpenSent };
             assert_eq!(all.state(1, 2), state, "{field}");
         } else {
@@ -133,7 +134,7 @@ fn an_edit_resets_the_session_only_if_the_protocol_forces_it() {
 }
 
 #[test]
-fn an_edit_is_in_force_on_the_live_session() {
+fn an_edit_applies_to_the_live_session() {
     let (mut all, pipe) = established();
     all.edit(1, 2, |peer| peer.keepalive = Some(secs(5)));
     let before = all.script_got(pipe).len();
@@ -190,7 +191,7 @@ fn passive_turned_off_connects_and_turned_on_waits() {
 }
 
 #[test]
-fn an_edit_frees_a_peer_that_is_held_after_an_error() {
+fn an_edit_ends_the_idle_hold_after_an_error() {
     let mut all = Net::scripted(|peer| peer.remote_as = Asn(65009));
     all.boot(1);
     for _ in 0..6 {
@@ -206,7 +207,7 @@ fn an_edit_frees_a_peer_that_is_held_after_an_error() {
 }
 
 #[test]
-fn peers_come_and_go_without_touching_each_other() {
+fn adding_and_removing_peers_leaves_others_alone() {
     let mut all = Net::pair();
     all.add(3);
     let (three, one) = (peer(3), peer(1));

@@ -1,4 +1,4 @@
-//! Peers that misbehave: what each is told, and what an operator sees.
+//! Peers that misbehave: the NOTIFICATIONs that they receive, and the status for an operator.
 
 use trunkline_bgp::config::{ConfigError, PeerConfig};
 use trunkline_bgp::speaker::{Event, Speaker, State};
@@ -20,7 +20,7 @@ fn established(edit: impl FnOnce(&mut PeerConfig)) -> (Net, usize) {
 }
 
 #[test]
-fn garbage_is_answered_by_the_notification_that_names_it() {
+fn malformed_input_causes_the_matching_notification() {
     let with = |at: usize, octets: &[u8]| {
         let mut message = keepalive();
         message[at..at + octets.len()].copy_from_slice(octets);
@@ -49,7 +49,7 @@ fn garbage_is_answered_by_the_notification_that_names_it() {
 }
 
 #[test]
-fn an_open_that_is_not_the_peers_is_refused() {
+fn an_unexpected_open_is_rejected() {
     let edited = |edit: fn(&mut Open)| {
         let mut open = open();
         edit(&mut open);
@@ -89,7 +89,7 @@ fn an_open_that_is_not_the_peers_is_refused() {
 }
 
 #[test]
-fn one_prefix_over_the_limit_is_a_cease() {
+fn exceeding_the_prefix_limit_causes_a_cease() {
     let (mut all, pipe) = established(|peer| peer.max_prefixes = Some(3));
     all.script_send(pipe, &announce(&[[10, 2, 0], [10, 2, 1], [10, 2, 2]]));
     all.script_send(pipe, &announce(&[[10, 2, 0], [10, 2, 1]]));
@@ -105,7 +105,7 @@ fn one_prefix_over_the_limit_is_a_cease() {
     );
     assert_eq!(all.nodes[&1].fib.len(), 0);
 
-    // The limit lowered below what is there.
+    // The limit is lowered below the current number.
     let (mut all, pipe) = established(|_| {});
     all.script_send(pipe, &announce(&[[10, 2, 0], [10, 2, 1], [10, 2, 2]]));
     all.edit(1, 2, |peer| peer.max_prefixes = Some(2));
@@ -114,10 +114,10 @@ fn one_prefix_over_the_limit_is_a_cease() {
 }
 
 #[test]
-fn a_malformed_attribute_costs_routes_and_not_the_session() {
+fn a_malformed_attribute_withdraws_routes_only() {
     let (mut all, pipe) = established(|_| {});
     all.script_send(pipe, &announce(&[[10, 2, 0], [10, 2, 1]]));
-    // ORIGIN 9 for one of the two: treated as withdrawn.
+    // ORIGIN 9 for one of the two routes: treat-as-withdraw.
     let mut bad = announce(&[[10, 2, 0]]);
     bad[19 + 4 + 3] = 9;
     for _ in 0..100 {
@@ -131,7 +131,7 @@ fn a_malformed_attribute_costs_routes_and_not_the_session() {
 }
 
 #[test]
-fn messages_may_be_cut_and_joined_anywhere() {
+fn messages_may_be_split_and_joined_anywhere() {
     let (mut all, pipe) = established(|_| {});
     let mut stream = Vec::new();
     for third in 0..200 {
@@ -152,7 +152,7 @@ fn messages_may_be_cut_and_joined_anywhere() {
 }
 
 #[test]
-fn only_configured_peers_get_past_accept() {
+fn connections_of_unconfigured_peers_are_rejected() {
     let (mut all, _) = established(|peer| peer.local_address = Some(ip(1)));
     let stranger = "10.0.0.77:1234".parse().unwrap();
     let refused = all.with(1, |speaker, now| {
@@ -169,7 +169,7 @@ fn only_configured_peers_get_past_accept() {
 }
 
 #[test]
-fn what_bgp_has_no_place_for_is_refused_with_field_and_fix() {
+fn invalid_configuration_is_rejected_with_field_and_fix() {
     let (mut all, _) = established(|_| {});
     let edits: [(&str, Edit); 12] = [
         ("address", |peer| peer.address = "224.0.0.1".parse().unwrap()),

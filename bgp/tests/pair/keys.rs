@@ -21,7 +21,7 @@ fn speaker(asn: u32, now: Instant) -> Speaker {
     speaker
 }
 
-/// Octets to and fro until nobody has any.
+/// Exchanges octets until neither side has any.
 fn talk(ends: [(&mut Speaker, ConnId); 2], now: Instant) {
     let [(one, one_conn), (other, other_conn)] = ends;
     let mut quiet = 0;

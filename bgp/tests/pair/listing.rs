@@ -1,4 +1,4 @@
-//! Tables listed in pieces: whatever the pieces, all is there once while nothing changes; and the FIB is told again on demand.
+//! Tables listed in pieces: with any piece size, every route is listed once if nothing changes.
 
 use std::num::NonZeroU8;
 
@@ -11,7 +11,7 @@ use crate::net::{Net, ip, net, secs};
 fn listed(speaker: &Speaker, table: Listed, piece: usize) -> Vec<Route> {
     let (mut listing, mut routes, mut before) = (Listing::new(table), Vec::new(), 0);
     while speaker.list(&mut listing, piece, &mut routes) {
-        // One path a row, or two where paths have identifiers.
+        // One path per row, or two with path identifiers.
         assert!(routes.len() - before <= piece.saturating_mul(2), "more than a piece at once");
         before = routes.len();
     }
@@ -19,7 +19,7 @@ fn listed(speaker: &Speaker, table: Listed, piece: usize) -> Vec<Route> {
     routes
 }
 
-/// Host 2 tells of 40 networks, of which host 1 refuses one; both originate in IPv6 too.
+/// Host 2 advertises 40 networks, of which host 1 rejects one; both originate an IPv6 prefix too.
 fn fabric(add_path: AddPath) -> Net {
     let mut all = Net::pair();
     for number in 0..40u8 {
@@ -44,7 +44,7 @@ fn fabric(add_path: AddPath) -> Net {
 }
 
 #[test]
-fn a_table_in_pieces_is_the_table() {
+fn listing_in_pieces_yields_the_whole_table() {
     for add_path in [AddPath::default(), AddPath { receive: true, send: NonZeroU8::new(2) }] {
         let all = fabric(add_path);
         let [one, two] = [1, 2].map(|host| all.nodes[&host].speaker.as_ref().unwrap());
@@ -66,7 +66,7 @@ fn a_table_in_pieces_is_the_table() {
 }
 
 #[test]
-fn who_is_no_peer_has_no_table() {
+fn an_unknown_peer_has_no_table() {
     let all = Net::pair();
     let mut all = all;
     all.boot_all();

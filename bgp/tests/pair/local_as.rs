@@ -1,4 +1,5 @@
-//! Another AS number towards one peer (RFC 7705 §3): what OPEN says, what the AS_PATHs are, and which edit needs a new session.
+//! A different AS number towards one peer (RFC 7705 §3): OPEN, AS_PATHs, and the edits that need a
+//! new session.
 
 use trunkline_bgp::config::LocalAs;
 use trunkline_bgp::speaker::{Change, ConfigError, State};
@@ -11,7 +12,7 @@ pub(crate) fn local_as(asn: u32) -> LocalAs {
     LocalAs { asn: Asn(asn), no_prepend: false, replace_as: false }
 }
 
-/// Nodes 1 and 2, where node 2 knows node 1 as 4200000001, and node 3 behind node 1.
+/// Nodes 1 and 2, where node 2 sees node 1 as 4200000001, and node 3 behind node 1.
 fn merged() -> Net {
     let mut all = Net::pair();
     all.nodes.get_mut(&2).unwrap().peers.get_mut(&ip(1)).unwrap().remote_as = Asn(4_200_000_001);
@@ -25,7 +26,7 @@ fn merged() -> Net {
     all
 }
 
-/// AS_PATHs of one node's prefix at another, as its peer node 1 told it.
+/// AS_PATHs of a prefix at a node, as received from node 1.
 fn as_path(all: &Net, at: u8, prefix: &str) -> Vec<String> {
     let routes = all.nodes[&at].speaker.as_ref().unwrap().received(ip(1)).unwrap();
     let of_prefix = routes.into_iter().filter(|route| route.prefix == net(prefix));
@@ -33,7 +34,7 @@ fn as_path(all: &Net, at: u8, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn open_has_the_old_as_in_both_places() {
+fn open_carries_the_local_as_in_both_places() {
     let mut all = Net::scripted(|peer| peer.paths.local_as = Some(local_as(4_200_000_001)));
     all.boot(1);
     let pipe = all.script_accept();
@@ -47,7 +48,7 @@ fn open_has_the_old_as_in_both_places() {
 }
 
 #[test]
-fn a_peer_that_knows_the_old_as_comes_up_and_hears_both() {
+fn a_peer_with_the_old_as_establishes_and_receives_both() {
     let mut all = merged();
     assert_eq!((all.state(1, 2), all.state(2, 1)), (State::Established, State::Established));
     let status = all.status(1, 2);
@@ -56,7 +57,7 @@ fn a_peer_that_knows_the_old_as_comes_up_and_hears_both() {
     assert_eq!(as_path(&all, 2, "10.1.0.0/16"), ["4200000001 65001"]);
     assert_eq!(as_path(&all, 3, "10.2.0.0/16"), ["65001 4200000001 65002"]);
 
-    // How paths look is no reason for a new session.
+    // A change of AS_PATHs needs no new session.
     let change = all.edit(1, 2, |peer| {
         peer.paths.local_as.as_mut().unwrap().no_prepend = true;
         peer.paths.local_as.as_mut().unwrap().replace_as = true;
@@ -68,9 +69,9 @@ fn a_peer_that_knows_the_old_as_comes_up_and_hears_both() {
     assert_eq!(all.status(1, 2).rules, ["local AS 4200000001, not prepended, in place of the own"]);
 }
 
-/// The end of a merger: both sides go over to the new number.
+/// The end of a merger: both sides change to the new number.
 #[test]
-fn another_number_is_a_new_session() {
+fn changing_the_local_as_resets_the_session() {
     let mut all = merged();
     assert_eq!(all.edit(1, 2, |peer| peer.paths.local_as = None), Change::Reset);
     all.run(secs(20));
@@ -84,7 +85,7 @@ fn another_number_is_a_new_session() {
 }
 
 #[test]
-fn a_number_that_makes_no_sense_is_refused() {
+fn an_invalid_local_as_is_rejected() {
     let mut all = Net::pair();
     all.boot_all();
     for (remote, asn, words) in [

@@ -1,4 +1,5 @@
-//! Long-lived graceful restart (RFC 9494): what is kept after the Restart Time, for how long, how it is used and who is told.
+//! Long-lived graceful restart (RFC 9494): which paths are kept after the Restart Time and for how
+//! long, their preference, and their advertisement.
 
 use trunkline_bgp::speaker::{Event, FamilyStatus, FibPath, Origination, State};
 use trunkline_bgp::types::{Community, Family};
@@ -8,7 +9,7 @@ use crate::net::{
     Net, announce, announce_v6, encoded, end_of_rib, ip, keepalive, message, net, open, peer, secs,
 };
 
-/// The script's OPEN: a Restart Time, and a Long-lived Stale Time where there is one, with that F bit.
+/// The script's OPEN: a Restart Time, and a Long-lived Stale Time if given, with that F bit.
 fn offer(restart_time: u16, stale_time: Option<u32>, forwarding: bool) -> Open {
     let mut open = open();
     open.capabilities.retain(|capability| capability.code() != 64);
@@ -26,12 +27,12 @@ fn offer(restart_time: u16, stale_time: Option<u32>, forwarding: bool) -> Open {
     open
 }
 
-/// One route told by a script with this OPEN, and TCP closed.
+/// One route received from a script with this OPEN, then TCP closed.
 fn lost(open: &Open, update: &[u8]) -> Net {
     lost_by([Some(3600); 2], open, update)
 }
 
-/// With these times of this side's.
+/// Likewise, with these times configured on this side.
 fn lost_by(long_lived: [Option<u32>; 2], open: &Open, update: &[u8]) -> Net {
     let mut all = Net::scripted(|peer| peer.long_lived = long_lived);
     all.boot(1);
@@ -62,9 +63,9 @@ fn v4_status(all: &Net) -> FamilyStatus {
 }
 
 #[test]
-fn the_stale_time_begins_when_the_restart_time_is_over() {
+fn the_long_lived_time_begins_after_the_restart_time() {
     let mut all = lost(&offer(30, Some(1000), true), &route());
-    // One phase follows the other, and what is left is what is left of both.
+    // The phases follow each other, and the remaining time is the sum of both.
     let left = |all: &Net| v4_status(all).stale_expires.map(|left| left.as_secs());
     assert!(matches!(left(&all), Some(1029..=1030)), "{:?}", left(&all));
     all.run(secs(29));
@@ -87,7 +88,7 @@ fn the_stale_time_begins_when_the_restart_time_is_over() {
 }
 
 #[test]
-fn both_sides_need_the_capability_and_a_restart_time_of_0_is_passed_over() {
+fn both_sides_need_it_and_restart_time_0_is_skipped() {
     let mut without = lost(&offer(30, None, true), &route());
     without.run(secs(31));
     assert!(!is_kept(&without));
@@ -107,8 +108,8 @@ fn both_sides_need_the_capability_and_a_restart_time_of_0_is_passed_over() {
 }
 
 #[test]
-fn what_asks_not_to_be_kept_so_long_goes_with_the_restart_time() {
-    // NO_LLGR among the attributes.
+fn no_llgr_paths_are_removed_after_the_restart_time() {
+    // The attributes include NO_LLGR.
     let mut body = vec![0, 0, 0, 27];
     body.extend([0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xea, 0x40, 3, 4, 10, 0, 0, 2]);
     body.extend([0xc0, 8, 4, 0xff, 0xff, 0, 7]);
@@ -121,7 +122,7 @@ fn what_asks_not_to_be_kept_so_long_goes_with_the_restart_time() {
 }
 
 #[test]
-fn the_return_keeps_what_the_capability_says_until_end_of_rib() {
+fn a_returning_peer_keeps_paths_as_its_capability_states() {
     for (stale_time, forwarding, kept) in
         [(Some(1000), true, true), (Some(1000), false, false), (None, true, false)]
     {
@@ -143,7 +144,7 @@ fn the_return_keeps_what_the_capability_says_until_end_of_rib() {
 }
 
 #[test]
-fn a_moment_back_is_no_reason_to_begin_again() {
+fn a_brief_return_does_not_restart_the_timer() {
     let mut all = lost(&offer(30, Some(1000), true), &route());
     all.run(secs(500));
     let pipe = all.script_connect();
@@ -163,7 +164,8 @@ fn kept(all: &Net) -> (bool, bool) {
     (is_kept(all), all.nodes[&1].fib.contains_key(&net("2001:db8:2::/48")))
 }
 
-/// The script's OPEN with these families in graceful restart at 30 s, and these Long-lived Stale Times.
+/// The script's OPEN with these families in graceful restart at 30 s, and these Long-lived Stale
+/// Times.
 fn mixed(restart: &[Family], stale_times: &[(Family, u32)]) -> Open {
     let mut open = offer(30, None, true);
     open.capabilities.retain(|capability| capability.code() != 64);
@@ -200,9 +202,10 @@ fn each_family_has_its_own_time() {
     }
 }
 
-/// RFC 9494 §4.2: a family that graceful restart does not name has no Restart Time, whatever the other one has.
+/// RFC 9494 §4.2: a family that graceful restart does not list has no Restart Time, whatever the
+/// other family has.
 #[test]
-fn a_family_that_only_the_long_lived_capability_names_has_no_restart_time() {
+fn a_family_without_graceful_restart_skips_the_first_phase() {
     let times = [(Family::Ipv6Unicast, 100)];
     let both = [route(), announce_v6(&[2])].concat();
     let mut all = lost(&mixed(&[Family::Ipv4Unicast], &times), &both);
@@ -226,9 +229,9 @@ fn a_family_that_only_the_long_lived_capability_names_has_no_restart_time() {
     assert_eq!((long_lived(&all, Family::Ipv4Unicast), long_lived(&all, Family::Ipv6Unicast)), (0, 1));
 }
 
-/// RFC 9494 §5: what a family does is said of each.
+/// RFC 9494 §5: the configuration enables each family separately.
 #[test]
-fn a_family_that_is_not_configured_is_neither_offered_nor_kept() {
+fn an_unconfigured_family_is_neither_offered_nor_kept() {
     let times = [(Family::Ipv4Unicast, 100), (Family::Ipv6Unicast, 100)];
     let both = [route(), announce_v6(&[2])].concat();
     let mut all = lost_by([None, Some(3600)], &mixed(&Family::ALL, &times), &both);
@@ -251,10 +254,11 @@ fn a_family_that_is_not_configured_is_neither_offered_nor_kept() {
     assert!(open.capabilities.contains(&Capability::LongLivedGracefulRestart(offered)));
 }
 
-/// RFC 9494 §4.2: the time runs on until End-of-RIB. What was not told again when it ends goes; and if the session is lost
-/// before End-of-RIB after all, so does what was.
+/// RFC 9494 §4.2: the time runs until End-of-RIB. When it expires, paths that were not announced
+/// again are removed. If the session is then lost before End-of-RIB, the announced ones are removed
+/// too.
 #[test]
-fn a_time_that_ends_before_end_of_rib_ends_all_retention() {
+fn expiry_before_end_of_rib_ends_all_retention() {
     for synchronized in [false, true] {
         let mut all = lost(&offer(30, Some(100), true), &announce(&[[10, 2, 0], [10, 2, 1]]));
         let has = |all: &Net, prefix: &str| all.nodes[&1].fib.contains_key(&net(prefix));
@@ -276,7 +280,8 @@ fn a_time_that_ends_before_end_of_rib_ends_all_retention() {
     }
 }
 
-/// Within the Restart Time the F bit that counts is that of graceful restart (RFC 4724 §4.2), after it the other one.
+/// During the Restart Time the F bit of graceful restart applies (RFC 4724 §4.2), afterwards the
+/// other one.
 #[test]
 fn each_phase_has_its_own_f_bit() {
     let times = [(Family::Ipv4Unicast, 1000), (Family::Ipv6Unicast, 1000)];
@@ -291,9 +296,9 @@ fn each_phase_has_its_own_f_bit() {
     }
 }
 
-/// RFC 9494 §4.1: without graceful restart beside it the capability is as if it were not there.
+/// RFC 9494 §4.1: without graceful restart the capability is ignored.
 #[test]
-fn the_capability_alone_means_nothing() {
+fn the_capability_needs_graceful_restart() {
     for (alone, told) in [(false, true), (true, false)] {
         let mut all = Net::scripted(|_| {});
         let it = peer(3);
@@ -321,7 +326,7 @@ fn the_capability_alone_means_nothing() {
     }
 }
 
-/// Nodes 2 and 3 at node 1; 4 hears it all from node 1.
+/// Nodes 2 and 3 are peers of node 1; node 4 receives all routes from node 1.
 fn star(anycast: bool, fourth_knows: bool) -> Net {
     let mut all = Net::pair();
     for host in [3, 4] {
@@ -349,7 +354,7 @@ fn star(anycast: bool, fourth_knows: bool) -> Net {
 }
 
 #[test]
-fn another_path_is_preferred_whatever_it_is() {
+fn any_other_path_is_preferred() {
     let mut all = star(true, true);
     let from = |all: &Net| -> Vec<std::net::IpAddr> {
         all.nodes[&1].fib[&net("10.9.0.0/16")].iter().map(|path: &FibPath| path.peer.address()).collect()
@@ -366,7 +371,7 @@ fn another_path_is_preferred_whatever_it_is() {
 }
 
 #[test]
-fn it_is_told_with_the_community_and_only_to_who_knows_it() {
+fn stale_paths_are_advertised_to_supporting_peers_only() {
     for knows in [true, false] {
         let mut all = star(false, knows);
         let has = |all: &Net| all.nodes[&4].fib.contains_key(&net("10.9.0.0/16"));

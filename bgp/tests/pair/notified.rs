@@ -1,4 +1,5 @@
-//! Graceful restart after a NOTIFICATION (RFC 8538): what ends a session and keeps the routes, and what is a Hard Reset.
+//! Graceful restart after a NOTIFICATION (RFC 8538): which ends of a session retain the routes, and
+//! which are a Hard Reset.
 
 use trunkline_bgp::config::PeerConfig;
 use trunkline_bgp::speaker::{Event, State, Stop};
@@ -21,7 +22,7 @@ fn offer(notification: bool) -> Open {
     open
 }
 
-/// Established with a script that told one route.
+/// Established with a script that sent one route.
 fn established(ours: bool, theirs: bool) -> (Net, usize) {
     let mut all = Net::scripted(|peer| peer.restart_notification = ours);
     all.boot(1);
@@ -44,7 +45,7 @@ fn is_kept(all: &Net) -> bool {
 }
 
 #[test]
-fn the_bit_is_offered_as_configured() {
+fn the_n_bit_is_offered_as_configured() {
     for offered in [false, true] {
         let (all, pipe) = established(offered, true);
         let (_, body) = all.script_got(pipe).remove(0);
@@ -58,7 +59,7 @@ fn the_bit_is_offered_as_configured() {
 }
 
 #[test]
-fn a_notification_keeps_the_routes_if_both_have_the_bit_and_it_is_no_hard_reset() {
+fn a_notification_retains_routes_if_both_sent_the_n_bit() {
     let shutdown = Notification::cease(Cease::AdministrativeShutdown, Some("bye"));
     for (told, soft) in [
         (Notification::hold_timer_expired(), true),
@@ -76,13 +77,13 @@ fn a_notification_keeps_the_routes_if_both_have_the_bit_and_it_is_no_hard_reset(
 }
 
 #[test]
-fn the_hold_timer_and_errors_keep_the_routes_and_what_is_kept_ends_with_the_restart_time() {
+fn hold_timer_expiry_and_errors_retain_routes() {
     for ours in [false, true] {
         let (mut all, pipe) = established(ours, true);
         all.run(secs(91));
         assert_eq!(all.script_notification(pipe), Some(Notification::hold_timer_expired()));
         assert_eq!(is_kept(&all), ours);
-        // The script's listener answers nothing: the Restart Time of 120 s runs from the loss.
+        // The script's listener does not answer: the Restart Time of 120 s runs from the loss.
         all.run(secs(118));
         assert_eq!(is_kept(&all), ours);
         all.run(secs(3));
@@ -96,7 +97,7 @@ fn the_hold_timer_and_errors_keep_the_routes_and_what_is_kept_ends_with_the_rest
 }
 
 #[test]
-fn what_is_kept_goes_at_end_of_rib_of_the_next_session_and_at_the_second_loss() {
+fn retained_routes_end_at_end_of_rib_or_the_second_loss() {
     for comes_back in [true, false] {
         let (mut all, pipe) = established(true, true);
         all.script_send(pipe, &notification(&Notification::hold_timer_expired()));
@@ -121,7 +122,7 @@ fn what_is_kept_goes_at_end_of_rib_of_the_next_session_and_at_the_second_loss() 
 }
 
 #[test]
-fn an_end_that_is_to_last_is_told_as_a_hard_reset_where_that_is_known() {
+fn a_permanent_end_is_sent_as_a_hard_reset_if_supported() {
     let limit = |peer: &mut PeerConfig| peer.max_prefixes = Some(1);
     type Act = fn(&mut Net);
     let acts: [(Act, Notification); 3] = [
@@ -167,9 +168,9 @@ fn an_end_that_is_to_last_is_told_as_a_hard_reset_where_that_is_known() {
     }
 }
 
-/// The peer says why, and is then not to be reached: the telling word stays beside the last error.
+/// The peer sends a reason and is then unreachable: the NOTIFICATION is kept beside the last error.
 #[test]
-fn what_comes_after_a_notification_does_not_hide_it() {
+fn later_errors_do_not_hide_a_notification() {
     let (mut all, pipe) = established(false, false);
     all.scripts.clear();
     all.script_send(pipe, &notification(&Notification::new(6, 4, [])));
@@ -179,7 +180,7 @@ fn what_comes_after_a_notification_does_not_hide_it() {
     let told = status.notification_received.unwrap();
     assert_eq!((told.code, told.subcode, told.text.as_str()), (6, 4, "Cease/Administrative Reset"));
     assert_eq!(status.notification_sent, None);
-    // What this side says is kept apart from that.
+    // Likewise for a NOTIFICATION that this side sends.
     let (mut all, pipe) = established(false, false);
     all.scripts.clear();
     all.script_send(pipe, &message(1, &[]));
@@ -191,7 +192,7 @@ fn what_comes_after_a_notification_does_not_hide_it() {
     assert_eq!(status.notification_received, None);
 }
 
-/// Two of ours: an edit of one side that needs a new session costs no route on either side.
+/// Two speakers: an edit of one side that needs a new session loses no route on either side.
 #[test]
 fn an_edit_that_resets_the_session_loses_no_route() {
     for notification in [false, true] {

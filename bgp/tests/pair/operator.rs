@@ -1,11 +1,11 @@
-//! What an operator does to a session: resets, refreshes, an administrative shutdown with a text.
+//! Operator actions on a session: resets, refreshes, an administrative shutdown with a text.
 
 use trunkline_bgp::speaker::{Event, PeerConfig, State, Stop};
 use trunkline_bgp::wire::{Capability, Cease, MessageKind, Notification};
 
 use crate::net::{Net, announce, encoded, end_of_rib, end_of_rib_v6, ip, keepalive, net, open, secs};
 
-/// Established with a script that told one route; both have RFC 8538's N bit if `notification`.
+/// Established with a script that sent one route; both have RFC 8538's N bit if `notification`.
 fn established(notification: bool, edit: impl FnOnce(&mut PeerConfig)) -> (Net, usize) {
     let mut all = Net::scripted(|peer| {
         peer.restart_notification = notification;
@@ -38,7 +38,7 @@ fn reset(all: &mut Net, hard: bool, text: &str) -> bool {
 }
 
 #[test]
-fn a_reset_says_so_and_begins_anew() {
+fn a_reset_sends_its_text_and_starts_a_new_session() {
     let (mut all, pipe) = established(false, |_| {});
     assert!(reset(&mut all, false, "new optics"));
     let again = accept(&mut all, false);
@@ -52,7 +52,7 @@ fn a_reset_says_so_and_begins_anew() {
 }
 
 #[test]
-fn paths_outlive_a_reset_where_both_sides_have_the_n_bit_unless_it_is_hard() {
+fn a_reset_retains_paths_with_the_n_bit_unless_it_is_hard() {
     for (notification, hard) in [(false, false), (true, false), (true, true)] {
         let (mut all, pipe) = established(notification, |_| {});
         assert!(reset(&mut all, hard, ""));
@@ -66,7 +66,7 @@ fn paths_outlive_a_reset_where_both_sides_have_the_n_bit_unless_it_is_hard() {
 }
 
 #[test]
-fn a_reset_ends_the_wait_after_an_error_and_does_not_start_what_is_shut_down() {
+fn a_reset_ends_the_idle_hold_but_not_a_shutdown() {
     let (mut all, pipe) = established(false, |peer| peer.max_prefixes = Some(1));
     all.script_send(pipe, &announce(&[[10, 3, 0], [10, 4, 0]]));
     assert_eq!(all.state(1, 2), State::Idle);
@@ -83,7 +83,7 @@ fn a_reset_ends_the_wait_after_an_error_and_does_not_start_what_is_shut_down() {
 }
 
 #[test]
-fn everything_is_told_again_when_the_operator_says_so() {
+fn an_outbound_refresh_sends_all_routes_again() {
     let (mut all, pipe) = established(false, |_| {});
     all.run(secs(1));
     let before = all.script_got(pipe).len();
@@ -97,7 +97,7 @@ fn everything_is_told_again_when_the_operator_says_so() {
 }
 
 #[test]
-fn an_administrative_shutdown_tells_the_text_of_its_configuration() {
+fn a_shutdown_sends_its_configured_text() {
     let (mut all, pipe) = established(false, |_| {});
     all.edit(1, 2, |peer| {
         peer.shutdown = true;
@@ -106,7 +106,7 @@ fn an_administrative_shutdown_tells_the_text_of_its_configuration() {
     all.run(secs(1));
     let told = Notification::cease(Cease::AdministrativeShutdown, Some("drained: new disk"));
     assert_eq!(all.script_notification(pipe), Some(told));
-    // Another text is no new session.
+    // A changed text needs no new session.
     all.edit(1, 2, |peer| peer.shutdown = false);
     let again = accept(&mut all, false);
     all.edit(1, 2, |peer| peer.shutdown_communication = "other".to_owned());
@@ -114,7 +114,7 @@ fn an_administrative_shutdown_tells_the_text_of_its_configuration() {
 }
 
 #[test]
-fn all_is_told_when_nothing_is_left_for_an_established_peer() {
+fn all_is_advertised_when_no_established_peer_has_pending() {
     let (mut all, pipe) = established(false, |_| {});
     all.run(secs(1));
     let told = |all: &mut Net| all.with(1, |speaker, _| speaker.has_told_all());
@@ -132,7 +132,7 @@ fn all_is_told_when_nothing_is_left_for_an_established_peer() {
 }
 
 #[test]
-fn what_a_peer_writes_can_neither_clear_the_screen_nor_turn_the_line() {
+fn control_characters_of_a_peer_are_escaped() {
     let (mut all, pipe) = established(false, |_| {});
     let hostile = "\u{1b}[2J\u{7}bye\r\nForged: line\u{202e}";
     let mut octets = Vec::new();
@@ -151,7 +151,7 @@ fn what_a_peer_writes_can_neither_clear_the_screen_nor_turn_the_line() {
 }
 
 #[test]
-fn a_host_name_that_would_turn_the_line_is_shown_as_octets() {
+fn a_host_name_with_control_characters_is_shown_in_hex() {
     for (host, plain) in [("tor1", true), ("tor\u{202e}1", false), ("tor\u{1b}[2J", false)] {
         let mut all = Net::scripted(|_| {});
         all.boot(1);

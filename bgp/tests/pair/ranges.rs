@@ -1,4 +1,4 @@
-//! Dynamic neighbours: peers that come from a prefix.
+//! Dynamic neighbours: peers that connect from a configured prefix.
 
 use trunkline_bgp::config::{ConfigError, PeerRange};
 use trunkline_bgp::speaker::{Change, Event, PeerConfig, Refusal, State};
@@ -10,7 +10,7 @@ fn range(limit: u32) -> PeerRange {
     PeerRange::new(net("10.0.0.0/24"), limit, PeerConfig::new(ip(0), Asn(65002)))
 }
 
-/// Node 1 waits for whoever comes; node 2 is configured to come.
+/// Node 1 accepts dynamic neighbours; node 2 is configured to connect.
 fn waiting(limit: u32) -> Net {
     let mut all = Net::new();
     all.add(1).originated.insert(net("10.1.0.0/16"), Default::default());
@@ -36,7 +36,7 @@ fn gone(all: &Net) -> usize {
 }
 
 #[test]
-fn a_peer_of_a_range_is_made_when_it_comes_and_exchanges_routes_like_any_other() {
+fn a_dynamic_neighbour_is_created_on_connect() {
     let mut all = waiting(10);
     all.run(secs(10));
     assert_eq!(peers(&all), 0, "nobody was there to be a peer");
@@ -52,7 +52,7 @@ fn a_peer_of_a_range_is_made_when_it_comes_and_exchanges_routes_like_any_other()
 }
 
 #[test]
-fn what_is_left_of_it_goes_when_its_restart_time_is_over_and_not_before() {
+fn a_dynamic_neighbour_is_removed_after_its_restart_time() {
     let mut all = waiting(10);
     all.boot(2);
     all.run_until_up(2, 1);
@@ -65,14 +65,14 @@ fn what_is_left_of_it_goes_when_its_restart_time_is_over_and_not_before() {
     assert_eq!((peers(&all), gone(&all)), (0, 1));
     assert!(all.nodes[&1].fib.is_empty());
     assert_eq!(all.nodes[&1].speaker.as_ref().unwrap().ranges()[0].peers, 0);
-    // And it may come again.
+    // It may connect again.
     all.boot(2);
     all.run_until_up(2, 1);
     assert_eq!(peers(&all), 1);
 }
 
 #[test]
-fn a_peer_that_was_restarted_finds_its_paths_kept() {
+fn a_restarted_dynamic_neighbour_keeps_its_paths() {
     let mut all = waiting(10);
     all.boot(2);
     all.run_until_up(2, 1);
@@ -87,7 +87,7 @@ fn a_peer_that_was_restarted_finds_its_paths_kept() {
 }
 
 #[test]
-fn the_limit_is_told_once_and_counted_and_there_is_room_when_somebody_has_gone() {
+fn the_limit_rejects_peers_until_one_is_removed() {
     let mut all = waiting(2);
     assert_eq!((came(&mut all, 3), came(&mut all, 4)), (Ok(()), Ok(())));
     for _ in 0..3 {
@@ -100,7 +100,7 @@ fn the_limit_is_told_once_and_counted_and_there_is_room_when_somebody_has_gone()
     assert_eq!(told(&all), 1);
     let ranges = all.nodes[&1].speaker.as_ref().unwrap().ranges();
     assert_eq!((ranges[0].peers, ranges[0].refused), (2, 3));
-    // Who says nothing is not waited for for ever, nor is the error remembered for ever.
+    // A silent peer is removed in the end, and so is the one held after an error.
     all.run(secs(600));
     assert_eq!(peers(&all), 0);
     assert_eq!(came(&mut all, 5), Ok(()));
@@ -108,7 +108,7 @@ fn the_limit_is_told_once_and_counted_and_there_is_room_when_somebody_has_gone()
 }
 
 #[test]
-fn an_address_outside_is_nobody() {
+fn an_address_outside_every_range_is_rejected() {
     let mut all = waiting(2);
     let local = std::net::SocketAddr::new(ip(1), 179);
     for stranger in ["10.0.1.1:179", "[fe80::1%7]:179", "[2001:db8::1]:179"] {
@@ -120,7 +120,7 @@ fn an_address_outside_is_nobody() {
 }
 
 #[test]
-fn an_edit_of_a_range_is_an_edit_of_its_peers() {
+fn editing_a_range_edits_its_peers() {
     let mut all = waiting(10);
     all.boot(2);
     all.run_until_up(2, 1);
@@ -132,7 +132,7 @@ fn an_edit_of_a_range_is_an_edit_of_its_peers() {
     let status = all.status(1, 2);
     assert_eq!((status.established_count, status.flaps), (1, 0), "no reset");
     assert_eq!(status.max_prefixes, Some(100));
-    // Configured by itself it goes on, and does not count.
+    // With a configuration of its own it continues and does not count.
     let own = PeerConfig { passive: true, ..edited.template.clone() };
     let own = PeerConfig { address: ip(2), ..own };
     all.with(1, |speaker, now| {
@@ -146,7 +146,7 @@ fn an_edit_of_a_range_is_an_edit_of_its_peers() {
 }
 
 #[test]
-fn the_peers_go_with_their_range() {
+fn removing_a_range_removes_its_peers() {
     let mut all = waiting(10);
     all.boot(2);
     all.run_until_up(2, 1);
@@ -160,7 +160,7 @@ fn the_peers_go_with_their_range() {
 }
 
 #[test]
-fn after_a_restart_the_first_decision_waits_for_who_is_not_known_yet() {
+fn after_a_restart_the_decision_waits_for_dynamic_neighbours() {
     let mut all = waiting(10);
     all.boot(2);
     all.run_until_up(2, 1);
@@ -180,7 +180,7 @@ fn after_a_restart_the_first_decision_waits_for_who_is_not_known_yet() {
 }
 
 #[test]
-fn a_peer_of_a_range_may_know_another_as() {
+fn a_range_may_set_a_local_as() {
     let mut all = waiting(10);
     let mut merged = range(10);
     merged.template.paths.local_as = Some(crate::local_as::local_as(64999));
@@ -192,7 +192,7 @@ fn a_peer_of_a_range_may_know_another_as() {
 }
 
 #[test]
-fn a_range_that_nobody_can_come_from_is_refused_by_name() {
+fn an_invalid_range_is_rejected_with_its_field() {
     let mut all = waiting(10);
     let fault = |all: &mut Net, range: PeerRange| {
         all.with(1, |speaker, now| speaker.set_ranges(vec![range], now).unwrap_err().to_string())

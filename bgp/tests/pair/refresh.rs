@@ -1,4 +1,4 @@
-//! Enhanced route refresh (RFC 7313), both ways.
+//! Enhanced route refresh (RFC 7313) in both directions.
 
 use trunkline_bgp::speaker::{Event, State};
 use trunkline_bgp::types::Family;
@@ -26,7 +26,7 @@ fn end() -> Vec<u8> {
     refresh(RouteRefresh::end(Family::Ipv4Unicast))
 }
 
-/// A session with a script that has every capability but those of `without`.
+/// A session with a script that has every capability except those of `without`.
 fn established(without: &[u8]) -> (Net, usize) {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
@@ -39,7 +39,7 @@ fn established(without: &[u8]) -> (Net, usize) {
     (all, pipe)
 }
 
-/// The same with two prefixes and End-of-RIB received.
+/// Likewise, with two prefixes and End-of-RIB received.
 fn with_routes() -> (Net, usize) {
     let (mut all, pipe) = established(&[]);
     all.script_send(pipe, &announce(&[[10, 9, 1], [10, 9, 2]]));
@@ -73,7 +73,7 @@ fn ignored(all: &Net) -> Vec<&str> {
 }
 
 #[test]
-fn what_does_not_come_again_between_the_markers_goes() {
+fn paths_not_repeated_between_markers_are_removed() {
     let (mut all, pipe) = with_routes();
     all.script_send(pipe, &begin());
     assert_eq!(counts(&all), (2, 2));
@@ -85,7 +85,7 @@ fn what_does_not_come_again_between_the_markers_goes() {
     assert_eq!(all.routes_from(1, 2), [net("10.9.2.0/24"), net("10.9.3.0/24")]);
     assert_eq!(all.nodes[&1].fib.len(), 2);
     assert_eq!(swept(&all), [1]);
-    // A second EoRR has no BoRR.
+    // The second EoRR has no BoRR.
     all.script_send(pipe, &announce(&[[10, 9, 4]]));
     all.script_send(pipe, &end());
     assert_eq!((counts(&all), swept(&all)), ((3, 0), vec![1]));
@@ -106,7 +106,7 @@ fn a_second_begin_marks_again() {
 }
 
 #[test]
-fn a_refresh_that_never_ends_is_ended_by_its_timer() {
+fn an_endless_refresh_is_ended_by_its_timer() {
     let (mut all, pipe) = with_routes();
     all.script_send(pipe, &begin());
     all.script_send(pipe, &announce(&[[10, 9, 2]]));
@@ -121,7 +121,7 @@ fn a_refresh_that_never_ends_is_ended_by_its_timer() {
 }
 
 #[test]
-fn with_graceful_restart_nothing_is_marked_before_end_of_rib() {
+fn with_graceful_restart_borr_before_end_of_rib_is_ignored() {
     let (mut all, pipe) = established(&[]);
     all.script_send(pipe, &announce(&[[10, 9, 1], [10, 9, 2]]));
     all.script_send(pipe, &begin());
@@ -129,7 +129,7 @@ fn with_graceful_restart_nothing_is_marked_before_end_of_rib() {
     all.script_send(pipe, &end());
     assert_eq!(counts(&all), (2, 0));
     assert_eq!(ignored(&all)[0], "BoRR of ipv4-unicast before its End-of-RIB; ignored");
-    // Without it there is nothing to wait for.
+    // Without graceful restart there is no End-of-RIB to wait for.
     let (mut all, pipe) = established(&[64]);
     all.script_send(pipe, &announce(&[[10, 9, 1], [10, 9, 2]]));
     all.script_send(pipe, &begin());
@@ -137,7 +137,7 @@ fn with_graceful_restart_nothing_is_marked_before_end_of_rib() {
 }
 
 #[test]
-fn a_session_lost_within_a_refresh_keeps_what_it_had() {
+fn a_session_lost_during_a_refresh_retains_all_paths() {
     let (mut all, pipe) = with_routes();
     all.script_send(pipe, &begin());
     all.script_send(pipe, &announce(&[[10, 9, 2]]));
@@ -145,7 +145,7 @@ fn a_session_lost_within_a_refresh_keeps_what_it_had() {
     assert_ne!(all.state(1, 2), State::Established);
     assert_eq!(counts(&all), (2, 2), "both wait for the peer's restart");
     assert_eq!(all.nodes[&1].fib.len(), 2);
-    // The timer of the refresh went with the session: the Restart Time decides.
+    // The refresh timer ended with the session: the Restart Time applies.
     all.scripts.clear();
     all.run(secs(119));
     assert_eq!(counts(&all), (2, 2));
@@ -154,7 +154,7 @@ fn a_session_lost_within_a_refresh_keeps_what_it_had() {
 }
 
 #[test]
-fn a_marker_of_a_wrong_length_ends_the_session_of_those_who_know_markers() {
+fn a_marker_of_wrong_length_ends_an_enhanced_session() {
     let (mut all, pipe) = with_routes();
     let long = message(5, &[0, 1, 1, 1, 0]);
     all.script_send(pipe, &long);
@@ -168,7 +168,7 @@ fn a_marker_of_a_wrong_length_ends_the_session_of_those_who_know_markers() {
     assert_eq!((all.state(1, 2), counts(&all)), (State::Established, (1, 0)));
 }
 
-/// What the script got since `before`: markers (`B`, `E`), UPDATEs (`U`), End-of-RIB of IPv4 (`R`).
+/// The script's input since `before`: markers (`B`, `E`), UPDATEs (`U`), End-of-RIB of IPv4 (`R`).
 fn told(all: &Net, pipe: usize, before: usize) -> Vec<String> {
     let got = all.script_got(pipe).into_iter().skip(before);
     got.filter_map(|(kind, body)| match kind {
@@ -182,7 +182,7 @@ fn told(all: &Net, pipe: usize, before: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_a_peer_asked_for_comes_between_markers() {
+fn a_requested_refresh_is_sent_between_markers() {
     let (mut all, pipe) = established(&[]);
     all.with(1, |speaker, now| speaker.originate(net("10.1.0.0/16"), Default::default(), now));
     all.run(secs(1));
@@ -190,11 +190,11 @@ fn what_a_peer_asked_for_comes_between_markers() {
     all.script_send(pipe, &request());
     assert_eq!(told(&all, pipe, before), ["B", "U", "E"]);
     assert_eq!(all.status(1, 2).traffic.sent.route_refresh, 2);
-    // A family with nothing to tell has its markers all the same.
+    // A family without routes has its markers too.
     let before = all.script_got(pipe).len();
     all.script_send(pipe, &refresh(RouteRefresh::request(Family::Ipv6Unicast)));
     assert_eq!(told(&all, pipe, before), ["B", "E"]);
-    // Who does not know markers gets none.
+    // Without the capability there are no markers.
     let (mut all, pipe) = established(&[70]);
     all.with(1, |speaker, now| speaker.originate(net("10.1.0.0/16"), Default::default(), now));
     all.run(secs(1));
@@ -209,7 +209,7 @@ fn a_request_waits_for_end_of_rib_and_for_the_refresh_before_it() {
     all.add(1).originated.insert(net("10.1.0.0/16"), Default::default());
     all.boot(1);
     let pipe = all.script_accept();
-    // All in one segment: the initial table has not been written when the requests are read.
+    // All in one segment: the initial table is not written yet when the requests are read.
     let octets = [encoded(&open()), keepalive(), request(), request()].concat();
     all.script_send(pipe, &octets);
     all.run(secs(1));
@@ -227,7 +227,7 @@ fn a_refresh_between_two_speakers_changes_nothing() {
     all.run_until_up(2, 1);
     all.run(secs(5));
     all.must_hold.push((2, net("10.1.0.0/16")));
-    // Twice, and a change meanwhile.
+    // Twice, with a change in between.
     for _ in 0..2 {
         assert!(all.with(2, |speaker, now| speaker.request_refresh(ip(1), now).unwrap()));
     }

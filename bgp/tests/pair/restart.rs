@@ -1,7 +1,8 @@
-//! Graceful restart (RFC 4724) in both roles, by schedule: who dies when, how, and who opens first.
+//! Graceful restart (RFC 4724) in both roles, by schedule: which side fails, when and how, and
+//! which side connects first.
 //!
-//! Node 1 is the fabric's side and node 2 the one that restarts, unless a test says otherwise. `must_hold` has the
-//! network check after every step that a route is in the FIB.
+//! Node 1 is the fabric's side, and node 2 restarts unless a test states otherwise. With
+//! `must_hold`, the network checks after every step that a route is in the FIB.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::net::{
     restart_capability, secs,
 };
 
-/// Both up, routes exchanged, and from now on never to be missed in either FIB.
+/// Both established and routes exchanged. From now on no route may be missing in either FIB.
 fn settled(edit: impl Fn(&mut PeerConfig)) -> Net {
     let mut all = Net::pair();
     for node in all.nodes.values_mut() {
@@ -40,7 +41,7 @@ fn swept(all: &Net, host: u8) -> usize {
 }
 
 #[test]
-fn a_process_killed_and_started_again_loses_no_route_on_either_side() {
+fn a_killed_and_restarted_process_loses_no_route() {
     for down in [0, 1, 30, 110] {
         for silent in [false, true] {
             for passive in [0, 1, 2] {
@@ -76,7 +77,7 @@ fn a_process_killed_and_started_again_loses_no_route_on_either_side() {
 }
 
 #[test]
-fn what_is_gone_after_the_restart_goes_at_end_of_rib() {
+fn routes_missing_after_the_restart_are_swept_at_end_of_rib() {
     let mut all = settled(|_| {});
     let lost = net("10.2.9.0/24");
     all.with(2, |speaker, now| speaker.originate(lost, Default::default(), now));
@@ -93,7 +94,7 @@ fn what_is_gone_after_the_restart_goes_at_end_of_rib() {
 }
 
 #[test]
-fn a_peer_that_only_listens_is_found_soon_after_its_return() {
+fn a_returning_passive_peer_is_reached_soon() {
     let mut all = settled(|_| {});
     all.edit(2, 1, |peer| peer.passive = true);
     all.kill(2);
@@ -103,7 +104,7 @@ fn a_peer_that_only_listens_is_found_soon_after_its_return() {
 }
 
 #[test]
-fn a_node_that_never_returns_is_forgotten_when_its_restart_time_is_over() {
+fn routes_are_removed_when_the_restart_time_expires() {
     let mut all = settled(|peer| peer.graceful_restart = Some(40));
     all.must_hold.clear();
     all.kill(2);
@@ -112,7 +113,7 @@ fn a_node_that_never_returns_is_forgotten_when_its_restart_time_is_over() {
     all.run(secs(2));
     assert!(!all.nodes[&1].fib.contains_key(&net("10.2.0.0/16")));
     assert_eq!(swept(&all, 1), 1);
-    // And when it does return after all, everything starts over.
+    // If the node returns later, everything starts again.
     all.reboot(2);
     all.run_until_up(1, 2);
     all.run(secs(5));
@@ -120,7 +121,7 @@ fn a_node_that_never_returns_is_forgotten_when_its_restart_time_is_over() {
 }
 
 #[test]
-fn the_helper_sees_no_hold_timer_expiry_as_a_restart() {
+fn hold_timer_expiry_is_not_a_restart() {
     let mut all = settled(|_| {});
     all.must_hold.clear();
     all.lose_power(2);
@@ -129,12 +130,12 @@ fn the_helper_sees_no_hold_timer_expiry_as_a_restart() {
 }
 
 #[test]
-fn power_lost_and_back_before_the_hold_time_is_a_restart() {
+fn a_power_loss_shorter_than_the_hold_time_is_a_restart() {
     let mut all = settled(|_| {});
     all.lose_power(2);
     all.run(secs(20));
     all.reboot(2);
-    // Node 1 still has the dead connection Established when the new OPEN comes.
+    // Node 1 still has the dead connection in Established when the new OPEN arrives.
     assert_eq!(all.state(1, 2), State::Established);
     all.run(secs(10));
     let status = all.status(1, 2);
@@ -143,9 +144,10 @@ fn power_lost_and_back_before_the_hold_time_is_a_restart() {
 }
 
 #[test]
-fn a_second_restart_inside_the_window_loses_nothing_that_the_rfc_lets_stay() {
+fn a_second_restart_loses_only_what_the_rfc_requires() {
     let mut kept = 0;
-    // The first life ends at every point: before TCP, in OPEN, Established before UPDATEs, after them.
+    // The first life ends at every point: before TCP, in OPEN, Established before UPDATEs, after
+    // them.
     for first_life in (0..40).map(Duration::from_millis).chain([secs(1), secs(2), secs(3), secs(30)]) {
         let mut all = settled(|_| {});
         all.must_hold.retain(|(host, _)| *host == 2);
@@ -159,7 +161,8 @@ fn a_second_restart_inside_the_window_loses_nothing_that_the_rfc_lets_stay() {
         let life = &all.nodes[&1].events[mark..];
         let up = life.iter().any(|event| matches!(event, Event::PeerUp { .. }));
         let told = life.iter().any(|event| matches!(event, Event::EndOfRib { .. }));
-        // RFC 4724 §4.2: what is still stale when the session is lost once more MUST go; nothing else may.
+        // RFC 4724 §4.2: paths that are still stale when the session is lost again MUST be removed,
+        // and only those.
         let held = all.nodes[&1].fib.contains_key(&net("10.2.0.0/16"));
         assert_eq!(held, !up || told, "{first_life:?}");
         kept += usize::from(held);
@@ -173,7 +176,7 @@ fn a_second_restart_inside_the_window_loses_nothing_that_the_rfc_lets_stay() {
 }
 
 #[test]
-fn both_restart_at_once_and_nobody_waits_for_the_other() {
+fn two_restarting_speakers_do_not_wait_for_each_other() {
     let mut all = settled(|_| {});
     all.kill(1);
     all.kill(2);
@@ -183,8 +186,9 @@ fn both_restart_at_once_and_nobody_waits_for_the_other() {
     let converged = |all: &Net, host: u8| {
         all.nodes[&host].events.contains(&Event::Converged { family: Family::Ipv4Unicast })
     };
-    // Each FIB lacks nothing at any moment: what was there is swept only after the other's table came. Nobody waits
-    // for a peer that restarts itself, so here the first decision comes with the session.
+    // Neither FIB ever lacks a route: stale routes are swept only after the other side's table
+    // arrived. Nobody waits for a peer that restarts itself, so the first decision follows the
+    // session at once.
     all.must_hold.clear();
     let took = all.run_while_not("both converged", secs(30), |all| converged(all, 1) && converged(all, 2));
     assert!(took < secs(10), "{took:?}");
@@ -193,7 +197,7 @@ fn both_restart_at_once_and_nobody_waits_for_the_other() {
 }
 
 #[test]
-fn the_restart_bit_is_set_until_the_first_selection_and_forwarding_is_told() {
+fn restart_and_forwarding_bits_follow_the_first_selection() {
     let mut all = Net::scripted(|_| {});
     all.nodes.get_mut(&1).unwrap().config.restarting = true;
     all.boot(1);
@@ -223,7 +227,8 @@ fn the_restart_bit_is_set_until_the_first_selection_and_forwarding_is_told() {
     let third = all.script_accept();
     assert_eq!(restart(&all, third), (false, true));
 
-    // A start without anything kept says so; its next session, with the FIB in place, says otherwise.
+    // A start without kept forwarding state clears the bits. The next session, with the FIB
+    // installed, sets the F bit.
     let mut all = Net::scripted(|_| {});
     all.boot(1);
     let first = all.script_accept();
@@ -235,7 +240,7 @@ fn the_restart_bit_is_set_until_the_first_selection_and_forwarding_is_told() {
     assert_eq!(restart(&all, second), (false, true));
 }
 
-/// Node 1 restarted, the script Established with this OPEN.
+/// Node 1 restarted, with a script established by this OPEN.
 fn restarted(open: &trunkline_bgp::wire::Open) -> (Net, usize) {
     let mut all = Net::scripted(|_| {});
     let node = all.nodes.get_mut(&1).unwrap();
@@ -254,7 +259,7 @@ fn updates(all: &Net, pipe: usize) -> usize {
 }
 
 #[test]
-fn only_originations_are_told_before_end_of_rib_of_each_family() {
+fn only_originations_are_advertised_before_end_of_rib() {
     let (mut all, pipe) = restarted(&open());
     all.run(2 * LATENCY);
     assert_eq!(updates(&all, pipe), 1, "at once: a crash before this would lose the route at the peer");
@@ -273,7 +278,7 @@ fn only_originations_are_told_before_end_of_rib_of_each_family() {
 }
 
 #[test]
-fn a_peer_that_never_sends_end_of_rib_delays_the_selection_by_its_bound() {
+fn a_missing_end_of_rib_delays_selection_until_the_timer() {
     let (mut all, pipe) = restarted(&open());
     all.run_until(all.start + secs(59));
     all.script_send(pipe, &keepalive());
@@ -283,7 +288,7 @@ fn a_peer_that_never_sends_end_of_rib_delays_the_selection_by_its_bound() {
 }
 
 #[test]
-fn a_peer_that_never_comes_back_delays_the_selection_by_its_bound() {
+fn an_absent_peer_delays_selection_until_the_timer() {
     let mut all = Net::pair();
     all.add(3);
     let absent = crate::net::peer(4);
@@ -303,7 +308,7 @@ fn a_peer_that_never_comes_back_delays_the_selection_by_its_bound() {
 }
 
 #[test]
-fn nobody_waits_for_a_peer_without_graceful_restart_or_that_restarts_itself_or_lacks_the_family() {
+fn selection_waits_only_for_peers_that_take_part() {
     let mut plain = open();
     plain.capabilities.retain(|capability| capability.code() != 64);
     let mut restarting = open();
@@ -323,7 +328,7 @@ fn nobody_waits_for_a_peer_without_graceful_restart_or_that_restarts_itself_or_l
 }
 
 #[test]
-fn nothing_leaves_before_the_originations_are_complete() {
+fn nothing_is_sent_before_originations_are_complete() {
     let mut all = Net::scripted(|_| {});
     let node = all.nodes.get_mut(&1).unwrap();
     let peer = node.peers.values().next().unwrap().clone();
@@ -340,7 +345,7 @@ fn nothing_leaves_before_the_originations_are_complete() {
     assert_eq!(updates(&all, pipe), 3);
 }
 
-/// The script Established with this OPEN, one route told, TCP closed: the route is stale.
+/// A script established by this OPEN, one route received, then TCP closed: the route is stale.
 fn lost(open: &trunkline_bgp::wire::Open) -> Net {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
@@ -353,7 +358,7 @@ fn lost(open: &trunkline_bgp::wire::Open) -> Net {
 }
 
 #[test]
-fn without_the_capability_the_routes_go_with_the_session() {
+fn without_the_capability_routes_end_with_the_session() {
     let mut plain = open();
     plain.capabilities.retain(|capability| capability.code() != 64);
     let all = lost(&plain);
@@ -372,7 +377,7 @@ fn without_the_capability_the_routes_go_with_the_session() {
 }
 
 #[test]
-fn a_return_without_forwarding_state_family_or_capability_ends_the_retention() {
+fn a_return_without_forwarding_state_ends_retention() {
     let with_restart = |capability: Option<Capability>| {
         let mut open = open();
         open.capabilities.retain(|capability| capability.code() != 64);
@@ -404,10 +409,10 @@ fn a_return_without_forwarding_state_family_or_capability_ends_the_retention() {
     }
 }
 
-/// Forwarding went on for one family, or the new OPEN speaks of one only: the other's paths go, and End-of-RIB of each
-/// family sweeps that one alone.
+/// Forwarding continued for one family, or the new OPEN lists only one: the other's paths are
+/// removed. End-of-RIB of a family sweeps that family only.
 #[test]
-fn each_family_is_kept_and_swept_by_itself() {
+fn each_family_is_retained_and_swept_separately() {
     let families = |of: &[(Family, bool)]| {
         let entry = |(family, forwarding): &(Family, bool)| trunkline_bgp::wire::RestartFamily {
             family: (*family).into(),
@@ -457,7 +462,7 @@ fn each_family_is_kept_and_swept_by_itself() {
 }
 
 #[test]
-fn stale_paths_do_not_wait_for_end_of_rib_for_ever() {
+fn stale_paths_are_swept_by_timer_without_end_of_rib() {
     let mut all = lost(&open());
     let pipe = all.script_accept();
     all.script_send(pipe, &encoded(&open()));
@@ -473,7 +478,7 @@ fn stale_paths_do_not_wait_for_end_of_rib_for_ever() {
 }
 
 #[test]
-fn a_goodbye_is_no_restart() {
+fn a_cease_is_not_a_restart() {
     let mut all = settled(|_| {});
     all.must_hold.clear();
     all.stop(2, Stop::Cease { communication: "rack 7 moves, back at noon".to_owned() });
@@ -483,12 +488,12 @@ fn a_goodbye_is_no_restart() {
         all.status(1, 2).last_error.unwrap().text,
         "received NOTIFICATION Cease/Administrative Shutdown: \"rack 7 moves, back at noon\""
     );
-    // The one that left keeps its FIB: sweeping it is its owner's to do.
+    // The node that stopped keeps its FIB; its owner must sweep it.
     assert!(all.nodes[&2].fib.contains_key(&net("10.1.0.0/16")));
 }
 
 #[test]
-fn a_silent_stop_says_nothing_and_refuses_from_then_on() {
+fn a_silent_stop_sends_nothing_and_rejects_connections() {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
     let pipe = all.script_accept();
@@ -509,10 +514,10 @@ fn a_silent_stop_says_nothing_and_refuses_from_then_on() {
     assert_eq!(speaker.peer_id(ip(2)).map(|peer| peer.0), Some(0));
 }
 
-/// Found by fuzzing: a stop in the deferral left a deadline that was due for ever, and a shell that sleeps until it
-/// would not have slept.
+/// Found by fuzzing: a stop during the deferral left an expired deadline for ever, and a shell that
+/// sleeps until the deadline would not have slept.
 #[test]
-fn a_stop_in_the_deferral_leaves_no_deadline() {
+fn a_stop_during_deferral_leaves_no_deadline() {
     let mut all = Net::pair();
     all.nodes.get_mut(&1).unwrap().config.restarting = true;
     all.boot(1);

@@ -1,4 +1,5 @@
-//! Roles in OPEN (RFC 9234 §4): which pairs come up, and what the others are told.
+//! Roles in OPEN (RFC 9234 §4): which pairs of roles establish a session, and the NOTIFICATION for
+//! the others.
 
 use trunkline_bgp::speaker::State;
 use trunkline_bgp::types::Role;
@@ -6,7 +7,8 @@ use trunkline_bgp::wire::{Capability, Notification};
 
 use crate::net::{Net, encoded, keepalive, open, secs};
 
-/// Node 1 with a role against a script that says these; the session's state and the NOTIFICATION.
+/// Node 1 with a role against a script with these capabilities; returns the session's state and the
+/// NOTIFICATION.
 fn meet(local: Option<Role>, strict: bool, said: &[Capability]) -> (State, Option<Notification>) {
     let mut all = Net::scripted(|peer| {
         peer.paths.local_role = local;
@@ -23,7 +25,7 @@ fn meet(local: Option<Role>, strict: bool, said: &[Capability]) -> (State, Optio
 }
 
 #[test]
-fn a_role_meets_its_counterpart_only() {
+fn a_role_accepts_its_counterpart_only() {
     for local in Role::ALL {
         for remote in Role::ALL {
             let (state, notification) = meet(Some(local), false, &[Capability::Role(remote)]);
@@ -38,7 +40,7 @@ fn a_role_meets_its_counterpart_only() {
 }
 
 #[test]
-fn a_missing_or_doubtful_role_counts_by_mode() {
+fn missing_or_ambiguous_roles_depend_on_strict_mode() {
     let customer = Some(Role::Customer);
     let (provider, peer) = (Capability::Role(Role::Provider), Capability::Role(Role::Peer));
     let unknown = Capability::Unknown { code: 9, value: vec![7] };

@@ -1,4 +1,5 @@
-//! Searches of the tables: what each part of a filter finds, whatever the pieces; and that what is shown is bounded while all is counted.
+//! Searches of the tables: each condition of a filter with any piece size, and limited results with
+//! a complete count.
 
 use std::net::IpAddr;
 
@@ -19,7 +20,7 @@ fn prefixes(found: &Found) -> Vec<String> {
     found.routes.iter().map(|route| route.prefix.to_string()).collect()
 }
 
-/// Host 2 tells of 200 networks, of which host 1 refuses one.
+/// Host 2 advertises 200 networks, of which host 1 rejects one.
 fn fabric() -> Net {
     let mut all = Net::pair();
     for number in 0..200u8 {
@@ -40,7 +41,7 @@ fn fabric() -> Net {
 }
 
 #[test]
-fn each_part_of_a_filter_finds_what_it_says_whatever_the_pieces() {
+fn each_filter_condition_works_whatever_the_piece_size() {
     let all = fabric();
     let of = |text: &str| RouteFilter { prefix: Some(net(text)), ..RouteFilter::default() };
     let any = RouteFilter::default;
@@ -83,7 +84,7 @@ fn each_part_of_a_filter_finds_what_it_says_whatever_the_pieces() {
 }
 
 #[test]
-fn the_first_are_shown_and_all_are_counted() {
+fn the_first_matches_are_shown_and_all_are_counted() {
     let all = fabric();
     let few =
         found(&all, &RouteFilter { from: Some(Source::Peer(ip(2).into())), ..RouteFilter::default() }, 2, 16);

@@ -1,11 +1,11 @@
-//! Two speakers, nothing special.
+//! Two speakers without special conditions.
 
 use trunkline_bgp::speaker::{Event, State};
 
 use crate::net::{Net, net, secs};
 
 #[test]
-fn two_speakers_tell_each_other_their_routes() {
+fn two_speakers_exchange_their_routes() {
     let mut all = Net::pair();
     all.boot_all();
     all.run(secs(3));
@@ -22,12 +22,12 @@ fn two_speakers_tell_each_other_their_routes() {
 }
 
 #[test]
-fn a_cut_cable_is_noticed_by_the_hold_timer_and_healed() {
+fn the_hold_timer_detects_a_cut_cable_and_recovery_works() {
     let mut all = Net::pair();
     all.boot_all();
     all.run(secs(20));
     all.cut();
-    // The last thing heard is at most a KEEPALIVE interval old.
+    // The last received message is at most a KEEPALIVE interval old.
     let took = all.run_while_not("both down", secs(91), |all| {
         [(1, 2), (2, 1)].iter().all(|(host, other)| all.state(*host, *other) != State::Established)
     });
@@ -35,7 +35,7 @@ fn a_cut_cable_is_noticed_by_the_hold_timer_and_healed() {
     all.run(secs(300));
     assert!(all.nodes[&1].fib.is_empty());
     all.cut = false;
-    // No attempt waits longer for an answer than 10 s.
+    // No attempt waits longer than 10 s for an answer.
     assert!(all.run_until_up(1, 2) < secs(12));
     all.run(secs(1));
     assert_eq!(all.nodes[&1].fib.len(), 1);
@@ -60,7 +60,7 @@ fn a_watched_prefix_is_reported_once_it_is_written_to_a_peer() {
     all.run_until_up(2, 1);
     all.run(secs(1));
     assert_eq!(advertised(&all, "10.1.0.7/32"), 1);
-    // Established: at once. Told already: at once, too.
+    // Established: at once. Already advertised: at once, too.
     all.with(1, |speaker, now| {
         speaker.watch(net("10.1.0.8/32"));
         speaker.originate(net("10.1.0.8/32"), Default::default(), now);
@@ -85,7 +85,7 @@ fn an_operator_sees_the_session_and_its_routes() {
     let origination =
         trunkline_bgp::speaker::Origination { communities: vec![community], ..Default::default() };
     all.nodes.get_mut(&1).unwrap().originated.insert(net("10.1.0.0/16"), origination);
-    // So that no message is lost on a second connection.
+    // Only one side connects, so no message is lost on a second connection.
     all.nodes.get_mut(&2).unwrap().peers.values_mut().for_each(|peer| peer.passive = true);
     all.boot_all();
     all.run(secs(100));
@@ -116,7 +116,7 @@ fn an_operator_sees_the_session_and_its_routes() {
 }
 
 #[test]
-fn a_large_table_goes_out_in_pieces_and_arrives_whole() {
+fn a_large_table_is_sent_in_pieces_and_arrives_complete() {
     let mut all = Net::pair();
     for index in 0..20_000u32 {
         let prefix = std::net::Ipv4Addr::from(0x1400_0000 + (index << 8));

@@ -1,5 +1,5 @@
-//! RFC 7606 as a peer meets it: each row of the [`table`] is sent to a whole speaker, first to the engine, then by
-//! octets over TCP to the shell. (`wire_rfc7606` asks the codec alone.)
+//! RFC 7606 from a peer's view: each row of the [`table`] is sent to a whole speaker. It goes first
+//! to the engine, then over TCP to the shell. (`wire_rfc7606` tests the codec alone.)
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod table;
@@ -45,7 +45,7 @@ fn update(attributes: &str, nlri: &[u8]) -> Vec<u8> {
     message
 }
 
-/// OPEN and KEEPALIVE, and the route as it is before.
+/// OPEN and KEEPALIVE, then the route in its initial state.
 fn opening(row: &Row) -> Vec<u8> {
     let asn = Asn(peer_as(row.session));
     let mut capabilities: Vec<_> =
@@ -70,7 +70,7 @@ fn faulty(row: &Row) -> Vec<u8> {
     update(&row.attributes, if row.v6 { &[] } else { &[16, 10, 9] })
 }
 
-/// The AS_PATH of the row's route, if it is there.
+/// The AS_PATH of the row's route, if it exists.
 fn path(routes: &[Route], row: &Row) -> Option<String> {
     let prefix = if row.v6 { "2001:db8:9::/48" } else { "10.9.0.0/16" };
     routes.iter().find(|route| route.prefix.to_string() == prefix).map(|route| route.as_path.clone())
@@ -93,7 +93,7 @@ fn assert_fault(row: &Row, faults: &[String], name: &str, done: &str) {
 }
 
 #[test]
-fn the_engine_does_what_rfc_7606_asks_for() {
+fn the_engine_implements_rfc_7606() {
     for row in &rows() {
         #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
         let now = Instant::now();
@@ -141,7 +141,7 @@ fn the_engine_does_what_rfc_7606_asks_for() {
     }
 }
 
-/// What the speaker says, until it closes.
+/// The speaker's octets until it closes the connection.
 async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut octets = Vec::new();
     // A reset after the NOTIFICATION is an end too.
@@ -150,7 +150,7 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn the_shell_does_it_over_tcp() {
+async fn the_shell_implements_rfc_7606_over_tcp() {
     let them: IpAddr = "127.76.6.9".parse().unwrap();
     for row in &rows() {
         let mut node = Node::new("127.76.6.1", US).await;
@@ -192,7 +192,7 @@ async fn the_shell_does_it_over_tcp() {
     }
 }
 
-/// Waits until the row's route is as wanted.
+/// Waits until the row's route satisfies the condition.
 async fn until(node: &Node, row: &Row, what: &str, wanted: impl Fn(Option<String>) -> bool) {
     let them: IpAddr = "127.76.6.9".parse().unwrap();
     let deadline = tokio::time::Instant::now() + LIMIT;

@@ -1,6 +1,6 @@
-//! Every known attribute × {flags wrong, too short, too long, twice, malformed value}, and what RFC 7606 §7 (or the
-//! attribute's own RFC) asks for. A case that cannot be has no row: ATOMIC_AGGREGATE too short, or a value of four free
-//! octets that is wrong.
+//! Every known attribute × {flags wrong, too short, too long, twice, malformed value}, with the
+//! outcome that RFC 7606 §7 (or the attribute's own RFC) requires. Impossible cases have no row:
+//! ATOMIC_AGGREGATE too short, or a wrong value of four arbitrary octets.
 //!
 //! | attribute | flags | short | long | twice | value | where |
 //! |---|---|---|---|---|---|---|
@@ -25,9 +25,10 @@
 //! | LARGE_COMMUNITIES | withdraw | withdraw | withdraw | first counts | | RFC 8092 §6 |
 //! | ONLY_TO_CUSTOMER | withdraw | withdraw | withdraw | first counts | | RFC 9234 §5 |
 //!
-//! Flags are §3 c, twice is §3 g. *First counts* is the discard of all but the first; *reset N* is NOTIFICATION 3, N.
+//! Flags are §3 c, twice is §3 g. *First counts* means that all but the first are discarded; *reset
+//! N* is NOTIFICATION 3, N.
 
-/// How the session was made.
+/// The type of the session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Session {
     External,
@@ -36,12 +37,12 @@ pub(crate) enum Session {
     TwoOctet,
 }
 
-/// What is to come of the UPDATE.
+/// The expected outcome of the UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Outcome {
-    /// The route is taken, the attribute of this name is ignored.
+    /// The route is accepted, the attribute of this name is ignored.
     Discard(&'static str),
-    /// The session stays, the route goes.
+    /// The session stays, the route is withdrawn.
     Withdraw(&'static str),
     /// NOTIFICATION 3 with this subcode.
     Reset(u8),
@@ -66,7 +67,7 @@ pub(crate) const NEXT_HOP: &str = "400304c0000209";
 /// The prefix 2001:db8:9::/48 and its next hop.
 const V6: &str = "20010db8000000000000000000000009 00 30 20010db80009";
 
-/// 65002 2, where the route had 65002 1 before; an internal peer's is no different.
+/// 65002 2, after 65002 1 in the earlier route; an internal peer's is the same.
 pub(crate) fn as_path(session: Session, last: u8) -> String {
     match session {
         TwoOctet => format!("400206 0202 fdea 00{last:02x}"),
@@ -74,7 +75,8 @@ pub(crate) fn as_path(session: Session, last: u8) -> String {
     }
 }
 
-/// The UPDATEs of one attribute beside good ORIGIN, AS_PATH and NEXT_HOP. `good` is the value, `flags` its flags.
+/// The UPDATEs of one attribute, together with valid ORIGIN, AS_PATH and NEXT_HOP. `good` is the
+/// value, `flags` its flags.
 struct Beside {
     name: &'static str,
     code: u8,
@@ -99,7 +101,7 @@ pub(crate) fn rows() -> Vec<Row> {
         rows.push(Row { what, session, attributes, v6, outcome });
     };
 
-    // The three that every route has.
+    // The three attributes of every route.
     let path = as_path(External, 2);
     let (o, a, n) = (Withdraw("ORIGIN"), Withdraw("AS_PATH"), Withdraw("NEXT_HOP"));
     for (what, attributes, outcome) in [
@@ -272,7 +274,7 @@ pub(crate) fn rows() -> Vec<Row> {
         }
     }
 
-    // Routes are in these two: what cannot be found ends the session.
+    // These two contain routes: if routes cannot be located, the session ends.
     let good = format!("{ORIGIN}{}", as_path(External, 2));
     let reach = attribute(0x80, 14, &format!("000201 10 {V6}"));
     let unreach = attribute(0x80, 15, "000201 30 20010db80009");

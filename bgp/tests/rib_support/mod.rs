@@ -1,4 +1,4 @@
-//! A table with peers around it: updates go in and come out as octets, as they do on a session.
+//! A table with peers around it: UPDATEs enter and leave as octets, as in a session.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,8 @@ pub(crate) fn config(max_paths: usize) -> RibConfig {
     RibConfig { local_as: LOCAL_AS, router_id: ROUTER_ID, cluster_id: ROUTER_ID, max_paths }
 }
 
-/// Peer `number` has address 10.0.0.number and that identifier, and is in AS 65000 + `number`, or in ours.
+/// Peer `number` has address 10.0.0.number and that identifier, and is in AS 65000 + `number` or in
+/// the local AS.
 pub(crate) fn address(number: u32) -> IpAddr {
     IpAddr::from([10, 0, 0, number as u8])
 }
@@ -72,7 +73,7 @@ pub(crate) fn path(asns: &[u32]) -> PathAttributes {
     PathAttributes { as_path: AsPath::sequence(asns.iter().copied().map(Asn)), ..PathAttributes::default() }
 }
 
-/// The next hop that peer `number` names for a prefix unless a test says otherwise.
+/// The default next hop of peer `number` for a prefix.
 pub(crate) fn next_hop(number: u32, prefix: &IpNet) -> NextHop {
     match prefix {
         IpNet::V4(_) => NextHop::V4(Ipv4Addr::new(10, 0, 0, number as u8)),
@@ -88,7 +89,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Peers by number, and whether they are external; all up.
+    /// A table with these peers (number, external), all established.
     pub(crate) fn new(max_paths: usize, peers: &[(u32, bool)]) -> Bench {
         let mut bench = Bench::down(max_paths, peers);
         for (number, _) in peers {
@@ -115,7 +116,7 @@ impl Bench {
         self.external.insert(number, external);
     }
 
-    /// A peer that is known by this key.
+    /// Adds a peer with this key.
     pub(crate) fn add_at(&mut self, number: u32, key: &str) {
         self.rib.add_peer(PeerId(number), RibPeer { address: key.parse().unwrap(), ..peer(number, true) });
         self.external.insert(number, true);
@@ -134,7 +135,7 @@ impl Bench {
         self.lose_for_long(number, retain, FamilySet::EMPTY);
     }
 
-    /// What was stale stays so in the families of `long_lived` too (RFC 9494 §4.2).
+    /// In the families of `long_lived`, stale paths stay stale (RFC 9494 §4.2).
     pub(crate) fn lose_for_long(&mut self, number: u32, retain: FamilySet, long_lived: FamilySet) {
         self.receivers.remove(&number);
         self.rib.peer_down(PeerId(number), retain, long_lived);
@@ -163,7 +164,7 @@ impl Bench {
         });
     }
 
-    /// From a peer with ADD-PATH: announces a path, or withdraws it.
+    /// Handles an announcement or withdrawal of a path from a peer with ADD-PATH.
     pub(crate) fn feed_path(
         &mut self,
         number: u32,
@@ -192,7 +193,7 @@ impl Bench {
         self.rib.handle_update(PeerId(number), &update);
     }
 
-    /// Announces if the announcement fits into a message of 4096 octets; whether it does.
+    /// Announces a route if it fits into a message of 4096 octets; returns whether it does.
     pub(crate) fn try_announce(&mut self, number: u32, prefix: &str, attributes: &PathAttributes) -> bool {
         let prefix = net(prefix);
         let mut block = Vec::new();
@@ -229,12 +230,12 @@ impl Bench {
         self.rib.handle_update(PeerId(number), &update);
     }
 
-    /// Writes all that is pending to every peer, and gives the FIB its changes.
+    /// Writes all pending routes to every peer, and applies the FIB's changes.
     pub(crate) fn flush(&mut self) {
         self.flush_by(4096);
     }
 
-    /// The same, about so many octets at a time.
+    /// Like [`Self::flush`], with about `budget` octets per write.
     pub(crate) fn flush_by(&mut self, budget: usize) {
         while let Some(PeerId(number)) = self.rib.poll_writable() {
             let mut writes = 0;
@@ -254,7 +255,7 @@ impl Bench {
         }
     }
 
-    /// One write to a peer; whether more is pending.
+    /// Writes to a peer once; returns whether more is pending.
     pub(crate) fn write(&mut self, number: u32, budget: usize) -> bool {
         let mut octets = Vec::new();
         let more = self.rib.write_updates(PeerId(number), &mut octets, budget);
@@ -263,19 +264,19 @@ impl Bench {
         more
     }
 
-    /// What peer `number` has been told, after all that is pending was written: prefixes in order.
+    /// The prefixes advertised to peer `number`, in order, after writing all pending routes.
     pub(crate) fn told(&mut self, number: u32) -> Vec<String> {
         self.flush();
         self.receivers[&number].routes.keys().map(ToString::to_string).collect()
     }
 
-    /// The attributes that peer `number` has been told for a prefix.
+    /// The attributes advertised to peer `number` for a prefix.
     pub(crate) fn told_of(&mut self, number: u32, prefix: &str) -> Option<(NextHop, PathAttributes)> {
         self.flush();
         self.receivers[&number].routes.get(&net(prefix)).cloned()
     }
 
-    /// The peers whose next hops the FIB has for a prefix, best first.
+    /// The peers of a prefix's next hops in the FIB, best first.
     pub(crate) fn fib(&mut self, prefix: &str) -> Vec<IpAddr> {
         self.flush();
         self.fib
@@ -294,17 +295,17 @@ pub(crate) fn decode_context(external: bool, facts: &SessionFacts) -> DecodeCont
     }
 }
 
-/// The other end of a session: what it has been told.
+/// The other end of a session, with the routes that it received.
 pub(crate) struct Receiver {
     context: DecodeContext,
     max_message: usize,
     pub(crate) routes: BTreeMap<IpNet, (NextHop, PathAttributes)>,
-    /// The same where several paths are told, by prefix and identifier.
+    /// The routes with path identifiers, by prefix and identifier.
     pub(crate) paths: BTreeMap<(IpNet, u32), (NextHop, PathAttributes)>,
     pub(crate) end_of_rib: Vec<Family>,
-    /// Routes that had been told when End-of-RIB came.
+    /// The number of routes at End-of-RIB, by family.
     pub(crate) initial: BTreeMap<Family, usize>,
-    /// Routes that have not been told again since BoRR, by family.
+    /// Routes that were not repeated since BoRR, by family.
     refreshing: BTreeMap<Family, BTreeSet<IpNet>>,
     pub(crate) announced: usize,
     pub(crate) withdrawn: usize,
@@ -372,7 +373,8 @@ impl Receiver {
         assert!(octets.is_empty(), "only whole messages are written");
     }
 
-    /// BoRR comes after End-of-RIB, and everything that was told comes again before EoRR, or is withdrawn.
+    /// Checks that BoRR comes after End-of-RIB, and that every route is repeated or withdrawn
+    /// before EoRR.
     fn take_marker(&mut self, marker: RouteRefresh) {
         let family = marker.family.family().unwrap();
         match marker.subtype {

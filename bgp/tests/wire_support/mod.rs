@@ -1,4 +1,4 @@
-//! What the tests of the wire share: messages from parts, hex, and strategies for proptest.
+//! Shared helpers of the codec tests: messages from parts, hex, and strategies for proptest.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use trunkline_bgp::wire::{
     PathAttributes, Segment, SegmentKind, UnknownAttribute, Update, frame,
 };
 
-/// A session with everything, to an external peer.
+/// A session with every feature, to an external peer.
 pub(crate) const EBGP: DecodeContext = DecodeContext {
     four_octet_as: true,
     ext_next_hop: true,
@@ -22,7 +22,7 @@ pub(crate) const EBGP: DecodeContext = DecodeContext {
     add_path: FamilySet::EMPTY,
     ebgp: true,
 };
-/// The same to an internal peer.
+/// Likewise to an internal peer.
 pub(crate) const IBGP: DecodeContext = DecodeContext { ebgp: false, ..EBGP };
 /// An external peer with two-octet AS numbers.
 pub(crate) const TWO_OCTET: DecodeContext = DecodeContext { four_octet_as: false, ..EBGP };
@@ -120,7 +120,7 @@ fn segment() -> impl Strategy<Value = Segment> {
     ]
 }
 
-/// A path in which no sequence follows a sequence, which would be read as one.
+/// A path in which no sequence follows another, because adjacent sequences are merged.
 pub(crate) fn as_path() -> impl Strategy<Value = AsPath> {
     vec(segment(), 0..4).prop_map(|segments| {
         let mut path = AsPath::default();

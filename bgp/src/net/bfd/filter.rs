@@ -1,7 +1,7 @@
 //! The filter of a receiving socket, in classic BPF.
 //!
-//! A dropped packet wakes no thread and fills no buffer. A pod that floods the port costs its own
-//! processor time and not the real-time thread's. Over one hop the filter checks the TTL (255). On
+//! A dropped packet wakes no thread and fills no buffer. A pod that floods the port uses its own
+//! processor time, not the real-time thread's. For a single hop the filter checks the TTL (255). On
 //! both ports it checks the source address and the interface. The endpoint checks the same again.
 //!
 //! The kernel replaces the filter of a socket in one step: no packet meets a socket without a
@@ -32,7 +32,8 @@ const MOST_LINKS: usize = 64;
 /// filter checks the links alone.
 ///
 /// # Errors
-/// The kernel accepts neither filter. The socket then has no filter, and the endpoint alone decides.
+/// If the kernel accepts neither filter. The socket then has no filter, and the endpoint alone
+/// decides.
 pub(super) fn attach(socket: &Socket, port: Port, sessions: &[(IpAddr, &Links)]) -> io::Result<()> {
     let exact = exact(port, sessions);
     if exact.len() <= LONGEST && socket.attach_filter(&exact).is_ok() {
@@ -85,7 +86,7 @@ fn coarse(port: Port, sessions: &[(IpAddr, &Links)]) -> Vec<SockFilter> {
     program
 }
 
-/// The check of the TTL over one hop (RFC 5881 §5).
+/// The check of the TTL for a single hop (RFC 5881 §5).
 fn begin((ipv6, multihop): Port) -> Vec<SockFilter> {
     // TTL and hop limit.
     let offset = if ipv6 { 7 } else { 8 };
@@ -152,7 +153,7 @@ mod tests {
         Links::Only(indices.iter().copied().collect())
     }
 
-    /// A socket on every address of a family, as BFD's sockets are, on a port that the kernel
+    /// A socket on every address of a family, like BFD's sockets, on a port that the kernel
     /// chooses.
     fn receiver(ipv6: bool) -> (Socket, u16) {
         let (domain, any) = if ipv6 { (Domain::IPV6, "[::]:0") } else { (Domain::IPV4, "0.0.0.0:0") };
@@ -163,7 +164,7 @@ mod tests {
         (socket, port)
     }
 
-    /// Whether a packet from this address, with this TTL, by `lo`, passes the filter of these
+    /// Whether a packet from this address, with this TTL, through `lo`, passes the filter of these
     /// sessions.
     fn passes(port: Port, sessions: &[(IpAddr, &Links)], from: IpAddr, ttl: u8) -> bool {
         let (socket, to) = receiver(port.0);
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn replacing_a_filter_loses_nothing_of_living_sessions() {
+    fn replacing_a_filter_drops_no_packet_of_a_session() {
         let peer: IpAddr = [127, 0, 0, 7].into();
         let (socket, to) = receiver(false);
         let sender = UdpSocket::bind(SocketAddr::new(peer, 0)).unwrap();

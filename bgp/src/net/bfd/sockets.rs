@@ -1,4 +1,4 @@
-//! The sockets: at most four to receive on, and one a session to send from.
+//! The sockets: at most four for receiving, and one per session for sending.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -10,7 +10,7 @@ use super::filter;
 use crate::bfd::{FIRST_SOURCE_PORT, Links, MULTIHOP_PORT, SINGLE_HOP_PORT, Target};
 use crate::net::sockopt::{self, NoInterface, datagram};
 
-/// Why a packet was not sent. Made without the heap: who cannot send tries again and again.
+/// Why a packet was not sent. Needs no heap, because sending is retried again and again.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
     #[error("cannot listen on UDP port {port}, is another BFD running? {error}")]
@@ -30,16 +30,16 @@ impl SendError {
     }
 }
 
-/// Which receiving socket: IPv6, multihop.
+/// The key of a receiving socket: IPv6, multihop.
 pub(super) type Port = (bool, bool);
-/// How many there are.
+/// The number of receiving sockets.
 pub(super) const PORTS: usize = 4;
 
 pub(super) fn port_of(target: &Target) -> Port {
     (target.remote.is_ipv6(), target.config.multihop)
 }
 
-/// A receiving socket that accepts packets of these sessions only, from its first packet on.
+/// A receiving socket that accepts only packets of these sessions, starting with its first packet.
 pub(super) fn listen((ipv6, multihop): Port, sessions: &[(IpAddr, &Links)]) -> io::Result<Socket> {
     let (domain, any): (_, IpAddr) = match ipv6 {
         true => (Domain::IPV6, Ipv6Addr::UNSPECIFIED.into()),
@@ -67,13 +67,13 @@ pub(super) fn set_filter(socket: &Socket, port: Port, sessions: &[(IpAddr, &Link
     }
 }
 
-/// The port that packets go to.
+/// The destination port.
 pub(super) fn destination(multihop: bool) -> u16 {
     if multihop { MULTIHOP_PORT } else { SINGLE_HOP_PORT }
 }
 
-/// A socket with a source port that no other session has, the same as before if there was one (RFC
-/// 5881 §4), and where to send.
+/// A socket with a source port that no other session uses, and the destination. The session's
+/// earlier port is reused if possible (RFC 5881 §4).
 pub(super) fn open(
     target: &Target,
     kept: &mut Option<u16>,
@@ -121,7 +121,7 @@ mod tests {
     use crate::bfd::BfdConfig;
 
     #[test]
-    fn a_session_keeps_its_source_port_as_long_as_nobody_has_taken_it() {
+    fn a_session_reuses_its_source_port_unless_taken() {
         let local = IpAddr::from([127, 0, 0, 1]);
         let config = BfdConfig::new(Duration::from_millis(50));
         let target = Target { remote: local, local: Some(local), interface: None, config };

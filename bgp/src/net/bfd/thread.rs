@@ -1,4 +1,4 @@
-//! The thread itself: see the module above for why it is one, and for its rules.
+//! The BFD thread. The parent module explains its purpose and rules.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -23,14 +23,14 @@ use crate::net::now;
 use crate::net::sockopt::{self, datagram};
 use crate::types::PeerId;
 
-/// Datagrams that are taken from one socket before timers are looked at.
+/// Datagrams read from one socket before the timers are checked.
 const BATCH: usize = 1024;
-/// Between two lines of log about packets that were refused.
+/// The minimum interval between log lines about rejected packets.
 const COMPLAINTS: Duration = Duration::from_secs(10);
-/// How soon a report is tried again that the owner had no room for.
+/// The retry interval for a report if the owner's queue is full.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Where a session's packets go out.
+/// The sending side of a session.
 struct Link {
     peer: PeerId,
     target: Target,
@@ -39,9 +39,9 @@ struct Link {
     counters: Arc<Counters>,
     /// The socket and the address to send to.
     socket: Option<(UdpSocket, SocketAddr)>,
-    /// The source port that it has, or had and is to have again.
+    /// The current or previous source port; it is used again for a new socket.
     port: Option<u16>,
-    /// The failure to open or send that was told last.
+    /// The last logged failure to open or send.
     complaint: Option<ErrorKind>,
 }
 
@@ -54,14 +54,14 @@ pub(super) struct Thread {
     reports: mpsc::Sender<Report>,
     pending: Vec<Report>,
     by_peer: BTreeMap<PeerId, SessionId>,
-    /// Sessions, those that only say goodbye included.
+    /// Sessions, including removed ones that still send AdminDown.
     links: BTreeMap<SessionId, Link>,
     next_id: u32,
-    /// The host's links, once they are known.
+    /// The host's links, once known.
     host: Option<Vec<HostLink>>,
     refused: Arc<Refused>,
     sockets: BTreeMap<Port, Socket>,
-    /// What is in a socket arrived after this.
+    /// Packets in a socket arrived after this time.
     emptied: Instant,
     complained: Option<Instant>,
 }
@@ -93,14 +93,14 @@ impl Thread {
         }
     }
 
-    /// Works until the owner has gone.
+    /// Runs until the owner has ended.
     pub(super) fn run(mut self) {
         if let Err(error) = datagram::raise_priority() {
             debug!(%error, "the priority of BFD's thread stays as it is");
         }
         loop {
             let ends = self.take_commands();
-            // Everything that arrived until now is heard before a timer of now expires.
+            // All packets that arrived until now are handled before a timer expires.
             let now = now();
             self.empty_sockets(now);
             self.endpoint.handle_timeout(now);
@@ -115,7 +115,7 @@ impl Thread {
         }
     }
 
-    /// True once the owner has gone.
+    /// Handles the queued commands; returns true if the owner has ended.
     fn take_commands(&mut self) -> bool {
         let mut octets = [0; 64];
         while self.woken.read(&mut octets).is_ok_and(|length| length > 0) {}
@@ -144,7 +144,7 @@ impl Thread {
                 id
             }
             _ => {
-                // A name of its own, so that the goodbye of the old one goes to the old peer.
+                // A new id, so the AdminDown of the old session goes to the old peer.
                 self.remove(peer);
                 let id = SessionId(self.next_id);
                 self.next_id = self.next_id.wrapping_add(1);
@@ -158,7 +158,7 @@ impl Thread {
             }
         };
         if let Err(error) = self.endpoint.set(id, target, now()) {
-            // The speaker has validated it.
+            // The speaker has validated the target.
             warn!(%error, "a BFD session was refused");
         }
         if let Some(link) = self.links.get(&id) {
@@ -176,7 +176,7 @@ impl Thread {
         }
     }
 
-    /// The host's links have changed.
+    /// Applies a change of the host's links.
     fn follow_links(&mut self) {
         let mut changed = false;
         let ids: Vec<SessionId> = self.links.keys().copied().collect();
@@ -200,8 +200,8 @@ impl Thread {
         }
     }
 
-    /// The sessions of a receiving socket: the peer's address and the accepted links. A session
-    /// that only says AdminDown accepts nothing.
+    /// The sessions of a receiving socket: the peer's address and the accepted links. A removed
+    /// session that still sends AdminDown accepts nothing.
     fn accepted_on(&self, port: Port) -> Vec<(IpAddr, &Links)> {
         let sessions = self.by_peer.values().filter_map(|id| self.links.get(id));
         let of_port = sessions.filter(|link| port_of(&link.target) == port);
@@ -233,7 +233,8 @@ impl Thread {
                     ttl: datagram.ttl,
                     multihop,
                 };
-                // The wall's clock may be set at any time: never before the socket was last seen empty.
+                // The wall clock may be changed at any time, so the arrival time is limited: it is
+                // not before the last time the socket was empty.
                 let age = datagram.stamp.map_or(Duration::ZERO, |stamp| wall().saturating_sub(stamp));
                 let at = now.checked_sub(age).map_or(emptied, |at| at.max(emptied));
                 match self.endpoint.handle_packet(&source, &buffer[..datagram.length], at) {
@@ -258,7 +259,7 @@ impl Thread {
         while let Some(transmit) = self.endpoint.poll_transmit() {
             let Err(error) = self.send(transmit.session, &transmit.payload) else { continue };
             let Some(link) = self.links.get_mut(&transmit.session) else { continue };
-            // Opened anew next time: interface and addresses may have changed.
+            // Opened again next time: interface and addresses may have changed.
             link.socket = None;
             if link.complaint.replace(error.kind()) != Some(error.kind()) {
                 warn!(remote = %link.target.remote, %error, "cannot send BFD packets");
@@ -286,7 +287,7 @@ impl Thread {
         if link.socket.is_none() {
             let opened = open(&link.target, &mut link.port, &mut self.random)?;
             link.socket = Some(opened);
-            // Without the host's links: the name may belong to a new interface.
+            // Without a list of the host's links: the name may belong to a new interface.
             if self.host.is_none() && link.target.interface.is_some() {
                 self.follow_links();
             }
@@ -298,7 +299,7 @@ impl Thread {
                 link.counters.sent.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            // As good as lost on the way.
+            // Equivalent to a packet lost on the way.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => {
                 Ok(())
             }
@@ -341,12 +342,12 @@ impl Thread {
         for (fd, socket) in fds[1..].iter_mut().zip(self.sockets.values()) {
             *fd = PollFd::new(socket, PollFlags::IN);
         }
-        // An error is an interruption: the loop looks at everything again.
+        // An error is an interruption: the loop checks everything again.
         let _ = poll(&mut fds[..=self.sockets.len()], wait.as_ref());
     }
 }
 
-/// The clock that the kernel's stamps are of, since 1970.
+/// The wall clock since 1970, which the kernel uses for its timestamps.
 #[expect(clippy::disallowed_methods, reason = "compared with the kernel's stamps, which are of this clock")]
 fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()

@@ -1,7 +1,8 @@
-//! Datagrams with what the kernel knows of them: where to, by which interface, with which TTL, and when.
+//! Datagrams with the kernel's metadata: destination, interface, TTL and time of arrival.
 //!
-//! BFD needs all four: the TTL to tell a neighbour from a router behind it (RFC 5881 §5), address and interface to find the
-//! session, and the time of arrival, so that being woken late is not taken for the peer's silence.
+//! BFD needs all four. The TTL distinguishes a neighbour from a router behind it (RFC 5881 §5).
+//! Address and interface identify the session. With the time of arrival, a late wake-up does not
+//! count as the peer's silence.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of, size_of_val};
@@ -17,7 +18,7 @@ use crate::types::InterfaceName;
 /// `SK_MEMINFO_DROPS` of linux/sock_diag.h.
 const MEMINFO_DROPS: usize = 8;
 
-/// One datagram.
+/// A datagram with its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::net) struct Datagram {
     pub(in crate::net) length: usize,
@@ -26,11 +27,11 @@ pub(in crate::net) struct Datagram {
     /// Index of the interface.
     pub(in crate::net) interface: Option<u32>,
     pub(in crate::net) ttl: Option<u8>,
-    /// When the kernel got it, since 1970, by the clock of the wall.
+    /// The time of arrival by the wall clock, since 1970.
     pub(in crate::net) stamp: Option<Duration>,
 }
 
-/// Has the kernel tell all of it.
+/// Enables the metadata on a socket.
 pub(in crate::net) fn ask_for_details(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
     let on: libc::c_int = 1;
     let fd = socket.as_fd();
@@ -44,11 +45,11 @@ pub(in crate::net) fn ask_for_details(socket: impl AsFd, ipv6: bool) -> io::Resu
     }
 }
 
-/// Room for the control messages that were asked for, aligned as the kernel wants them.
+/// Buffer for the control messages, with the kernel's alignment.
 #[repr(align(8))]
 struct Control([u8; 256]);
 
-/// The next datagram; what does not fit into `buffer` is cut. `WouldBlock` if there is none.
+/// Receives the next datagram; octets beyond `buffer` are cut off. `WouldBlock` if there is none.
 pub(in crate::net) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Datagram> {
     let mut control = Control([0; 256]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -57,8 +58,9 @@ pub(in crate::net) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Resul
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     let mut length = 0;
-    // SAFETY: try_init hands out a storage of the length it says; recvmsg writes at most that much of an address into
-    // it and sets the length to what it wrote. `part` and `control` describe memory that lives over the call.
+    // SAFETY: try_init passes a storage and its length; recvmsg writes at most that many octets of
+    // an address into it and sets the length to the octets written. `part` and `control` describe
+    // memory that outlives the call.
     let (_, from) = unsafe {
         SockAddr::try_init(|storage, storage_length| {
             message.msg_name = storage.cast();
@@ -76,9 +78,10 @@ pub(in crate::net) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Resul
     // SAFETY: `message` was filled in by recvmsg and `control`, which it points to, is still there.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     while !next.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give pointers to whole, aligned headers within the control messages.
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return pointers to whole, aligned headers within
+        // the control messages.
         let (header, data) = unsafe { (&*next, libc::CMSG_DATA(next)) };
-        // SAFETY: CMSG_LEN computes, it touches nothing.
+        // SAFETY: CMSG_LEN only computes a number.
         let octets = header.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
         // SAFETY: the kernel put `octets` octets behind the header.
         let data = unsafe { std::slice::from_raw_parts(data, octets) };
@@ -112,12 +115,12 @@ pub(in crate::net) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Resul
     Ok(datagram)
 }
 
-/// A value of plain integers out of a control message; none if it is shorter than that.
+/// Reads a value of plain integers from a control message; none if the message is shorter.
 fn read<T: Copy>(data: &[u8]) -> Option<T> {
     let octets = data.get(..size_of::<T>())?;
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: as many octets are read as T has, into a T. The callers' types are C structures of integers, which have no
-    // invalid values.
+    // SAFETY: this copies size_of::<T>() octets into a T. The callers' types are C structures of
+    // integers, which have no invalid values.
     unsafe {
         std::ptr::copy_nonoverlapping(octets.as_ptr(), value.as_mut_ptr().cast::<u8>(), octets.len());
         Some(value.assume_init())
@@ -129,8 +132,8 @@ fn read<T: Copy>(data: &[u8]) -> Option<T> {
 pub(in crate::net) fn drops(socket: impl AsFd) -> io::Result<u32> {
     let mut info = [0_u32; MEMINFO_DROPS + 1];
     let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the pointers are to `info` and to its length, which live over the call; the kernel
-    // writes no more than that into it.
+    // SAFETY: the pointers are to `info` and its length, which outlive the call; the kernel writes
+    // at most that many octets.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -143,27 +146,28 @@ pub(in crate::net) fn drops(socket: impl AsFd) -> io::Result<u32> {
     if result == 0 { Ok(info[MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Puts the calling thread before all that are not real-time (SCHED_FIFO, lowest priority), or else as far ahead as `nice`
-/// goes.
+/// Gives the calling thread precedence over all threads that are not real-time (SCHED_FIFO, lowest
+/// priority). If that fails, raises it as far as `nice` allows.
 pub(in crate::net) fn raise_priority() -> io::Result<()> {
-    // Children, should there ever be any, start as everybody else.
+    // Child processes start with the default policy.
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the pointer is to a sched_param that lives over the call; 0 is the calling thread.
+    // SAFETY: the pointer is to a sched_param that outlives the call; 0 means the calling thread.
     if unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } == 0 {
         return Ok(());
     }
-    // SAFETY: takes integers only; on Linux 0 is the calling thread.
+    // SAFETY: takes integers only; on Linux 0 means the calling thread.
     match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The name of an interface by its index.
+/// The name of an interface.
 pub(in crate::net) fn interface_name(index: u32) -> Option<InterfaceName> {
     let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has IF_NAMESIZE octets, as the call demands, and ends in NUL if it succeeds.
+    // SAFETY: the buffer has IF_NAMESIZE octets, as the call requires, and ends in NUL if it
+    // succeeds.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
     if found.is_null() {
         return None;
@@ -179,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_known_of_a_datagram() {
+    fn a_datagram_has_all_its_metadata() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(socket) = UdpSocket::bind(address) else { continue };
             let at = socket.local_addr().unwrap();

@@ -1,16 +1,17 @@
-//! Adj-RIB-Out of a peer that is told several paths of a prefix (RFC 7911).
+//! Adj-RIB-Out of a peer that receives several paths of a prefix (RFC 7911).
 //!
-//! It differs from the plain kind in what a row stands for: the best N paths that the peer may have, each with an
-//! identifier, instead of the best one if the peer may have that. So any change of what may be used in a row makes it
-//! pending, whether the best path changed or not. The rest is the same: what is wanted is computed when the socket takes
-//! octets, and compared with what was told.
+//! Here a row stands for the best N paths that the peer may receive, each with an identifier. In
+//! the plain kind it stands for the best path only. So any change of a row's usable paths makes the
+//! row pending, even if the best path is the same. The rest is the same as there: the wanted paths
+//! are computed when the socket accepts octets, and compared with the advertised ones.
 //!
-//! The identifier of a path is its place in the arena plus one: the same as long as the path is there, and never that of
-//! another path of the same prefix at the same time. If another path of the prefix takes the place later, it takes the
-//! identifier too, which announces it in place of the last one: that is what it is.
+//! The identifier of a path is its place in the arena plus one. It is constant while the path
+//! exists, and two paths of one prefix never share it at the same time. If another path of the
+//! prefix takes the place later, it takes the identifier too. The new announcement then replaces
+//! the old path, which is correct.
 //!
-//! What was told is kept in a map by row and not in a vector: who wants several paths is a route server or a reflector, and
-//! the memory goes with the number of paths anyway.
+//! Advertised paths are kept in a map by row, not in a vector. Peers that receive several paths are
+//! few, mostly route servers and reflectors, and the memory grows with the number of paths anyway.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -23,16 +24,16 @@ use crate::rib::table::Table;
 use crate::types::{AddressFamily, NextHop, PeerId};
 use crate::wire::{EncodeContext, UpdateWriter};
 
-/// Identifiers and attributes of the paths of a row that a peer was told.
+/// Identifiers and attributes of the advertised paths of a row.
 type Paths = SmallVec<[(u32, AttrId); 2]>;
 
-/// What a peer was told.
+/// The advertised paths of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     /// By row; no entry is empty.
     rows: FxHashMap<u32, Paths>,
-    /// Rows and identifiers of these that are told again though nothing differs. By path and not by row: of a row's paths some
-    /// may be written, and the others find no room.
+    /// Rows and identifiers of paths to send again although nothing differs. The key is a path, not
+    /// a row: some paths of a row may be written while others find no room.
     again: FxHashSet<(u32, u32)>,
 }
 
@@ -56,7 +57,7 @@ impl Told {
         self.rows.get(&row).cloned().unwrap_or_default()
     }
 
-    /// What was told is told again, as far as `which` says so: its rows become pending.
+    /// Schedules advertised paths again where `which` matches: their rows become pending.
     pub(super) fn tell_again(&mut self, which: impl Fn(AttrId) -> bool, pending: &mut RowSet) {
         for (row, paths) in &self.rows {
             for (identifier, _) in paths.iter().filter(|(_, told)| which(*told)) {
@@ -66,12 +67,12 @@ impl Told {
         }
     }
 
-    /// Whether it has yet to be.
+    /// Whether the path is scheduled to be sent again.
     fn is_owed(&self, row: u32, identifier: u32) -> bool {
         self.again.contains(&(row, identifier))
     }
 
-    /// Puts down what was told; what stood there before. The caller has counted `told`.
+    /// Records an advertised path; returns the previous attributes. The caller has counted `told`.
     fn set(&mut self, row: u32, identifier: u32, told: AttrId) -> Option<AttrId> {
         self.again.remove(&(row, identifier));
         let paths = self.rows.entry(row).or_default();
@@ -84,7 +85,7 @@ impl Told {
         }
     }
 
-    /// Takes out what was told.
+    /// Removes an advertised path; returns its attributes.
     fn take(&mut self, row: u32, identifier: u32) -> Option<AttrId> {
         self.again.remove(&(row, identifier));
         let paths = self.rows.get_mut(&row)?;
@@ -93,15 +94,15 @@ impl Told {
         if paths.is_empty() {
             self.rows.remove(&row);
             if self.rows.is_empty() {
-                *self = Told::default(); // a large table has gone: its memory is given back
+                *self = Told::default(); // a large table is gone: release its memory
             }
         }
         Some(old)
     }
 }
 
-/// Looks at up to `rows` rows that are pending and appends what the peer has yet to be told of them, until `out` has `limit`
-/// octets; how many it looked at.
+/// Examines up to `rows` pending rows and appends their changes until `out` has `limit` octets.
+/// Returns the number of rows examined.
 pub(super) fn write_batch<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,
@@ -147,7 +148,7 @@ pub(super) fn write_batch<F: AddressFamily>(
     looked_at
 }
 
-/// The best paths that the peer may have, at most as many as it is to be told, counted.
+/// The best paths that the peer may receive, up to its limit, counted.
 fn wanted<F: AddressFamily>(table: &Table<F>, shared: &mut Shared, peer: PeerId, row: u32) -> Paths {
     let mut wanted = Paths::new();
     let Some(prefix) = table.row(row).map(|row| row.prefix) else { return wanted };
@@ -189,7 +190,7 @@ fn withdraw<F: AddressFamily>(
     table.shrink_if_empty();
 }
 
-/// Announces paths that have their attributes in common.
+/// Announces paths with the same attributes.
 fn announce<F: AddressFamily>(
     table: &mut Table<F>,
     shared: &mut Shared,
@@ -204,7 +205,8 @@ fn announce<F: AddressFamily>(
         group.iter().filter_map(|(_, row, identifier)| Some((*identifier, table.row(*row)?.prefix)));
     let block = shared.attributes.block(new);
     if UpdateWriter::new(out, context).announce_paths::<F>(next_hop, block, prefixes).is_err() {
-        // They cannot be said to this peer; what it was told before does not hold any more.
+        // They do not fit into a message to this peer; the earlier advertisement is no longer
+        // valid.
         group.iter().for_each(|(new, ..)| shared.release(Some(*new)));
         let told = adj_out::<F>(shared, peer).and_then(|adj| adj.paths.as_ref());
         let is_told = |(row, identifier): &(u32, u32)| {

@@ -1,4 +1,4 @@
-//! What the FIB is told of a table: the rows whose next hops changed, each once, with its state at the moment when it is told.
+//! The FIB's view of a table: each changed row once, with its state when it is reported.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ impl<F: AddressFamily> Table<F> {
         !self.dirty.is_empty()
     }
 
-    /// Every row in the FIB is to be told about again: it costs a look at each row, and the telling comes when it is asked for.
+    /// Reports every row in the FIB again: this only marks the rows, the reader pulls the changes.
     pub(in crate::rib) fn tell_routes_again(&mut self) {
         let in_fib = |row: &u32| self.rows[*row as usize].is(Row::<F>::IN_FIB);
         for row in (0..self.rows.len() as u32).filter(in_fib) {
@@ -21,7 +21,7 @@ impl<F: AddressFamily> Table<F> {
         }
     }
 
-    /// Appends what changed for the FIB, until `changes` has `max` entries.
+    /// Appends changes for the FIB until `changes` has `max` entries.
     pub(in crate::rib) fn route_changes(
         &mut self,
         shared: &Shared,
@@ -47,7 +47,8 @@ impl<F: AddressFamily> Table<F> {
         for (peer, used) in self.in_use(row).iter() {
             let Some(next_hop) = shared.attributes.next_hop(used) else { continue };
             let Some(address) = shared.peer(peer).map(|peer| peer.address) else { continue };
-            // Two peers may name one next hop; traffic is not to be weighted by that. A link-local address on two links is two.
+            // Two peers may announce the same next hop, which must not get twice the traffic. A
+            // link-local address on two links is two next hops.
             let link_local =
                 matches!(next_hop.address(), IpAddr::V6(address) if address.is_unicast_link_local());
             let same = |path: &FibPath| {
@@ -61,7 +62,7 @@ impl<F: AddressFamily> Table<F> {
     }
 }
 
-/// Whether the FIB would not see a difference.
+/// Whether a change makes no difference for the FIB.
 pub(super) fn same_next_hops(shared: &Shared, before: &InUse, after: &InUse) -> bool {
     before.best.is_some() == after.best.is_some()
         && before.others.len() == after.others.len()

@@ -1,13 +1,14 @@
-//! Route refresh (RFC 2918), and what marks its beginning and its end (RFC 7313).
+//! Route refresh (RFC 2918) with markers for its beginning and end (RFC 7313).
 //!
-//! What this side sends for a request is written by the tables, markers included, when the socket takes it. What comes
-//! between a BoRR and an EoRR of the peer's works like the time after its restart: its paths of the family are
-//! marked stale, lose the mark when they are announced again, and are swept at EoRR, or after [`REFRESH_TIME`].
+//! The tables write the response to a request, including markers, when the socket accepts octets. A
+//! refresh that the peer sends between BoRR and EoRR works like the time after its restart. Its
+//! paths of the family are marked stale and lose the mark when they are announced again. The rest
+//! is swept at EoRR or after [`REFRESH_TIME`].
 //!
-//! Awkward is where both meet. A BoRR before End-of-RIB is ignored if graceful restart was agreed on (RFC 7313 §4), so a mark
-//! always has one meaning, and the tables need no second one. If the session is lost within a refresh, its marks
-//! are taken back: paths that were merely not announced again yet are no leftovers of two restarts, which RFC 4724
-//! §4.2 has removed, and the helper keeps them with the rest.
+//! The two can meet. With graceful restart, a BoRR before End-of-RIB is ignored (RFC 7313 §4). So a
+//! mark always has one meaning, and the tables need no second one. If the session is lost during a
+//! refresh, its marks are removed. Those paths were only not announced again yet. They are not left
+//! over from two restarts, which RFC 4724 §4.2 removes, so the helper keeps them with the rest.
 
 use std::time::Instant;
 
@@ -19,7 +20,8 @@ use crate::types::FamilySet;
 use crate::wire::{RouteRefresh, WireError};
 
 impl Peer {
-    /// Asks the peer for the families of the session again. False if it cannot be asked.
+    /// Requests the routes of all families of the session again. Returns false if that is
+    /// impossible.
     pub fn request_refresh(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
         let Some(slot) = self.slot_in(State::Established) else { return false };
         let Some(connection) = &mut self.connections[slot] else { return false };
@@ -34,7 +36,8 @@ impl Peer {
         true
     }
 
-    /// Tells the peer everything again, as if it had asked (RFC 7313 §4: "initiated locally"). False if there is no session.
+    /// Sends all routes again as if the peer had requested them (RFC 7313 §4: "initiated locally").
+    /// Returns false if there is no session.
     pub fn refresh_out(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
         let Some(slot) = self.slot_in(State::Established) else { return false };
         let Some(negotiated) = self.connections[slot].as_ref().and_then(|c| c.negotiated.as_ref()) else {
@@ -48,7 +51,7 @@ impl Peer {
         true
     }
 
-    /// A ROUTE-REFRESH of the Established session: a request, or a marker.
+    /// Handles a ROUTE-REFRESH of the established session: a request or a marker.
     pub(super) fn handle_route_refresh(
         &mut self,
         slot: usize,
@@ -63,11 +66,12 @@ impl Peer {
         let waits_for_end_of_rib = negotiated.graceful_restart.is_some();
         let refresh = match RouteRefresh::decode(body) {
             Ok(refresh) => refresh,
-            // Markers mean nothing to who did not agree on them, whatever their length (RFC 7313 §5).
+            // Without the negotiated capability markers have no meaning, whatever their length (RFC
+            // 7313 §5).
             Err(_) if !enhanced => return Ok(()),
             Err(error) => return Err(WireError::from(error).into()),
         };
-        // Families and subtypes that were not agreed on are ignored (RFC 2918 §4, RFC 7313 §5).
+        // Families and subtypes that were not negotiated are ignored (RFC 2918 §4, RFC 7313 §5).
         let Some(family) = refresh.family.family().filter(|family| families.contains(*family)) else {
             return Ok(());
         };
@@ -97,7 +101,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Removes what was not announced again.
+    /// Removes the paths that were not announced again.
     pub(super) fn end_refresh(&mut self, families: FamilySet, sink: &mut impl Sink) {
         for family in families.iter() {
             self.refreshing.remove(family);
@@ -109,7 +113,7 @@ impl Peer {
         }
     }
 
-    /// The session is lost before EoRR: what has not come again is no older than the rest.
+    /// Clears the marks if the session is lost before EoRR: these paths are no older than the rest.
     pub(super) fn abandon_refresh(&mut self, sink: &mut impl Sink) {
         for family in self.refreshing.iter() {
             sink.mark_stale(self.id, family, false);

@@ -1,20 +1,22 @@
-//! The helper's side of a restart: which of the peer's paths outlive its session, and until when (RFC 4724 §4.2, RFC 8538,
-//! RFC 9494 §4.2).
+//! The helper's side of a restart: which of the peer's paths are kept after its session, and until
+//! when (RFC 4724 §4.2, RFC 8538, RFC 9494 §4.2).
 //!
 //! The paths of a family go through up to two phases:
 //!
-//! | phase | they are | until |
+//! | phase | paths are | until |
 //! |---|---|---|
-//! | stale | used as before | the Restart Time that the peer offered is over |
-//! | long-lived stale | the last to be used, and told only to peers that know what that is | its Long-lived Stale Time is over |
+//! | stale | used as before | the peer's Restart Time expires |
+//! | long-lived stale | used last, advertised to supporting peers | its Stale Time expires |
 //!
-//! The first is passed over by a family that only the long-lived capability names, or if the Restart Time is 0, and the second
-//! is there only where both sides have that capability. Either ends when the peer is back and has sent End-of-RIB, or
-//! comes back without the family's F bit (each capability has its own).
+//! A family skips the first phase if only the long-lived capability lists it, or if the Restart
+//! Time is 0. The second phase exists only if both sides have that capability. Either phase ends
+//! when the peer is back and has sent End-of-RIB, or comes back without the family's F bit (each
+//! capability has its own).
 //!
-//! A loss while paths are stale removes them (RFC 4724 §4.2, consecutive restarts). Long-lived stale ones stay, for what is
-//! left of their time: who is away for hours may come back for a moment more than once. That time runs on in the new
-//! session until End-of-RIB. If it ends before, a loss of that session leaves nothing of the family.
+//! If the session is lost while paths are stale, they are removed (RFC 4724 §4.2, consecutive
+//! restarts). Long-lived stale paths stay for the rest of their time, because a peer that is away
+//! for hours may come back briefly more than once. That time continues in the new session until
+//! End-of-RIB. If it expires before that, the loss of that session retains nothing of the family.
 
 use std::time::{Duration, Instant};
 
@@ -25,12 +27,12 @@ use crate::speaker::io::Event;
 use crate::types::{Family, FamilySet};
 
 impl PeerRestart {
-    /// Families that are kept for a Long-lived Stale Time.
+    /// Families with a Long-lived Stale Time.
     fn long_lived_families(&self) -> FamilySet {
         Family::ALL.into_iter().filter(|family| !self.long_lived[family.index()].is_zero()).collect()
     }
 
-    /// Whether paths of a family outlive the session, by either time.
+    /// Whether paths of a family are kept after the session, for either time.
     pub(super) fn keeps(&self, family: Family) -> bool {
         let restart = !self.time.is_zero() && self.families.contains(family);
         restart || self.long_lived_families().contains(family)
@@ -45,7 +47,7 @@ fn long_lived_timer(family: Family) -> Timer {
 }
 
 impl Peer {
-    /// When what is stale of a family is removed, if the peer does not tell it again.
+    /// When the stale paths of a family are removed, unless the peer announces them again.
     pub(super) fn stale_until(&self, family: Family) -> Option<Instant> {
         if !self.stale.contains(family) {
             return None;
@@ -57,7 +59,8 @@ impl Peer {
         [restart, long_lived, self.timers.get(Timer::StalePaths)].into_iter().flatten().min()
     }
 
-    /// The session has ended: writes down what is kept, removes what was stale and is not, and says what is kept.
+    /// Starts retention after the end of a session: removes stale paths that are not kept, and
+    /// returns the families that are.
     pub(super) fn retain(
         &mut self,
         negotiated: Option<&Negotiated>,
@@ -90,18 +93,19 @@ impl Peer {
         self.stale
     }
 
-    /// After the tables know: families without a Restart Time are long-lived stale at once.
+    /// Called after the tables have marked the paths: families without a Restart Time become
+    /// long-lived stale at once.
     pub(super) fn begin_retention(&mut self, now: Instant, sink: &mut impl Sink) {
         self.begin_long_lived(self.stale.difference(self.restart_time), now, sink);
     }
 
-    /// The Restart Time is over.
+    /// Ends the first phase: the Restart Time has expired.
     pub(super) fn end_restart_time(&mut self, now: Instant, sink: &mut impl Sink) {
         let families = std::mem::take(&mut self.restart_time);
         self.begin_long_lived(families, now, sink);
     }
 
-    /// The Long-lived Stale Time of a family is over. The session may be back, short of End-of-RIB.
+    /// Ends the Long-lived Stale Time of a family. The session may be back, but without End-of-RIB.
     pub(super) fn end_long_lived_time(&mut self, family: Family, sink: &mut impl Sink) {
         if self.established().is_some() {
             self.overdue.insert(family);
@@ -109,7 +113,7 @@ impl Peer {
         self.sweep(FamilySet::from_iter([family]), sink);
     }
 
-    /// Each of these families turns long-lived stale, or its paths go.
+    /// Starts the second phase for each family, or removes its paths if it has none.
     fn begin_long_lived(&mut self, families: FamilySet, now: Instant, sink: &mut impl Sink) {
         for family in families.iter() {
             let time = self.long_lived_time[family.index()];
@@ -118,7 +122,7 @@ impl Peer {
                 continue;
             }
             self.long_lived.insert(family);
-            // Not anew if the peer was back for a moment and did not get as far as End-of-RIB.
+            // The timer continues if the peer was back only briefly, without End-of-RIB.
             let timer = long_lived_timer(family);
             let until = self.timers.get(timer).unwrap_or(now + time);
             self.timers.set(timer, until);
@@ -129,8 +133,8 @@ impl Peer {
         }
     }
 
-    /// The session is back: what the peer did not keep forwarding for, or does not speak of any more, goes. The rest
-    /// waits for End-of-RIB.
+    /// Handles a new session. Removes stale paths of families that the peer did not keep forwarding
+    /// for or no longer supports. The rest waits for End-of-RIB.
     pub(super) fn resume(
         &mut self,
         negotiated: &Negotiated,
@@ -152,7 +156,7 @@ impl Peer {
         kept
     }
 
-    /// Removes the stale paths of these families, and the timers with the last of them.
+    /// Removes the stale paths of these families; stops the timers that no longer apply.
     pub(super) fn sweep(&mut self, families: FamilySet, sink: &mut impl Sink) {
         for family in families.intersection(self.stale).iter() {
             self.stale.remove(family);

@@ -1,4 +1,5 @@
-//! AS_PATH (RFC 4271 §5.1.2), with four-octet AS numbers (RFC 6793), and how a two-octet one becomes it.
+//! AS_PATH (RFC 4271 §5.1.2) with four-octet AS numbers (RFC 6793), and the conversion from two
+//! octets.
 
 use std::fmt;
 
@@ -15,21 +16,21 @@ const CONFED_SET: u8 = 4;
 pub(crate) enum Width {
     /// From a two-octet speaker.
     Two = 2,
-    /// From everyone else.
+    /// From a four-octet speaker.
     Four = 4,
 }
 
-/// The ASes that a route has come through, the nearest first.
+/// The ASes that a route has passed, the nearest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AsPath {
-    /// The segments, none of them empty.
+    /// The segments; none of them is empty.
     pub segments: Vec<Segment>,
 }
 
-/// A part of an AS_PATH. More than 255 AS numbers are written as several segments.
+/// A part of an AS_PATH. More than 255 AS numbers are encoded as several segments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
-    /// Whether order matters.
+    /// Whether the order is significant.
     pub kind: SegmentKind,
     /// The AS numbers, at least one.
     pub asns: Vec<Asn>,
@@ -38,14 +39,14 @@ pub struct Segment {
 /// The type of a path segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
-    /// AS_SET: what an aggregate stands for, unordered.
+    /// AS_SET: the ASes of an aggregate, unordered.
     Set,
-    /// AS_SEQUENCE: one after the other.
+    /// AS_SEQUENCE: ordered ASes.
     Sequence,
 }
 
 impl AsPath {
-    /// A path of one sequence; the empty path if there are no ASes.
+    /// A path of one sequence; the empty path without ASes.
     pub fn sequence(asns: impl IntoIterator<Item = Asn>) -> AsPath {
         let asns: Vec<_> = asns.into_iter().collect();
         let segment = (!asns.is_empty()).then_some(Segment { kind: SegmentKind::Sequence, asns });
@@ -63,12 +64,12 @@ impl AsPath {
             .sum()
     }
 
-    /// Whether there is no AS in it: the route is of the sender's own AS.
+    /// Whether the path has no AS: the route is from the sender's own AS.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Whether the AS is anywhere in the path.
+    /// Whether the path contains the AS.
     pub fn contains(&self, asn: Asn) -> bool {
         self.segments.iter().any(|segment| segment.asns.contains(&asn))
     }
@@ -85,7 +86,7 @@ impl AsPath {
         segment.asns.last().copied()
     }
 
-    /// Puts an AS in front, `times` times (RFC 4271 §5.1.2 b).
+    /// Prepends an AS `times` times (RFC 4271 §5.1.2 b).
     pub fn prepend(&mut self, asn: Asn, times: usize) {
         if times == 0 {
             return;
@@ -101,8 +102,8 @@ impl AsPath {
         }
     }
 
-    /// Takes private AS numbers out, or puts `replacement` in their place; not the number `kept`. A path with others in it stays
-    /// as it is unless `all`.
+    /// Removes private AS numbers or replaces them by `replacement`; the number `kept` stays. A
+    /// path with public numbers is unchanged unless `all`.
     pub(crate) fn remove_private(&mut self, all: bool, replacement: Option<Asn>, kept: Option<Asn>) {
         let goes = |asn: &Asn| asn.is_private() && Some(*asn) != kept;
         if !all && !self.segments.iter().flat_map(|segment| &segment.asns).all(|asn| asn.is_private()) {
@@ -119,7 +120,7 @@ impl AsPath {
         self.segments.retain(|segment| !segment.asns.is_empty());
     }
 
-    /// The path in an attribute's value that [`check`] has passed with four octets. Neighbouring sequences
+    /// Reads an attribute value that [`check`] has accepted with four octets. Adjacent sequences
     /// become one.
     pub(super) fn read(value: &[u8]) -> AsPath {
         let mut path = AsPath::default();
@@ -154,7 +155,7 @@ impl AsPath {
 }
 
 impl fmt::Display for AsPath {
-    /// `65001 65002 {65003 65004}`: sets in braces.
+    /// The text form, `65001 65002 {65003 65004}`: sets in braces.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, segment) in self.segments.iter().enumerate() {
             let separator = if at == 0 { "" } else { " " };
@@ -173,8 +174,8 @@ impl fmt::Display for AsPath {
     }
 }
 
-/// Whether a value is a well-formed AS_PATH (RFC 7606 §7.2, RFC 7607) or, with `confederations`, AS4_PATH,
-/// in which such segments are dropped rather than refused (RFC 6793 §6).
+/// Checks that a value is a well-formed AS_PATH (RFC 7606 §7.2, RFC 7607). With `confederations` it
+/// is an AS4_PATH, in which confederation segments are dropped, not rejected (RFC 6793 §6).
 #[inline]
 pub(crate) fn check(value: &[u8], width: Width, confederations: bool) -> Result<(), AttributeFaultKind> {
     let mut rest = value;
@@ -204,7 +205,7 @@ pub(crate) fn check(value: &[u8], width: Width, confederations: bool) -> Result<
     Ok(())
 }
 
-/// Type and AS numbers of the segments of a value that [`check`] has passed.
+/// Type and AS numbers of the segments of a value that [`check`] has accepted.
 pub(crate) fn segments(mut value: &[u8], width: Width) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let [kind, count, rest @ ..] = value else { return None };
@@ -218,7 +219,7 @@ fn is_confederation(kind: u8) -> bool {
     matches!(kind, CONFED_SEQUENCE | CONFED_SET)
 }
 
-/// The length that AS_PATH and AS4_PATH are compared by (RFC 6793 §4.2.3).
+/// The length for the comparison of AS_PATH and AS4_PATH (RFC 6793 §4.2.3).
 fn compared_len(value: &[u8], width: Width) -> usize {
     segments(value, width)
         .map(|(kind, asns)| match kind {
@@ -229,8 +230,8 @@ fn compared_len(value: &[u8], width: Width) -> usize {
         .sum()
 }
 
-/// Appends the four-octet path of a two-octet speaker's AS_PATH and AS4_PATH (RFC 6793 §4.2.3): what AS4_PATH
-/// has, and before it what AS_PATH has more. Both have passed [`check`].
+/// Appends the four-octet path of a two-octet speaker's AS_PATH and AS4_PATH (RFC 6793 §4.2.3): the
+/// surplus front of AS_PATH, then AS4_PATH. [`check`] has accepted both.
 pub(crate) fn merge(as_path: &[u8], as4_path: Option<&[u8]>, out: &mut Vec<u8>) {
     let length = compared_len(as_path, Width::Two);
     let as4_path = as4_path.filter(|path| compared_len(path, Width::Four) <= length);
@@ -256,8 +257,8 @@ pub(crate) fn merge(as_path: &[u8], as4_path: Option<&[u8]>, out: &mut Vec<u8>) 
             continue;
         }
         match last {
-            // The sequence was only cut in two by the merge: one segment again, so that equal paths have equal
-            // octets whichever way they came.
+            // The merge only cut the sequence in two: join it again, so equal paths have equal
+            // octets, whichever form they arrived in.
             Some((SEQUENCE, count))
                 if kind == SEQUENCE && usize::from(out[count]) + asns.len() / 4 <= 255 =>
             {
@@ -270,8 +271,8 @@ pub(crate) fn merge(as_path: &[u8], as4_path: Option<&[u8]>, out: &mut Vec<u8>) 
     }
 }
 
-/// Appends a four-octet path as a two-octet speaker reads it, AS_TRANS in the place of large numbers; returns
-/// whether there were any, so that AS4_PATH is needed.
+/// Appends a four-octet path in two-octet form, with AS_TRANS for large numbers. Returns whether
+/// there were any, which makes AS4_PATH necessary.
 pub(crate) fn write_two_octet(as_path: &[u8], out: &mut Vec<u8>) -> bool {
     let mut large = false;
     for (kind, asns) in segments(as_path, Width::Four) {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_255_are_written_as_several_segments() {
+    fn more_than_255_ases_become_several_segments() {
         let path = AsPath::sequence((1..=600).map(Asn));
         let value = value(&path);
         assert_eq!(
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_path_is_found() {
+    fn a_malformed_path_is_rejected() {
         use AttributeFaultKind::*;
         for (value, fault) in [
             (&[2][..], SegmentLength { count: 0, remaining: 0 }),

@@ -1,8 +1,9 @@
 //! Path attributes: the canonical block in parsed form.
 //!
-//! Decoding an UPDATE does not build this; it copies the octets of well-formed attributes into a canonical block.
-//! [`PathAttributes::parse`] is called once for each block that the RIB has not seen yet, and
-//! [`PathAttributes::encode`] once for each set of attributes that policy or export has changed.
+//! The decoder of UPDATE does not build this form; it copies the octets of well-formed attributes
+//! into a canonical block. [`PathAttributes::parse`] runs once for each block that is new to the
+//! RIB. [`PathAttributes::encode`] runs once for each attribute set that policy or export has
+//! changed.
 
 pub(crate) mod as_path;
 pub(crate) mod table;
@@ -17,15 +18,15 @@ use super::update::DecodeContext;
 use crate::types::{Asn, Community, ExtendedCommunity, FamilySet, LargeCommunity};
 use table::{TABLE, flags};
 
-/// ORIGIN (RFC 4271 §5.1.1), in the order of preference.
+/// ORIGIN (RFC 4271 §5.1.1), in order of preference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// From inside the originating AS.
+    /// Originated within the AS.
     #[default]
     Igp = 0,
-    /// By EGP.
+    /// Learned by EGP.
     Egp = 1,
-    /// By other means.
+    /// Learned by other means.
     Incomplete = 2,
 }
 
@@ -39,16 +40,16 @@ impl fmt::Display for Origin {
     }
 }
 
-/// AGGREGATOR (RFC 4271 §5.1.7): who formed the aggregate.
+/// AGGREGATOR (RFC 4271 §5.1.7): the speaker that formed the aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aggregator {
-    /// Its AS.
+    /// The speaker's AS.
     pub asn: Asn,
-    /// Its address, usually its BGP identifier.
+    /// The speaker's address, usually its BGP identifier.
     pub address: Ipv4Addr,
 }
 
-/// An optional transitive attribute that is not known here and passed on.
+/// An optional transitive attribute that this speaker does not know and passes on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UnknownAttribute {
     /// Flags, with the Partial bit set, without the Extended Length bit.
@@ -59,7 +60,7 @@ pub struct UnknownAttribute {
     pub value: Vec<u8>,
 }
 
-/// What travels with a path, except for its next hop.
+/// The attributes of a path, except for its next hop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathAttributes {
     /// ORIGIN.
@@ -84,15 +85,16 @@ pub struct PathAttributes {
     pub extended_communities: Vec<ExtendedCommunity>,
     /// LARGE_COMMUNITIES (RFC 8092).
     pub large_communities: Vec<LargeCommunity>,
-    /// ONLY_TO_CUSTOMER (RFC 9234 §5): the AS from which on the path goes to customers only.
+    /// ONLY_TO_CUSTOMER (RFC 9234 §5): from this AS on, the path is advertised to customers only.
     pub only_to_customer: Option<Asn>,
-    /// Optional transitive attributes that are not known here.
+    /// Optional transitive attributes that this speaker does not know.
     pub unknown: Vec<UnknownAttribute>,
-    /// Known attributes that came with the Partial bit, which must not be cleared (RFC 4271 §5).
+    /// Known attributes that were received with the Partial bit, which must not be cleared (RFC
+    /// 4271 §5).
     pub partial: Partial,
 }
 
-/// Type codes of known optional transitive attributes that some speaker on the way did not know.
+/// Type codes of known optional transitive attributes that some earlier speaker did not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Partial(u64);
 
@@ -111,7 +113,8 @@ impl Partial {
     }
 }
 
-/// A canonical block is in four-octet form and may hold what only internal peers send.
+/// A canonical block has four-octet AS numbers, and may have attributes that only internal peers
+/// send.
 const BLOCK: DecodeContext = DecodeContext {
     four_octet_as: true,
     ext_next_hop: false,
@@ -121,8 +124,11 @@ const BLOCK: DecodeContext = DecodeContext {
 };
 
 impl PathAttributes {
-    /// The attributes of a canonical block. Blocks of a decoded UPDATE and of [`Self::encode`] are never at
-    /// fault; others are checked.
+    /// Parses a canonical block. Blocks of a decoded UPDATE and of [`Self::encode`] are always
+    /// valid; others are checked.
+    ///
+    /// # Errors
+    /// For the first attribute that is malformed, out of order or not allowed in a block.
     pub fn parse(block: &[u8]) -> Result<PathAttributes, AttributeFault> {
         let mut attributes = PathAttributes::default();
         let mut walk = Attributes::new(block);
@@ -187,11 +193,11 @@ pub(crate) struct RawAttribute<'a> {
     pub(crate) flags: u8,
     pub(crate) code: u8,
     pub(crate) value: &'a [u8],
-    /// From the flags on.
+    /// All octets of the attribute, starting with the flags.
     pub(crate) whole: &'a [u8],
 }
 
-/// Walks a list of attributes until its end or until its lengths contradict each other (RFC 7606 §4).
+/// Walks a list of attributes until its end or until a length exceeds it (RFC 7606 §4).
 pub(crate) struct Attributes<'a> {
     rest: &'a [u8],
     fault: Option<AttributeFault>,
@@ -202,7 +208,7 @@ impl<'a> Attributes<'a> {
         Attributes { rest: octets, fault: None }
     }
 
-    /// Why the walk ended, if not at the end.
+    /// The fault that ended the walk early, if any.
     pub(crate) fn fault(&self) -> Option<AttributeFault> {
         self.fault
     }
@@ -242,13 +248,14 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// Appends flags, type code and a one-octet length that [`finish_attribute`] fills in; returns where it starts.
+/// Appends flags, type code and a one-octet length that [`finish_attribute`] fills in; returns the
+/// start.
 pub(crate) fn begin_attribute(out: &mut Vec<u8>, flags: u8, code: u8) -> usize {
     out.extend_from_slice(&[flags & !flags::EXTENDED_LENGTH, code, 0]);
     out.len() - 3
 }
 
-/// Fills in the length of the attribute that ends with `out`; a length over 255 makes it two octets.
+/// Fills in the length of the attribute at the end of `out`; a length over 255 becomes two octets.
 pub(crate) fn finish_attribute(out: &mut Vec<u8>, start: usize) {
     let length = out.len() - start - 3;
     match u8::try_from(length) {
@@ -302,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         for attributes in [PathAttributes::default(), full()] {
             let mut block = Vec::new();
             attributes.encode(&mut block);
@@ -322,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_none_is_refused() {
+    fn an_invalid_block_is_rejected() {
         let fault = |block: &[u8]| PathAttributes::parse(block).unwrap_err().to_string();
         assert_eq!(fault(&[0x40, 1]), "path attributes: 2 octets after the last attribute");
         assert_eq!(

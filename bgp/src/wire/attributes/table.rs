@@ -1,8 +1,9 @@
 //! The path attributes: one row each, in ascending order of type code.
 //!
-//! A row has what the specifications say of an attribute: flags, who may send it, what a malformed one leads to
-//! (RFC 7606 §7), how its value is checked, and how it gets into [`PathAttributes`] and out again. Rows whose
-//! `read` is [`not_in_block`] are never part of a canonical block: UPDATE's decoder and writer deal with them.
+//! A row has the facts of the specifications: flags, permitted senders, the outcome of a malformed
+//! attribute (RFC 7606 §7). It also has the check of the value and the conversion from and to
+//! [`PathAttributes`]. Rows with `read` = [`not_in_block`] are never part of a canonical block:
+//! UPDATE's decoder and writer handle them.
 
 use std::net::Ipv4Addr;
 
@@ -16,9 +17,9 @@ use crate::types::{Asn, Community, ExtendedCommunity, LargeCommunity};
 pub(crate) mod flags {
     /// Not well-known.
     pub(crate) const OPTIONAL: u8 = 0x80;
-    /// Passed on by who does not know it.
+    /// Passed on by speakers that do not know it.
     pub(crate) const TRANSITIVE: u8 = 0x40;
-    /// Some speaker on the way did not know it.
+    /// Some earlier speaker did not know it.
     pub(crate) const PARTIAL: u8 = 0x20;
     /// The length has two octets.
     pub(crate) const EXTENDED_LENGTH: u8 = 0x10;
@@ -46,7 +47,7 @@ pub(crate) const AS4_AGGREGATOR: u8 = 18;
 pub(crate) const LARGE_COMMUNITIES: u8 = 32;
 pub(crate) const ONLY_TO_CUSTOMER: u8 = 35;
 
-/// Who may send an attribute; from others it is discarded unread.
+/// The permitted senders of an attribute; from others it is discarded without a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Anyone,
@@ -63,11 +64,11 @@ pub(crate) struct Row {
     pub(crate) flags: u8,
     pub(crate) sender: Sender,
     pub(crate) malformed: Outcome,
-    /// Whether the value is well formed.
+    /// Whether the value is well-formed.
     pub(crate) check: fn(&[u8], &DecodeContext) -> Check,
-    /// Takes over a value that `check` has passed in the form of the canonical block.
+    /// Reads a value in canonical form that `check` has accepted.
     pub(super) read: fn(&[u8], &mut PathAttributes),
-    /// Appends the value; false if the attribute is not there.
+    /// Appends the value; false if the attribute is absent.
     pub(super) write: fn(&PathAttributes, &mut Vec<u8>) -> bool,
 }
 
@@ -274,7 +275,7 @@ pub(crate) static TABLE: [Row; 17] = [
         sender: Sender::TwoOctetSpeakers,
         malformed: Outcome::AttributeDiscard,
         check: |value, _| {
-            // RFC 6793 §6: too short for one AS number is malformed too.
+            // RFC 6793 §6: a value too short for one AS number is malformed too.
             if value.len() < 6 {
                 return wrong_length(value, "at least 6");
             }
@@ -335,11 +336,11 @@ pub(crate) static TABLE: [Row; 17] = [
 
 const NONE: u8 = u8::MAX;
 
-/// Type code to place in [`TABLE`].
+/// The index in [`TABLE`] by type code.
 static INDEX: [u8; 256] = {
     let mut index = [NONE; 256];
     let mut at = 0;
-    // `TABLE` is a static, so its codes are repeated here; a test holds the two together.
+    // `TABLE` is a static, so its codes are repeated here; a test compares the two.
     const CODES: [u8; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 14, 15, 16, 17, 18, 32, 35];
     while at < CODES.len() {
         index[CODES[at] as usize] = at as u8;
@@ -354,7 +355,7 @@ pub(crate) fn row(code: u8) -> Option<&'static Row> {
     TABLE.get(usize::from(INDEX[usize::from(code)]))
 }
 
-/// The attribute's name; "attribute" if it is not known.
+/// The attribute's name; "attribute" if it is unknown.
 pub(crate) fn name(code: u8) -> &'static str {
     row(code).map_or("attribute", |row| row.name)
 }
@@ -365,8 +366,8 @@ pub(crate) fn is_well_known(code: u8) -> bool {
 
 fn not_in_block(_: &[u8], _: &mut PathAttributes) {}
 
-/// Whether a canonical block may hold the attribute: not those that UPDATE's decoder and writer deal with, whose `read` is
-/// [`not_in_block`].
+/// Whether a canonical block may contain the attribute. UPDATE's decoder and writer handle the
+/// others, which have `read` = [`not_in_block`].
 pub(crate) fn in_block(code: u8) -> bool {
     !matches!(code, NEXT_HOP | MP_REACH_NLRI | MP_UNREACH_NLRI | AS4_PATH | AS4_AGGREGATOR)
 }
@@ -404,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_index_leads_to_the_rows() {
+    fn the_index_matches_the_table() {
         for at in &TABLE {
             assert_eq!(row(at.code).map(|row| row.name), Some(at.name));
         }

@@ -1,11 +1,11 @@
-//! The UPDATEs that nearly all are: nothing wrong with them, attributes in ascending order and with exactly the flags
-//! that they should have, four-octet AS numbers.
+//! The fast path for nearly all UPDATEs: no faults, attributes in ascending order with exactly the
+//! specified flags, and four-octet AS numbers.
 //!
-//! [`decode`] reads one in a single pass, without the list of attributes that the careful way needs in order to sort
-//! them, to find what is there twice and to know the worst fault. It answers only where it is certain: at the first
-//! thing that is not plain it returns None, having told nobody anything, and the careful way starts from the beginning.
-//! So RFC 7606 is in one place, and here is only the one question whether it is needed. That both read the same is
-//! held by a property test and a fuzz target.
+//! [`decode`] works in a single pass. It needs no list of attributes; the slow path needs one to
+//! sort them and to find duplicates and the worst fault. `decode` returns a result only if it is
+//! certain. At the first deviation it returns None without side effects, and the slow path starts
+//! from the beginning. So RFC 7606 is implemented in one place, and the code here only decides
+//! whether it is needed. A property test and a fuzz target check that both decode the same.
 
 use std::net::Ipv4Addr;
 
@@ -17,7 +17,8 @@ use crate::wire::nlri::Nlri;
 
 const WELL_KNOWN: u8 = flags::TRANSITIVE;
 
-/// The UPDATE, if it is plain. `octets` is for its block, where that is not in the message as it stands.
+/// Decodes a plain UPDATE; none if it is not plain. `octets` holds its block if that is not
+/// contiguous in the message.
 #[inline]
 pub(super) fn decode<'a>(
     body: &'a [u8],
@@ -36,17 +37,17 @@ pub(super) fn decode<'a>(
         ..Fields::default()
     };
     if attributes.is_empty() {
-        // Withdrawals and nothing else; what has nothing at all is End-of-RIB.
+        // Only withdrawals; a message without any is End-of-RIB.
         let plain = !fields.withdrawn.is_empty() && fields.nlri.is_empty();
         return plain.then(|| Update::good(fields, None, &[]));
     }
 
-    // MP_REACH_NLRI stands before all others, where RFC 7606 §5.1 wants it.
+    // MP_REACH_NLRI is the first attribute, as RFC 7606 §5.1 requires.
     let block = match attributes {
         [_, table::MP_REACH_NLRI, ..] => mp_reach(attributes, context, &mut fields)?,
         block => block,
     };
-    // ORIGIN and AS_PATH are in every block, in this order.
+    // Every block starts with ORIGIN and AS_PATH.
     let [WELL_KNOWN, table::ORIGIN, 1, 0..=2, WELL_KNOWN, table::AS_PATH, length, ref rest @ ..] = *block
     else {
         return None;
@@ -82,7 +83,7 @@ pub(super) fn decode<'a>(
     Some(Update::good(fields, Some(block), &[]))
 }
 
-/// Takes over MP_REACH_NLRI, the first of the attributes, and returns the others.
+/// Decodes MP_REACH_NLRI, the first attribute, and returns the other attributes.
 fn mp_reach<'a>(attributes: &'a [u8], context: &DecodeContext, fields: &mut Fields<'a>) -> Option<&'a [u8]> {
     let (flags, _, value, rest) = attribute(attributes)?;
     let &[afi0, afi1, safi, ref octets @ ..] = value else { return None };
@@ -119,7 +120,7 @@ fn others(mut rest: &[u8], context: &DecodeContext) -> Option<()> {
     Some(())
 }
 
-/// Flags, type code and value of the first attribute, and what follows it.
+/// Flags, type code and value of the first attribute, and the octets after it.
 #[inline]
 fn attribute(octets: &[u8]) -> Option<(u8, u8, &[u8], &[u8])> {
     let [flags, code, length, ref rest @ ..] = *octets else { return None };
