@@ -136,6 +136,17 @@ fn cut(bed: &Bed<'_>, inside: &[Pod], others: &[Pod]) -> Result<String> {
 
 /// Kills the agent while the ToR has no uplinks: no packet is lost, in particular by the ToR whose session comes back first.
 fn restart(bed: &Bed<'_>, inside: &[Pod], others: &[Pod]) -> Result<usize> {
+    // `ready` took it out: with it FRR keeps the routes of an agent whose BFD ends with it.
+    for (tor, asn, _) in TORS {
+        bed.host(tor)?.sh(&format!(
+            "vtysh -c 'configure terminal' -c 'router bgp {asn}' -c 'neighbor NODES bfd check-control-plane-failure'"
+        ))?;
+    }
+    for node in NODES {
+        client::wait_established(bed.host(node)?, PATIENCE)?;
+        client::wait_bfd(bed.host(node)?, PATIENCE)?;
+    }
+    wait_next_hops(bed, &["10.11.0.1"], "advertised")?;
     let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
     pinger.settle(PATIENCE)?;
     client::end_agent(bed.host("node1a")?, Signal::KILL)?;
