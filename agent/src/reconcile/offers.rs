@@ -1,18 +1,20 @@
 //! Which peers offer a default route, as the speaker's events say: what [`crate::plan::way_out`] decides by.
 //!
 //! A speaker that replaces another one in this process knows no paths at first. What was known stays until the new one has End-of-RIB of the
-//! peer, or has converged.
+//! peer, or has converged. Likewise with what the last run left in the kernel.
 
 use std::collections::BTreeMap;
 
 use trunkline_bgp::types::{Family, FamilySet, PeerKey};
 
-use crate::plan::Offer;
+use crate::plan::{Offer, RouteKey, RouteTarget};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
     peers: BTreeMap<PeerKey, Known>,
+    /// Default routes that the last run left in the kernel, each until its family has converged; none before the first plan.
+    former: Option<BTreeMap<RouteKey, RouteTarget>>,
 }
 
 #[derive(Debug, Default)]
@@ -64,8 +66,19 @@ impl Offers {
         }
     }
 
+    /// The default routes that the last run left; `found` are those that the kernel has and no plan has asked for yet.
+    pub(super) fn former(
+        &mut self,
+        found: BTreeMap<RouteKey, RouteTarget>,
+    ) -> BTreeMap<RouteKey, RouteTarget> {
+        self.former.get_or_insert(found).clone()
+    }
+
     /// The first selection of this speaker is done.
     pub(super) fn converged(&mut self, family: Family) {
+        if let Some(former) = &mut self.former {
+            former.retain(|key, _| Family::of(&key.prefix) != family);
+        }
         self.peers.values_mut().for_each(|known| known.drop_carried(family));
     }
 
@@ -74,7 +87,7 @@ impl Offers {
         self.peers.remove(peer);
     }
 
-    /// No speaker is left.
+    /// No speaker is left; what the last run left in the kernel stays.
     pub(super) fn clear(&mut self) {
         self.peers.clear();
     }

@@ -152,8 +152,6 @@ struct Task {
     search: Search,
     sessions: BTreeMap<PeerKey, Known>,
     offers: Offers,
-    /// Default routes that the last run left in the kernel, each until its family is released; none before the first plan.
-    former: Option<BTreeMap<RouteKey, RouteTarget>>,
     converged: FamilySet,
     /// Converged, and the kernel still holds what the last run left; until when at most.
     held: FamilySet,
@@ -234,7 +232,6 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         search: Search::new(),
         sessions: BTreeMap::new(),
         offers: Offers::default(),
-        former: None,
         converged: FamilySet::EMPTY,
         held: FamilySet::EMPTY,
         held_until: None,
@@ -417,7 +414,7 @@ impl Task {
         let one = |fault: String| Refused { faults: vec![fault] };
         let mut host = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
         self.links = host_links(&host);
-        host.former = self.former.get_or_insert(host.former).clone();
+        host.former = self.offers.former(host.former);
         host.sessions = self
             .sessions
             .iter()

@@ -320,9 +320,6 @@ impl Task {
                 known.retained.remove(family);
             }
             self.offers.converged(family);
-            if let Some(former) = &mut self.former {
-                former.retain(|key, _| Family::of(&key.prefix) != family);
-            }
             self.stale = true;
         }
     }
