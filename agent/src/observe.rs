@@ -21,7 +21,7 @@ use trunkline_api::control::{
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
 use trunkline_bgp::speaker::{Found, Listed, PeerStatus, RangeStatus, RouteFilter, State};
-use trunkline_bgp::types::{Family, PeerKey, PeerKeyError};
+use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
 
 use crate::attach::device::{default_mac, host_ifname};
@@ -370,9 +370,7 @@ impl Observer {
             covered_by: explained.covered_by,
             paths: paths.collect(),
             peers: peers.collect(),
-            way_out: (prefix.prefix_len() == 0)
-                .then(|| ways_out::way_out(&bgp, &self.kernel.status(), Family::of(&prefix)))
-                .flatten(),
+            way_out: ways_out::of_prefix(&bgp, &self.kernel.status(), &explained),
         })
     }
 

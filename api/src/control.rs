@@ -660,7 +660,7 @@ pub struct Explanation {
     pub paths: Vec<ExplainedPath>,
     /// What each peer is told; a peer that is told several paths (RFC 7911) has an entry for each.
     pub peers: Vec<ExplainedPeer>,
-    /// Of a default route: where pods' packets go.
+    /// Where pods' packets go: of a default route, and where no peer has `import` of any prefix that this node does not originate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way_out: Option<WayOut>,
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use trunkline_api::control::{LeftOut, WayOut};
+use trunkline_bgp::speaker::Explanation as Explained;
 use trunkline_bgp::types::Family;
 
 use crate::kernel::KernelStatus;
@@ -17,8 +18,17 @@ pub(super) fn ways_out(bgp: &BgpView, kernel: &KernelStatus) -> Vec<WayOut> {
         .collect()
 }
 
+/// Where pods' packets for a prefix go that BGP explains: by the default route, if it is that one, or if what the peers advertise is not
+/// imported. None of a prefix that this node originates.
+pub(super) fn of_prefix(bgp: &BgpView, kernel: &KernelStatus, explained: &Explained) -> Option<WayOut> {
+    let originated = explained.paths.iter().any(|path| path.route.peer.is_none());
+    let default = explained.prefix.prefix_len() == 0;
+    let follows = default || !bgp.imports && !originated;
+    follows.then(|| way_out(bgp, kernel, Family::of(&explained.prefix))).flatten()
+}
+
 /// One family.
-pub(super) fn way_out(bgp: &BgpView, kernel: &KernelStatus, family: Family) -> Option<WayOut> {
+fn way_out(bgp: &BgpView, kernel: &KernelStatus, family: Family) -> Option<WayOut> {
     let (table, installed) = kernel.ways_out.get(&family)?;
     let installed = gateways(installed);
     let planned = bgp.ways_out.get(&family);
