@@ -66,6 +66,8 @@ struct Ring {
     /// How many of them are about routes.
     of_routes: usize,
     last: u64,
+    /// The kernel gets the peers' best paths.
+    imports: bool,
     /// Families whose last learned default route is gone.
     lost_defaults: FamilySet,
 }
@@ -88,6 +90,7 @@ impl History {
             events: VecDeque::with_capacity(capacity),
             of_routes: 0,
             last: 0,
+            imports: false,
             lost_defaults: FamilySet::EMPTY,
         };
         for mut event in earlier {
@@ -212,6 +215,12 @@ impl History {
         }
     }
 
+    /// Whether the kernel gets the peers' best paths from now on. Otherwise what they advertise leads no packet, and the plan's default
+    /// routes are events of their own.
+    pub fn set_imports(&self, imports: bool) {
+        self.with(|ring| ring.imports = imports);
+    }
+
     /// What peers told has changed the way of these prefixes.
     pub fn learned(&self, changes: &[RouteChange]) {
         let (defaults, changes): (Vec<_>, Vec<_>) =
@@ -235,6 +244,9 @@ impl History {
 
     /// The last path of a default route is a warning, and the next one its end.
     fn learned_default(&self, change: &RouteChange) {
+        if !self.with(|ring| ring.imports) {
+            return self.learned_one(EventKind::Learned, change);
+        }
         let family = Family::of(&change.prefix);
         let was_lost = self.with(|ring| {
             let was_lost = ring.lost_defaults.contains(family);
@@ -259,7 +271,10 @@ impl History {
         let hops: Vec<String> = change.paths.iter().map(|path| path.next_hop.address().to_string()).collect();
         let text = match hops.as_slice() {
             [] => format!("no peer's path leads to {} any more", change.prefix),
-            hops => format!("{} goes by {}", change.prefix, hops.join(", ")),
+            hops if self.with(|ring| ring.imports) => {
+                format!("{} goes by {}", change.prefix, hops.join(", "))
+            }
+            hops => format!("{}: best path by {}", change.prefix, hops.join(", ")),
         };
         let peer = match change.paths.as_slice() {
             [path] => Some(path.peer.to_string()),
@@ -369,7 +384,8 @@ fn words(event: &Event) -> Option<(EventKind, Option<PeerKey>, Option<IpNet>, St
             None,
             format!("the first selection of {family} after the start is done"),
         )),
-        Event::Bfd { .. } | Event::Advertised { .. } => None,
+        // What follows from a default route is the plan's.
+        Event::Bfd { .. } | Event::Advertised { .. } | Event::DefaultRoute { .. } => None,
     }
 }
 
@@ -440,6 +456,7 @@ mod tests {
     #[test]
     fn the_last_default_route_that_goes_is_a_warning() {
         let history = History::default();
+        history.set_imports(true);
         let change = |prefix: &str| RouteChange { prefix: prefix.parse().unwrap(), paths: Vec::new() };
         // Among many others too.
         let mut changes: Vec<RouteChange> = (0..50).map(|n| change(&format!("10.0.0.{n}/32"))).collect();

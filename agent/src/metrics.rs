@@ -194,6 +194,11 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
 
     let Some(bgp) = &agent.bgp else { return };
     page.put_bool(m::DISAGGREGATED, &[], bgp.disaggregated.is_some());
+    for way in &bgp.ways_out {
+        page.put_count(m::WAY_OUT_NEXT_HOPS, &[&way.family, "used"], way.installed.len() as u64);
+        page.put_count(m::WAY_OUT_NEXT_HOPS, &[&way.family, "left_out"], way.left_out.len() as u64);
+        page.put_bool(m::WAY_OUT_ADVERTISED, &[&way.family], way.basis != "configured");
+    }
     page.put_bool(m::SPEAKER_RUNNING, &[], bgp.fault.is_none());
     for listener in &bgp.listening {
         page.put_bool(m::LISTENING, &[&listener.address.to_string()], listener.fault.is_none());
@@ -390,6 +395,15 @@ mod tests {
                     local_as: 65001,
                     graceful_shutdown: false,
                     disaggregated: None,
+                    ways_out: vec![WayOut {
+                        family: "ipv4-unicast".to_owned(),
+                        table: 10_000,
+                        basis: "advertised".to_owned(),
+                        peers: vec!["10.0.0.1".to_owned()],
+                        wanted: vec!["10.0.0.1".parse().unwrap()],
+                        installed: vec!["10.0.0.1".parse().unwrap()],
+                        left_out: Vec::new(),
+                    }],
                     router_id: "10.0.0.1".parse().unwrap(),
                     peers: 1,
                     established: 1,
@@ -580,6 +594,9 @@ mod tests {
             "trunkline_alternate_path_packets_total{action=\"forwarded\"} 12",
             "trunkline_alternate_path_packets_total{action=\"dropped\"} 1",
             "trunkline_bgp_disaggregated 0",
+            "trunkline_bgp_way_out_next_hops{family=\"ipv4-unicast\",state=\"used\"} 1",
+            "trunkline_bgp_way_out_next_hops{family=\"ipv4-unicast\",state=\"left_out\"} 0",
+            "trunkline_bgp_way_out_advertised{family=\"ipv4-unicast\"} 1",
             "trunkline_guard_in_force 1",
             "trunkline_guard_dropped_total{reason=\"source\"} 7",
             "trunkline_guard_repairs_total 3",

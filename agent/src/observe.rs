@@ -15,8 +15,8 @@ use ipnet::IpNet;
 use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
-    AgentStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus, ManifestStatus,
-    NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table, Walk,
+    AgentStatus, BgpStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus,
+    ManifestStatus, NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table, Walk,
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
@@ -42,6 +42,7 @@ mod missing;
 mod operate;
 mod retention;
 mod snapshot;
+mod ways_out;
 mod words;
 
 pub use missing::Started;
@@ -190,7 +191,10 @@ impl Observer {
             },
             bgp: match &view.stopped {
                 Some(stopped) => Some(stopped_bgp(stopped)),
-                None => view.bgp.as_ref().map(|bgp| bgp_status(bgp, peers, ranges)),
+                None => view.bgp.as_ref().map(|bgp| BgpStatus {
+                    ways_out: ways_out::ways_out(bgp, &kernel),
+                    ..bgp_status(bgp, peers, ranges)
+                }),
             },
             networks: networks(view, &summary, |subnet| match &self.cluster {
                 Some(cluster) => cluster.counts(subnet),
@@ -366,6 +370,7 @@ impl Observer {
             covered_by: explained.covered_by,
             paths: paths.collect(),
             peers: peers.collect(),
+            way_out: ways_out::of_prefix(&bgp, &self.kernel.status(), &explained),
         })
     }
 

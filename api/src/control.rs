@@ -18,12 +18,14 @@ mod drain;
 mod history;
 mod path;
 mod snapshot;
+mod way_out;
 
 pub use bgp::{BgpListener, BgpStatus, PeerRange};
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
 pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
 pub use snapshot::Snapshot;
+pub use way_out::{LeftOut, WayOut};
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -658,6 +660,9 @@ pub struct Explanation {
     pub paths: Vec<ExplainedPath>,
     /// What each peer is told; a peer that is told several paths (RFC 7911) has an entry for each.
     pub peers: Vec<ExplainedPeer>,
+    /// Where pods' packets go: of a default route, and where no peer has `import` of any prefix that this node does not originate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way_out: Option<WayOut>,
 }
 
 /// A path and what became of it.

@@ -171,6 +171,7 @@ impl Speaker {
         if config.remote_as != before.remote_as {
             // Nothing of the peer in the other AS is left.
             self.hub.rib.remove_peer(id);
+            self.hub.report_defaults();
             self.hub.rib.add_peer(id, rib_peer(config));
         } else {
             if config.paths != before.paths {
@@ -537,6 +538,8 @@ impl Speaker {
         if self.hub.frozen {
             return;
         }
+        // Of a session that has ended: after its `PeerDown`.
+        self.hub.report_defaults();
         self.drop_spent(now);
         let ready = self.deferral.take_ready(now, self.peers.iter().flatten(), self.ranges.any());
         for family in ready.iter() {

@@ -11,6 +11,7 @@ pub mod show;
 pub mod table;
 pub mod walk;
 pub mod watch;
+mod ways_out;
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -11,6 +11,7 @@ use trunkline_api::control::{
 };
 
 use super::table::{Columns, duration};
+use super::ways_out;
 
 /// The agent at a glance.
 pub fn agent(status: &AgentStatus) -> String {
@@ -65,6 +66,9 @@ pub fn agent(status: &AgentStatus) -> String {
     }
     if let Some(peer) = status.bgp.as_ref().and_then(|bgp| bgp.disaggregated.as_ref()) {
         line("", format!("pods are advertised without NO_EXPORT while peer {peer} is down"));
+    }
+    for way in status.bgp.iter().flat_map(|bgp| &bgp.ways_out) {
+        ways_out::lines(way).into_iter().for_each(|(name, text)| line(name, text));
     }
     if let Some(fault) = status.bgp.as_ref().and_then(|bgp| bgp.fault.as_ref()) {
         line(
@@ -524,6 +528,10 @@ pub fn explanation(explanation: &Explanation) -> String {
             ]);
         }
         text.push_str(&columns.render());
+    }
+    if let Some(way) = &explanation.way_out {
+        text.push('\n');
+        text.push_str(&ways_out::explanation(way));
     }
     text
 }

@@ -21,6 +21,7 @@ mod files;
 mod firewall;
 mod host;
 mod stopped;
+mod ways_out;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -140,6 +141,7 @@ impl Where {
             findings.extend(files::check(config, agent.is_some()));
         }
         findings.extend(host::check(peers, agent.as_ref().map(|agent| &agent.status)));
+        findings.extend(agent.iter().flat_map(|agent| ways_out::check(&agent.status)));
         findings.extend(firewall::check());
         findings.extend(cni::check(&self.place, config.as_ref()));
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));

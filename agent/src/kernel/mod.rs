@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, FamilySet};
 
-use crate::plan::{Host, KernelPlan, NatRules, Neighbour, PodPlan};
+use crate::plan::{Hop, Host, KernelPlan, NatRules, Neighbour, PodPlan};
 
 pub(crate) mod clock;
 mod events;
@@ -140,6 +140,8 @@ pub struct KernelStatus {
     pub guard: GuardStatus,
     /// The plan has alternate paths.
     pub alternate_paths: bool,
+    /// The next hops of the BGP network's default routes as they are installed, each with the table.
+    pub ways_out: BTreeMap<Family, (u32, Vec<Hop>)>,
 }
 
 /// How the guard stands.

@@ -47,6 +47,7 @@ mod links;
 mod reason;
 pub(super) mod repairs;
 mod routes;
+mod ways_out;
 
 /// Requests in one `send`: enough to make the system call cheap, few enough that a pod does not wait for long.
 const BATCH: usize = 512;
@@ -371,6 +372,7 @@ impl Owner {
                 .filter_map(|rule| Some((rule.from?, rule.table)))
                 .collect(),
             used_tables: self.used_tables.clone(),
+            former: self.found_defaults(),
             sessions: Vec::new(),
             converged: false,
             neighbours: Default::default(),

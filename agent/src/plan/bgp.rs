@@ -1,6 +1,6 @@
 //! Networks whose pods are told to the fabric by BGP: the node's underlay of mode BGP, and GlobalBGP beside it.
 //!
-//! Both leave by one table T, whose default route leads to the established peers, or which has what these advertise. What comes in
+//! Both leave by one table T, whose default route leads to the established peers ([`super::way_out`]), or which has what these advertise. What comes in
 //! from a peer's link for an address that nobody here has goes on to a router on another link ([`super::alternate`]), or is dropped: the
 //! fabric believes that this node has the subnet, and would get it straight back.
 
@@ -15,7 +15,7 @@ use trunkline_bgp::types::{Asn, Family, PeerKey};
 use super::tables::Tables;
 use super::{
     BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget,
-    Rule, Sysctl, alternate, peers, policy,
+    Rule, Sysctl, alternate, peers, policy, way_out,
 };
 
 /// Adds to the plan what the underlay network and GlobalBGP need.
@@ -50,7 +50,7 @@ pub(super) fn plan(
             network.subnets.values_mut().for_each(|subnet| subnet.table = Some(table));
         }
     }
-    plan_kernel(plan, table, &peers);
+    plan_kernel(plan, table, &peers, host);
     alternate::plan(plan, &peers);
     plan.routers.extend(peers.iter().flat_map(peers::Peer::routers));
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
@@ -105,16 +105,18 @@ fn refused_ranges(underlay: &Network, intent: &Intent) -> BTreeMap<IpNet, Refuse
     refused.collect()
 }
 
-fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>]) {
+fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Host) {
     let kernel = &mut plan.kernel;
+    kernel.way_out = Some(table);
     let uplinks: BTreeSet<&str> =
         peers.iter().filter_map(|peer| peer.link).map(|link| link.name.as_str()).collect();
     for family in Family::ALL {
         kernel.rules.extend(uplinks.iter().map(|uplink| Rule::from_link(family, uplink, DROP_TABLE)));
-        let hops = peers::default_hops(peers, family);
-        if !hops.is_empty() {
-            kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(hops));
+        let Some(way) = way_out::plan(peers, family, table, host) else { continue };
+        if !way.next_hops.is_empty() {
+            kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(way.hops()));
         }
+        plan.ways_out.insert(family, way);
     }
     for uplink in uplinks {
         // The way back to a peer may be by another uplink (ECMP), which a strict check would take for a forged source.

@@ -46,10 +46,12 @@ mod translated;
 pub mod types;
 mod vlan;
 mod vxlan;
+pub mod way_out;
 
 pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
 pub(crate) use translated::mark_of;
 pub use types::*;
+pub use way_out::{Offer, WayOut};
 
 use crate::source::Placed;
 

@@ -16,7 +16,7 @@ use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Role};
 
 use super::bgp::{peer_field, routes_traffic};
 use super::policy::Sets;
-use super::{Hop, Host, Intent, Link, PlanError, RefusedRange, Session, Unnumbered, policy};
+use super::{Hop, Host, Intent, Link, Offer, PlanError, RefusedRange, Session, Unnumbered, policy};
 
 /// One peer with what the host knows about it.
 pub(super) struct Peer<'a> {
@@ -102,6 +102,22 @@ impl Peer<'_> {
             && (was_there || !self.spec.allow_not_established)
     }
 
+    /// What is known of the default routes that it offers.
+    pub(super) fn offer(&self) -> Offer {
+        self.session.map(|session| session.offer).unwrap_or_default()
+    }
+
+    /// Whether packets that take this hop may go to it. Its next hop in the family that its session does not run over is known only once
+    /// it has announced a path.
+    pub(super) fn may_be(&self, hop: &Hop, family: Family) -> bool {
+        if let Origin::Range(prefix) = self.origin {
+            let known = Family::of(&prefix) == family;
+            return !known || hop.gateway.is_some_and(|gateway| prefix.contains(&gateway));
+        }
+        self.address
+            .is_none_or(|address| Family::of(&address.into()) != family || hop.gateway == Some(address))
+    }
+
     /// What the peer is called in words for the operator.
     pub(super) fn name(&self) -> String {
         match (self.key(), self.interface) {
@@ -121,7 +137,7 @@ impl Peer<'_> {
     }
 
     /// Where traffic of a family is sent by way of this peer; none while it is not established or no next hop of the family is known.
-    fn hop(&self, family: Family) -> Option<Hop> {
+    pub(super) fn hop(&self, family: Family) -> Option<Hop> {
         let session = self.session.filter(|session| session.established)?;
         let address = self.address?;
         let own = Family::of(&address.into()) == family;
@@ -264,15 +280,6 @@ fn connected_link(host: &Host, address: IpAddr) -> Option<&Link> {
         .filter(|(prefix, _)| prefix.prefix_len() < prefix.max_prefix_len() && prefix.contains(&address))
         .max_by_key(|(prefix, link)| (prefix.prefix_len(), link.up))
         .map(|(_, link)| link)
-}
-
-/// The hops of the default route: every established peer that routes traffic and whose own routes are not imported.
-pub(super) fn default_hops(peers: &[Peer<'_>], family: Family) -> Vec<Hop> {
-    peers
-        .iter()
-        .filter(|peer| routes_traffic(peer.spec) && !peer.imports())
-        .filter_map(|peer| peer.hop(family))
-        .collect()
 }
 
 /// The speaker's peers and its ranges. `graceful_shutdown`: of the whole node, whatever the peers say.

@@ -14,6 +14,8 @@ use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
+use super::way_out::{Offer, WayOut};
+
 /// This node, as `nodeSelector`s see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIdentity {
@@ -64,6 +66,9 @@ pub struct Host {
     pub sessions: Vec<Session>,
     /// Every family's first route selection after the start is done: a peer that is not established now is down.
     pub converged: bool,
+    /// Default routes of BGP networks that the agent's last run left in the kernel, each until the first route selection of its family
+    /// is done.
+    pub former: BTreeMap<RouteKey, RouteTarget>,
     /// Routers found by their advertisements, by interface; filled in likewise.
     pub neighbours: Neighbours,
 }
@@ -141,6 +146,8 @@ pub struct Session {
     pub was_established: bool,
     /// A next hop that the peer announced in a family, if it announced any path there.
     pub next_hops: BTreeMap<Family, NextHop>,
+    /// Of the default routes that the peer offers.
+    pub offer: Offer,
 }
 
 /// Everything that this node should have.
@@ -156,6 +163,8 @@ pub struct Plan {
     pub vtep: Option<Vtep>,
     /// Routers of the networks, each with its link: by them a reply can leave.
     pub routers: BTreeSet<(Family, Hop)>,
+    /// The default routes of the BGP network by peers whose routes are not imported.
+    pub ways_out: BTreeMap<Family, WayOut>,
 }
 
 impl Plan {
@@ -191,6 +200,8 @@ pub struct KernelPlan {
     pub guard: GuardPlan,
     /// Where learned routes go; none where no peer's routes are imported.
     pub learned: Option<Learned>,
+    /// The table of the BGP network, whose default routes are reported ([`crate::kernel::KernelStatus::ways_out`]).
+    pub way_out: Option<u32>,
 }
 
 impl KernelPlan {

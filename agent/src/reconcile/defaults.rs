@@ -1,5 +1,5 @@
-//! Default routes of BGP networks that a plan takes away, and those that come back, as events: without one, what pods send to other networks does not
-//! leave the node. Learned default routes are in no plan; [`crate::history::History::learned`] records these.
+//! Changes of the default routes of BGP networks, as events: the ones that a plan takes away or puts back, peers that leave or enter their
+//! next hops, and the last peer that offers one. Learned default routes are in no plan; [`crate::history::History::learned`] records these.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +7,36 @@ use ipnet::IpNet;
 use trunkline_api::control::EventKind;
 use trunkline_bgp::types::Family;
 
-use crate::plan::{Mode, Plan, RouteKey, default_prefix};
+use crate::plan::way_out::{Basis, Cause, LeftOut};
+use crate::plan::{Mode, Plan, RouteKey, WayOut, default_prefix};
 
-/// Networks that have lost a default route.
+/// What was reported and is not over.
 #[derive(Debug, Default)]
 pub(super) struct Defaults {
+    /// Networks that have lost a default route.
     lost: BTreeSet<(String, Family)>,
+    /// Peers that are no next hops.
+    left_out: BTreeSet<(Family, String)>,
+    /// Families in which the last peer has withdrawn its default route.
+    unoffered: BTreeSet<Family>,
+}
+
+/// An event to be recorded.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) kind: EventKind,
+    pub(super) peer: Option<String>,
+    pub(super) prefix: IpNet,
+    pub(super) text: String,
 }
 
 impl Defaults {
-    /// What a plan changes: kind, prefix and text of each event.
-    pub(super) fn change(&mut self, before: Option<&Plan>, after: &Plan) -> Vec<(EventKind, IpNet, String)> {
+    /// What a plan changes.
+    pub(super) fn change(&mut self, before: Option<&Plan>, after: &Plan) -> Vec<Change> {
         let (had, has) = (before.map(defaults).unwrap_or_default(), defaults(after));
-        let mut events = Vec::new();
+        let mut changes = Vec::new();
+        let of_network =
+            |kind, family, text| Change { kind, peer: None, prefix: default_prefix(family), text };
         for (name, family) in had.difference(&has) {
             // A network that went away, or imports its routes from now on, has lost nothing.
             if !follows_sessions(after, name) {
@@ -29,16 +46,63 @@ impl Defaults {
             let text = format!(
                 "network {name}: no {family} default route is left: no peer with a next hop for it is up"
             );
-            events.push((EventKind::DefaultLost, default_prefix(*family), text));
+            changes.push(of_network(EventKind::DefaultLost, *family, text));
         }
         for (name, family) in has {
             if self.lost.remove(&(name.clone(), family)) {
                 let text = format!("network {name}: the {family} default route is back");
-                events.push((EventKind::DefaultBack, default_prefix(family), text));
+                changes.push(of_network(EventKind::DefaultBack, family, text));
             }
         }
         self.lost.retain(|(name, _)| after.networks.contains_key(name));
-        events
+        for (family, way) in &after.ways_out {
+            let before = before.and_then(|before| before.ways_out.get(family));
+            changes.extend(self.change_way(before, *family, way));
+        }
+        changes
+    }
+
+    fn change_way(&mut self, before: Option<&WayOut>, family: Family, way: &WayOut) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let mut add = |kind, peer: Option<&str>, text| {
+            changes.push(Change {
+                kind,
+                peer: peer.map(str::to_owned),
+                prefix: default_prefix(family),
+                text,
+            });
+        };
+        let names = way.names();
+        // A peer whose routes are still to come is not reported: it is about to enter. Nor is one while others' routes are.
+        let known = |out: &&LeftOut| way.basis == Basis::Offered && out.cause != Cause::Pending;
+        for out in way.left_out.iter().filter(known) {
+            if self.left_out.insert((family, out.peer.clone())) {
+                let text =
+                    format!("{}: pods' {family} packets go by {names} and not by it", out.cause.words());
+                add(EventKind::NextHopOut, Some(&out.peer), text);
+            }
+        }
+        for (peer, _) in &way.next_hops {
+            if self.left_out.remove(&(family, peer.clone())) {
+                add(EventKind::NextHopIn, Some(peer), format!("pods' {family} packets go by {names} again"));
+            }
+        }
+        let had = before.filter(|before| !before.next_hops.is_empty()).map(|before| before.basis);
+        match (had, way.basis) {
+            (Some(Basis::Offered), Basis::Configured) if !way.next_hops.is_empty() => {
+                self.unoffered.insert(family);
+                let text = format!(
+                    "no peer advertises a default route of {family} any more: pods' packets still go by {names}, as configured"
+                );
+                add(EventKind::DefaultLost, None, text);
+            }
+            (_, Basis::Offered) if self.unoffered.remove(&family) => {
+                let text = format!("{names} advertises a default route of {family} again");
+                add(EventKind::DefaultBack, None, text);
+            }
+            _ => {}
+        }
+        changes
     }
 }
 
@@ -60,4 +124,76 @@ fn defaults(plan: &Plan) -> BTreeSet<(String, Family)> {
         found.extend(Family::ALL.into_iter().filter(there).map(|family| (name.clone(), family)));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Hop;
+
+    const V4: Family = Family::Ipv4Unicast;
+
+    fn plan(basis: Basis, used: &[&str], out: &[(&str, Cause)]) -> Plan {
+        let hop = |peer: &&str| ((*peer).to_owned(), Hop::to(peer.parse().unwrap()));
+        let left_out = |(peer, cause): &(&str, Cause)| LeftOut { peer: (*peer).to_owned(), cause: *cause };
+        let way = WayOut {
+            table: 10_000,
+            basis,
+            next_hops: used.iter().map(hop).collect(),
+            left_out: out.iter().map(left_out).collect(),
+        };
+        Plan { ways_out: [(V4, way)].into(), ..Plan::default() }
+    }
+
+    #[test]
+    fn next_hops_that_leave_and_enter_are_events_once() {
+        let (a, b) = ("192.0.2.1", "192.0.2.3");
+        let mut defaults = Defaults::default();
+        let mut before = None;
+        let mut then = |basis, used: &[&str], out: &[(&str, Cause)]| {
+            let after = plan(basis, used, out);
+            let changes = defaults.change(before.as_ref(), &after);
+            before = Some(after);
+            let words = changes.into_iter().map(|change| {
+                let peer = change.peer.map(|peer| format!(" {peer}")).unwrap_or_default();
+                format!("{}{peer}: {}", change.kind.name(), change.text)
+            });
+            words.collect::<Vec<_>>()
+        };
+        assert_eq!(then(Basis::Configured, &[a, b], &[]), [""; 0]);
+        assert_eq!(then(Basis::Offered, &[a], &[(b, Cause::Pending)]), [""; 0], "it is about to enter");
+        assert_eq!(then(Basis::Offered, &[a, b], &[]), [""; 0]);
+        let out = [(b, Cause::Withdrawn)];
+        assert_eq!(
+            then(Basis::Offered, &[a], &out),
+            [
+                "nextHopOut 192.0.2.3: withdrew its default route: pods' ipv4-unicast packets go by 192.0.2.1 and not by it"
+            ]
+        );
+        assert_eq!(then(Basis::Offered, &[a], &out), [""; 0]);
+        // Its session is lost, and comes back.
+        assert_eq!(then(Basis::Offered, &[a], &[]), [""; 0]);
+        assert_eq!(then(Basis::Offered, &[a], &[(b, Cause::Pending)]), [""; 0]);
+        assert_eq!(
+            then(Basis::Offered, &[a, b], &[]),
+            ["nextHopIn 192.0.2.3: pods' ipv4-unicast packets go by 192.0.2.1, 192.0.2.3 again"]
+        );
+        // Both withdraw theirs, one after the other.
+        then(Basis::Offered, &[a], &out);
+        assert_eq!(
+            then(Basis::Configured, &[a, b], &[]),
+            [
+                "nextHopIn 192.0.2.3: pods' ipv4-unicast packets go by 192.0.2.1, 192.0.2.3 again",
+                "defaultLost: no peer advertises a default route of ipv4-unicast any more: pods' packets still go by \
+                 192.0.2.1, 192.0.2.3, as configured"
+            ]
+        );
+        assert_eq!(
+            then(Basis::Offered, &[b], &[(a, Cause::Withdrawn)]),
+            [
+                "nextHopOut 192.0.2.1: withdrew its default route: pods' ipv4-unicast packets go by 192.0.2.3 and not by it",
+                "defaultBack: 192.0.2.3 advertises a default route of ipv4-unicast again"
+            ]
+        );
+    }
 }

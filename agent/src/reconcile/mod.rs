@@ -22,6 +22,7 @@
 mod bgp;
 mod defaults;
 mod listening;
+mod offers;
 pub mod pump;
 mod search;
 mod stage;
@@ -36,9 +37,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
-use trunkline_bgp::types::{InterfaceName, PeerKey};
+use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
 
-use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Plan, Pod, RefusedRange, join};
+use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Plan, Pod, RefusedRange, WayOut, join};
 use crate::source::{Refused, Snapshot};
 
 pub use listening::Listening;
@@ -94,6 +95,10 @@ pub struct BgpView {
     pub graceful_shutdown: bool,
     /// Why pods are advertised without NO_EXPORT: this peer is down.
     pub disaggregated: Option<String>,
+    /// The default routes by peers whose routes are not imported.
+    pub ways_out: BTreeMap<Family, WayOut>,
+    /// Routes of peers are imported.
+    pub imports: bool,
     /// Peers without which a pod may be ready.
     pub optional: BTreeSet<PeerKey>,
     /// Unnumbered peers that are not found yet.

@@ -19,6 +19,7 @@ use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 use super::bgp::{Told, host_links};
 use super::defaults::Defaults;
 use super::listening::Listenings;
+use super::offers::Offers;
 use super::pump::{Tiding, Turn};
 use super::search::Search;
 use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
@@ -28,8 +29,8 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
-    GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey,
-    RouteTarget, Session, Tunnels, join, plan, plan_pod,
+    GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, Offer, POD_TABLE, Place, Plan, Pod, PodPlan,
+    RouteKey, RouteTarget, Session, Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
 
@@ -150,6 +151,7 @@ struct Task {
     running: Option<Running>,
     search: Search,
     sessions: BTreeMap<PeerKey, Known>,
+    offers: Offers,
     converged: FamilySet,
     /// Converged, and the kernel still holds what the last run left; until when at most.
     held: FamilySet,
@@ -229,6 +231,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         running: None,
         search: Search::new(),
         sessions: BTreeMap::new(),
+        offers: Offers::default(),
         converged: FamilySet::EMPTY,
         held: FamilySet::EMPTY,
         held_until: None,
@@ -411,6 +414,7 @@ impl Task {
         let one = |fault: String| Refused { faults: vec![fault] };
         let mut host = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
         self.links = host_links(&host);
+        host.former = self.offers.former(host.former);
         host.sessions = self
             .sessions
             .iter()
@@ -420,6 +424,7 @@ impl Task {
                 established: known.up || !known.retained.is_empty(),
                 was_established: known.was_up,
                 next_hops: known.next_hops.clone(),
+                offer: Offer { complete: known.complete, ..self.offers.of(peer) },
             })
             .collect();
         host.converged = Family::ALL.into_iter().all(|family| self.converged.contains(family));
@@ -515,8 +520,9 @@ impl Task {
             }
         }
         self.planned = planned;
-        for (kind, prefix, text) in self.defaults.change(self.plan.as_deref(), &plan) {
-            self.history.record(kind, None, Some(prefix), text);
+        self.history.set_imports(plan.kernel.learned.is_some());
+        for change in self.defaults.change(self.plan.as_deref(), &plan) {
+            self.history.record(change.kind, change.peer, Some(change.prefix), change.text);
         }
         self.search.follow(plan.bgp.as_ref().map(|bgp| &bgp.unnumbered));
         self.plan = Some(plan);
@@ -698,6 +704,8 @@ impl Task {
                 router_id: running.told.router_id,
                 graceful_shutdown: plan.graceful_shutdown || self.stage.announces(),
                 disaggregated: plan.disaggregated.clone(),
+                ways_out: self.plan.as_ref().map(|plan| plan.ways_out.clone()).unwrap_or_default(),
+                imports: self.plan.as_ref().is_some_and(|plan| plan.kernel.learned.is_some()),
                 optional: plan.optional_peers.clone(),
                 waiting: self.search.waiting(&plan.unnumbered),
                 required_ranges: {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::BmpStation;
+use super::{BmpStation, WayOut};
 
 /// The speaker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub struct BgpStatus {
     /// A peer that is down, because of which pods of BGP networks are advertised without NO_EXPORT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disaggregated: Option<String>,
+    /// The next hops of pods' default routes, by family.
+    #[serde(default)]
+    pub ways_out: Vec<WayOut>,
     /// Configured peers.
     pub peers: usize,
     /// Those in state Established.

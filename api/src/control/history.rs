@@ -87,10 +87,14 @@ pub enum EventKind {
     AgentStopped,
     /// Others changed what the agent keeps in the kernel, and the agent put it back.
     Repaired,
-    /// A BGP network has no default route of a family any more.
+    /// A BGP network has no default route of a family any more, or no peer advertises one.
     DefaultLost,
-    /// A BGP network has a default route of a family again.
+    /// A BGP network has a default route of a family again, or a peer advertises one.
     DefaultBack,
+    /// Pods' packets do not go by an established peer, because it advertises no default route and another one does.
+    NextHopOut,
+    /// Pods' packets go by that peer again.
+    NextHopIn,
 }
 
 impl EventKind {
@@ -121,6 +125,8 @@ impl EventKind {
             EventKind::Repaired => "repaired",
             EventKind::DefaultLost => "defaultLost",
             EventKind::DefaultBack => "defaultBack",
+            EventKind::NextHopOut => "nextHopOut",
+            EventKind::NextHopIn => "nextHopIn",
         }
     }
 
@@ -141,7 +147,8 @@ impl EventKind {
             | EventKind::ListenFailed
             | EventKind::SpeakerFailed
             | EventKind::Repaired
-            | EventKind::DefaultLost => Severity::Warning,
+            | EventKind::DefaultLost
+            | EventKind::NextHopOut => Severity::Warning,
             _ => Severity::Info,
         }
     }

@@ -111,6 +111,10 @@ catalogue! {
         CONVERGED = Gauge, Bool, "trunkline_bgp_converged" ["family"], "1 once the first route selection after the start is done";
         DISAGGREGATED = Gauge, Bool, "trunkline_bgp_disaggregated" [],
             "1 while pods of BGP networks are advertised without NO_EXPORT, because a peer is down";
+        WAY_OUT_NEXT_HOPS = Gauge, Count, "trunkline_bgp_way_out_next_hops" ["family", "state"],
+            "next hops of the default route that pods' packets take, `used` in the kernel; `left_out` are established peers that are none, because they advertise no default route and another peer does";
+        WAY_OUT_ADVERTISED = Gauge, Bool, "trunkline_bgp_way_out_advertised" ["family"],
+            "1 while the next hops follow from default routes that peers advertise, 0 while no peer advertises one and all configured peers are next hops";
         SPEAKER_RUNNING = Gauge, Bool, "trunkline_bgp_speaker_running" [],
             "1 while the speaker runs; there on nodes in a BGP network. While it is 0, routes and rules of running pods stay, and the start is tried again";
         LISTENING = Gauge, Bool, "trunkline_bgp_listening" ["address"],

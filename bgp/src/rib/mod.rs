@@ -55,7 +55,7 @@ use table::{Table, Taken};
 
 use crate::config::PathRules;
 use crate::policy::Policy;
-use crate::types::{AddressFamily, Family, FamilySet, Ipv4, Ipv6, NextHop, PeerId};
+use crate::types::{AddressFamily, Family, FamilySet, Ipv4, Ipv6, NextHop, PeerId, PeerKey};
 use crate::wire::{Nlri, PathAttributes, Prefixes, Update};
 
 /// Rows that one call of [`Rib::write_updates`] looks at, at most: a policy that passes little must not make one
@@ -430,6 +430,12 @@ impl Rib {
     /// Prefixes with a peer; costs nothing.
     pub fn counts(&self, peer: PeerId, family: Family) -> Counts {
         self.shared.counts(peer, family)
+    }
+
+    /// The next peer, with its address, that offers a usable default route of a family and did not when this was last called, or the
+    /// other way round. Stale paths count. Each change costs the same however large the tables are.
+    pub fn poll_default(&mut self) -> Option<(PeerId, PeerKey, Family, bool)> {
+        self.shared.poll_default()
     }
 
     /// Prefixes in the table of a family.

@@ -36,6 +36,7 @@ pub(super) struct Peer {
     /// The session, while there is one.
     pub(super) session: Option<SessionFacts>,
     pub(super) counts: [Counts; 2],
+    defaults: [Defaults; 2],
     /// The rows in which it has paths.
     pub(super) rows: [RowSet; 2],
     pub(super) out: [AdjOut; 2],
@@ -43,6 +44,15 @@ pub(super) struct Peer {
     signalled: bool,
     /// The family that is written first next time: one that always has more must not starve the other.
     first: Family,
+}
+
+/// A peer's default routes in one family.
+#[derive(Clone, Copy, Debug, Default)]
+struct Defaults {
+    /// Its usable paths of the default route: one, unless it sends several (RFC 7911).
+    paths: u32,
+    /// As [`Shared::poll_default`] last reported it.
+    reported: bool,
 }
 
 /// See the module's text.
@@ -62,6 +72,8 @@ pub(super) struct Shared {
     originated_told: FamilySet,
     pub(super) watched: FxHashSet<IpNet>,
     pub(super) written: VecDeque<(IpNet, PeerId)>,
+    /// Peers whose default routes have changed since [`Shared::poll_default`] looked at them.
+    changed_defaults: VecDeque<(PeerId, PeerKey, Family)>,
 }
 
 impl Shared {
@@ -78,6 +90,7 @@ impl Shared {
             originated_told: FamilySet::EMPTY,
             watched: FxHashSet::default(),
             written: VecDeque::new(),
+            changed_defaults: VecDeque::new(),
         }
     }
 
@@ -110,6 +123,7 @@ impl Shared {
             own_addresses: SmallVec::new(),
             session: None,
             counts: Default::default(),
+            defaults: Default::default(),
             rows: Default::default(),
             out: Default::default(),
             signalled: false,
@@ -266,6 +280,32 @@ impl Shared {
         if let Some(peer) = self.peer_mut(peer) {
             change(&mut peer.counts[family.index()]);
         }
+    }
+
+    /// One path more, or less, of a peer's default route is usable; what this speaker originates is not counted.
+    pub(super) fn count_default(&mut self, id: PeerId, family: Family, usable: bool) {
+        let Some(peer) = self.peer_mut(id) else { return };
+        let (address, paths) = (peer.address, &mut peer.defaults[family.index()].paths);
+        *paths = if usable { *paths + 1 } else { paths.saturating_sub(1) };
+        if *paths <= 1 {
+            self.changed_defaults.push_back((id, address, family));
+        }
+    }
+
+    /// The next peer that offers a default route and did not when this was last called, or the other way round.
+    pub(super) fn poll_default(&mut self) -> Option<(PeerId, PeerKey, Family, bool)> {
+        while let Some((id, address, family)) = self.changed_defaults.pop_front() {
+            // Another peer may have the number by now.
+            let Some(peer) = self.peer_mut(id).filter(|peer| peer.address == address) else {
+                return Some((id, address, family, false));
+            };
+            let defaults = &mut peer.defaults[family.index()];
+            let offered = defaults.paths > 0;
+            if std::mem::replace(&mut defaults.reported, offered) != offered {
+                return Some((id, address, family, offered));
+            }
+        }
+        None
     }
 
     /// The first row at or after `from` in which a peer has paths; none of what this speaker originates.

@@ -388,8 +388,18 @@ impl<F: AddressFamily> Table<F> {
                     counts.accepted += usize::from(taken.used.is_ok());
                     peer.rows[F::FAMILY.index()].insert(row);
                 }
+                self.count_default(shared, row, peer, (false, taken.used.is_ok()));
                 self.decide(shared, row, &before);
             }
+        }
+    }
+
+    /// Counts a path of the default route that was usable before a change, or is after it. Costs one look at the row, which the change
+    /// has looked at anyway.
+    #[inline]
+    fn count_default(&self, shared: &mut Shared, row: u32, peer: PeerId, (before, after): (bool, bool)) {
+        if before != after && F::parts(&self.rows[row as usize].prefix).1 == 0 {
+            shared.count_default(peer, F::FAMILY, after);
         }
     }
 
@@ -438,6 +448,7 @@ impl<F: AddressFamily> Table<F> {
             counts.stale = counts.stale + usize::from(stale) - usize::from(old.is_stale());
             counts.long_lived_stale = counts.long_lived_stale + long_lived[0] - long_lived[1];
         });
+        self.count_default(shared, row, old.peer(), (old.used != 0, new.used != 0));
         shared.release(old.received());
         shared.release(old.used());
         if old.used != new.used {
@@ -488,6 +499,7 @@ impl<F: AddressFamily> Table<F> {
                 peer.rows[F::FAMILY.index()].remove(row);
             }
         }
+        self.count_default(shared, row, peer, (old.used != 0, false));
         shared.release(old.received());
         shared.release(old.used());
         if old.used != 0 {

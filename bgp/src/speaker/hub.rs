@@ -53,6 +53,15 @@ impl Hub {
     }
 }
 
+impl Hub {
+    /// Reports default routes that peers offer from now on, or no longer.
+    pub(super) fn report_defaults(&mut self) {
+        while let Some((peer, address, family, offered)) = self.rib.poll_default() {
+            self.event(Event::DefaultRoute { peer, address, family, offered });
+        }
+    }
+}
+
 impl Sink for Hub {
     fn open_conn(&mut self, peer: PeerId) -> ConnId {
         let conn = ConnId(self.next_conn);
@@ -100,6 +109,8 @@ impl Sink for Hub {
     fn update(&mut self, peer: PeerId, update: &Update<'_>) -> usize {
         self.stations_update(peer, update);
         self.rib.handle_update(peer, update);
+        // Before the End-of-RIB that may follow.
+        self.report_defaults();
         self.received(peer)
     }
 
@@ -118,11 +129,21 @@ impl Sink for Hub {
     }
 
     fn mark_long_lived(&mut self, peer: PeerId, family: Family) -> (usize, usize) {
-        if self.frozen { (0, 0) } else { self.rib.mark_long_lived(peer, family) }
+        if self.frozen {
+            return (0, 0);
+        }
+        let marked = self.rib.mark_long_lived(peer, family);
+        self.report_defaults();
+        marked
     }
 
     fn sweep(&mut self, peer: PeerId, family: Family) -> usize {
-        if self.frozen { 0 } else { self.rib.sweep_stale(peer, family) }
+        if self.frozen {
+            return 0;
+        }
+        let swept = self.rib.sweep_stale(peer, family);
+        self.report_defaults();
+        swept
     }
 
     fn write_updates(&mut self, peer: PeerId, out: &mut Vec<u8>, budget: usize) -> bool {

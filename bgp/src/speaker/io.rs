@@ -242,6 +242,19 @@ pub enum Event {
         /// Of which family.
         family: Family,
     },
+    /// A peer offers a usable default route of a family, or no longer does: it is in the Adj-RIB-In, and neither import policy nor
+    /// a loop check refuses it. A path that is retained over the peer's restart counts. Of an UPDATE the event comes before its
+    /// [`Event::EndOfRib`], of a session that ends after [`Event::PeerDown`].
+    DefaultRoute {
+        /// The peer.
+        peer: PeerId,
+        /// Its address, with the interface of a link-local one.
+        address: PeerKey,
+        /// Of which family.
+        family: Family,
+        /// It offers one.
+        offered: bool,
+    },
     /// The Restart Time is over, the peer is not back, and its paths of a family are kept as the last to be used (RFC 9494).
     LongLivedStale {
         /// The peer.

@@ -8,6 +8,7 @@ mod bfd;
 mod bmp;
 mod chaos;
 mod collision;
+mod default_route;
 mod dump;
 mod edits;
 mod faults;

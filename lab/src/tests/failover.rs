@@ -17,6 +17,8 @@ use crate::progress::say;
 use crate::shell::{Seen, wait_for};
 use crate::{client, routers};
 
+mod uplinks;
+
 pub(super) const TESTS: &[Test] = &[
     Test {
         name: "failover/one-link",
@@ -27,6 +29,11 @@ pub(super) const TESTS: &[Test] = &[
         name: "failover/two-links",
         about: "two nodes lose their sessions at different ToRs at once: pods of both kinds are reached while that lasts",
         run: two_links,
+    },
+    Test {
+        name: "failover/uplinks",
+        about: "a ToR loses both uplinks and withdraws its default route: the nodes stop sending by it, in both families, also over a SIGKILL of the agent; with the last ToR's uplinks gone the configured next hops stay",
+        run: uplinks::uplinks,
     },
 ];
 

@@ -461,6 +461,14 @@ impl Batch {
         self.push(NLM_F_DUMP, RouteNetlinkMessage::GetRoute(message));
     }
 
+    /// Lists routes of a family in one table.
+    pub fn dump_table(&mut self, family: Family, table: u32) {
+        let mut message = RouteMessage::default();
+        message.header.address_family = address_family(family);
+        message.attributes.push(RouteAttribute::Table(table));
+        self.push(NLM_F_DUMP, RouteNetlinkMessage::GetRoute(message));
+    }
+
     /// Lists routes of a family in the main table.
     pub fn dump_main_routes(&mut self, family: Family) {
         let mut message = RouteMessage::default();

@@ -114,6 +114,7 @@ impl Owner {
         status.forwarding = self.forwarding;
         status.pods = self.pods.len();
         status.last_error.clone_from(&self.last_error);
+        status.ways_out = self.plan.way_out.into_iter().flat_map(|table| self.ways_out(table)).collect();
         status.alternate_paths = !self.plan.alternate.is_empty();
         status.guard = GuardStatus {
             enabled: self.plan.guard.enabled,

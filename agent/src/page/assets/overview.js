@@ -30,6 +30,14 @@ function problems(agent) {
   for (const { address, fault } of agent.bgp?.listening ?? []) {
     if (fault) add("BGP", [`incoming connections are not accepted at ${address}: ${fault}`]);
   }
+  for (const way of agent.bgp?.waysOut ?? []) {
+    for (const { peer, cause, reason } of way.leftOut) {
+      if (cause !== "pending") add("Way out", [`pods' ${way.family} packets do not go by ${peer}: it ${reason}`]);
+    }
+    if (`${way.wanted}` !== `${way.installed}`) {
+      add("Way out", [`the kernel sends pods' ${way.family} packets by ${way.installed.join(", ") || "no next hop"}, the agent wants ${way.wanted.join(", ") || "none"}`]);
+    }
+  }
   add("HTTP", [agent.httpFault]);
   if (agent.unrecorded) add("Pods", [`${agent.unrecorded} run in the kernel without a record: the store was lost; they keep running`]);
   const seen = new Set();
@@ -69,6 +77,7 @@ function verdict(state, wrong) {
       ["Routes in the kernel", agent.kernel.routesInstalled === agent.kernel.routesWanted ? number(agent.kernel.routesWanted)
         : h("span", { class: "warn-text" }, `${number(agent.kernel.routesInstalled)} of ${number(agent.kernel.routesWanted)}`)],
       ["Pods", h("a", { href: "#/pods" }, number(agent.attachments))],
+      ...(agent.bgp?.waysOut ?? []).map((way) => [`Way out, ${way.family.startsWith("ipv6") ? "IPv6" : "IPv4"}`, way.installed.length ? mono(way.installed.join(", ")) : "none"]),
       ["AS", agent.bgp?.localAs], ["Router ID", agent.bgp && mono(agent.bgp.routerId)],
       ["Agent", [`${agent.version}, up `, since(state.began)]]));
 }

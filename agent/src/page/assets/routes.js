@@ -143,7 +143,17 @@ async function explain(prefix) {
 const STANDINGS = { best: ["up", "best"], used: ["up", "used too"], lost: ["off", "not used"], refused: ["down", "refused"], waiting: ["warn", "waiting"] };
 const TOLD = { advertised: ["up", "told"], pending: ["warn", "about to be told"], withheld: ["off", "not told"], withdrawing: ["warn", "being withdrawn"] };
 
+const BASES = { advertised: "These peers advertise a default route.", configured: "No peer advertises a default route: all established peers are used.", retained: "As before the agent's restart, until the peers have sent their routes." };
+
+// Where no peer has `import`, packets follow the default route by the peers, whatever is the best path.
+function wayOut(way) {
+  const hops = way.installed.map((hop, index) => [index ? ", " : "", mono(hop)]);
+  return [hops.length ? ["Pods' packets go by ", hops, ". "] : "The kernel has no next hop for pods' packets. ", BASES[way.basis] ?? "",
+    way.leftOut.map(({ peer, reason }) => [" Not by ", h("a", { class: "mono", href: link(peer) }, peer), `: it ${reason}.`])];
+}
+
 function outcome(why) {
+  if (why.wayOut && why.wayOut.basis !== "imported") return wayOut(why.wayOut);
   const used = why.paths.filter((path) => path.standing === "best" || path.standing === "used");
   if (used.length) {
     const hops = used.map((path) => path.nextHop ?? "this node itself");

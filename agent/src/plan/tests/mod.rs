@@ -15,6 +15,7 @@ mod join;
 mod translated;
 mod vlan;
 mod vxlan;
+mod way_out;
 
 fn network(name: &str, kind: &str, spec: serde_json::Value) -> Network {
     let mut whole = serde_json::json!({
@@ -83,6 +84,7 @@ fn session(peer: &str, established: bool, v6: Option<&str>) -> Session {
         established,
         was_established: established,
         next_hops: next_hop.into_iter().collect(),
+        offer: Offer::default(),
     }
 }
 

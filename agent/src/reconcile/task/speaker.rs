@@ -117,6 +117,7 @@ impl Task {
                 ..Known::default()
             };
         }
+        self.offers.speaker_ended();
         self.speaker.restarting = true;
         self.forget_convergence().await;
         self.changed_sessions.send_modify(|number| *number += 1);
@@ -194,6 +195,7 @@ impl Task {
         if let Some(running) = self.running.take() {
             running.told.handle.stop(stop).await;
             self.sessions.clear();
+            self.offers.clear();
             self.forget_convergence().await;
         }
     }
@@ -219,6 +221,7 @@ impl Task {
                     next_hops: std::mem::take(&mut known.next_hops),
                     ..Known::default()
                 };
+                self.offers.session_up(address);
                 self.stale = true;
             }
             Event::PeerDown { address, reason, retained, .. } => {
@@ -258,10 +261,21 @@ impl Task {
             Event::EndOfRib { address, family, .. } => {
                 tracing::debug!(peer = %address, %family, "End-of-RIB");
                 self.sessions.entry(address).or_default().complete.insert(family);
+                self.offers.end_of_rib(&address, family);
+                self.stale = true;
                 self.drain();
             }
+            Event::DefaultRoute { address, family, offered, .. } => {
+                tracing::info!(peer = %address, %family, offered, "default route");
+                let established = self.sessions.get(&address).is_some_and(|known| known.up);
+                self.offers.set(address, family, offered, established);
+                self.stale = true;
+            }
             // Its entry stays: where its routes led is told once, and it may come again.
-            Event::PeerGone { address, .. } => tracing::info!(peer = %address, "dynamic neighbour gone"),
+            Event::PeerGone { address, .. } => {
+                tracing::info!(peer = %address, "dynamic neighbour gone");
+                self.offers.forget(&address);
+            }
             Event::RangeFull { prefix, limit, refused } => {
                 tracing::warn!(%prefix, limit, %refused, "no more dynamic neighbours: the limit is reached");
             }
@@ -304,8 +318,9 @@ impl Task {
             }
             for known in self.sessions.values_mut().filter(|known| known.former) {
                 known.retained.remove(family);
-                self.stale = true;
             }
+            self.offers.converged(family);
+            self.stale = true;
         }
     }
 }

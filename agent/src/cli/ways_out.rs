@@ -1,0 +1,93 @@
+//! The next hops of pods' default routes, as people read them.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use trunkline_api::control::WayOut;
+
+/// Lines of `status`, each with what stands before it.
+pub(super) fn lines(way: &WayOut) -> Vec<(&'static str, String)> {
+    let mut lines =
+        vec![("way out", format!("{} by {}: {}", way.family, list(&way.installed), basis(&way.basis)))];
+    lines.extend(differs(way).map(|text| ("", text)));
+    lines.extend(left_out(way).map(|text| ("", text)));
+    lines
+}
+
+/// What `routes --explain` says of a default route besides BGP's view.
+pub(super) fn explanation(way: &WayOut) -> String {
+    let mut text = format!(
+        "next hops of pods' packets in the kernel (table {}): {}\n{}\n",
+        way.table,
+        list(&way.installed),
+        basis(&way.basis)
+    );
+    for line in differs(way).into_iter().chain(left_out(way)) {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+fn basis(basis: &str) -> &'static str {
+    match basis {
+        "advertised" => "the peers that advertise a default route",
+        "configured" => "all configured peers that are established, as no peer advertises a default route",
+        "retained" => "the next hops of before the agent's restart, until the peers have sent their routes",
+        _ => "the best paths of the peers with `import`",
+    }
+}
+
+fn differs(way: &WayOut) -> Option<String> {
+    let wanted = || format!("NOT AS WANTED: the agent wants {}", list(&way.wanted));
+    (way.wanted != way.installed).then(wanted)
+}
+
+fn left_out(way: &WayOut) -> impl Iterator<Item = String> {
+    way.left_out.iter().map(|out| format!("not by {}: it {}", out.peer, out.reason))
+}
+
+fn list(hops: &[IpAddr]) -> String {
+    match hops {
+        [] => "no next hop".to_owned(),
+        hops => hops.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_api::control::LeftOut;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_left_out_is_named_with_its_cause() {
+        let way = WayOut {
+            family: "ipv4-unicast".to_owned(),
+            table: 10_000,
+            basis: "advertised".to_owned(),
+            peers: vec!["10.11.0.1".to_owned()],
+            wanted: vec!["10.11.0.1".parse().unwrap()],
+            installed: vec!["10.11.0.1".parse().unwrap()],
+            left_out: vec![LeftOut {
+                peer: "10.12.0.1".to_owned(),
+                cause: "withdrawn".to_owned(),
+                reason: "withdrew its default route".to_owned(),
+            }],
+        };
+        let text: Vec<String> =
+            lines(&way).into_iter().map(|(name, text)| format!("{name}|{text}")).collect();
+        assert_eq!(
+            text,
+            [
+                "way out|ipv4-unicast by 10.11.0.1: the peers that advertise a default route",
+                "|not by 10.12.0.1: it withdrew its default route"
+            ]
+        );
+        let both = WayOut { installed: Vec::new(), left_out: Vec::new(), ..way };
+        assert_eq!(
+            explanation(&both),
+            "next hops of pods' packets in the kernel (table 10000): no next hop\nthe peers that advertise a default route\n\
+             NOT AS WANTED: the agent wants 10.11.0.1\n"
+        );
+    }
+}

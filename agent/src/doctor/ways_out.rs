@@ -1,0 +1,117 @@
+//! The default routes that pods' packets take: peers that are left out, and whether the kernel has what the agent wants.
+
+use std::net::IpAddr;
+
+use trunkline_api::control::{AgentStatus, WayOut};
+use trunkline_bgp::types::Family;
+
+use super::Finding;
+use crate::kernel::netlink::{Connection, NetlinkError, objects};
+use crate::plan::RouteTarget;
+
+/// Looks at each family's default route, in the agent's answer and in the kernel.
+pub(super) fn check(status: &AgentStatus) -> Vec<Finding> {
+    let ways = status.bgp.iter().flat_map(|bgp| &bgp.ways_out);
+    ways.flat_map(|way| {
+        let mut findings = left_out(way);
+        // One that the kernel cannot be asked for has a finding of the kernel's own.
+        findings.extend(next_hops(way).ok().and_then(|there| differs(way, &there)));
+        findings
+    })
+    .collect()
+}
+
+fn left_out(way: &WayOut) -> Vec<Finding> {
+    let others = || list(&way.wanted);
+    let finding = |peer: &str, reason: &str| {
+        Finding::warning(
+            "way-out",
+            format!(
+                "pods' {} packets do not go by peer {peer}: it {reason}; they go by {}",
+                way.family,
+                others()
+            ),
+            format!(
+                "look at the uplinks of that router and at its default route: `trunkline routes --received {peer}` lists what it advertises"
+            ),
+        )
+    };
+    let out = way.left_out.iter().filter(|out| out.cause != "pending");
+    out.map(|out| finding(&out.peer, &out.reason)).collect()
+}
+
+fn differs(way: &WayOut, there: &[IpAddr]) -> Option<Finding> {
+    (way.wanted != there).then(|| {
+        Finding::error(
+            "way-out",
+            format!(
+                "the kernel's {} default route in table {} goes by {}, the agent wants {}",
+                way.family,
+                way.table,
+                list(there),
+                list(&way.wanted)
+            ),
+            "look for \"kernel\" in the agent's log; a restart of the agent writes the route anew",
+        )
+    })
+}
+
+/// The gateways of the default route in the kernel.
+fn next_hops(way: &WayOut) -> Result<Vec<IpAddr>, NetlinkError> {
+    let Some(family) = Family::ALL.into_iter().find(|family| family.to_string() == way.family) else {
+        return Ok(way.wanted.clone());
+    };
+    let routes = Connection::open()?.list(
+        |batch| batch.dump_table(family, way.table),
+        |body| objects::read_route(body).filter(|route| route.key.prefix.prefix_len() == 0),
+    )?;
+    let hops = routes.iter().filter_map(|route| route.target.as_ref()).flat_map(RouteTarget::hops);
+    let mut gateways: Vec<IpAddr> = hops.filter_map(|hop| hop.gateway).collect();
+    gateways.sort_unstable();
+    Ok(gateways)
+}
+
+fn list(hops: &[IpAddr]) -> String {
+    match hops {
+        [] => "no next hop".to_owned(),
+        hops => hops.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_api::control::LeftOut;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_left_out_and_a_kernel_that_differs_are_findings() {
+        let out = |cause: &str| LeftOut {
+            peer: "10.12.0.1".to_owned(),
+            cause: cause.to_owned(),
+            reason: "withdrew its default route".to_owned(),
+        };
+        let way = |cause| WayOut {
+            family: "ipv4-unicast".to_owned(),
+            table: 10_000,
+            basis: "advertised".to_owned(),
+            peers: vec!["10.11.0.1".to_owned()],
+            wanted: vec!["10.11.0.1".parse().unwrap()],
+            installed: Vec::new(),
+            left_out: vec![out(cause)],
+        };
+        assert_eq!(left_out(&way("pending")), []);
+        let found = left_out(&way("withdrawn"));
+        assert_eq!(
+            found[0].text,
+            "pods' ipv4-unicast packets do not go by peer 10.12.0.1: it withdrew its default route; they go by 10.11.0.1"
+        );
+        let way = way("withdrawn");
+        assert_eq!(differs(&way, &way.wanted), None);
+        let both = ["10.11.0.1".parse().unwrap(), "10.12.0.1".parse().unwrap()];
+        assert_eq!(
+            differs(&way, &both).unwrap().text,
+            "the kernel's ipv4-unicast default route in table 10000 goes by 10.11.0.1, 10.12.0.1, the agent wants 10.11.0.1"
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! The next hops of the pods' default routes: what the plan wants, and what the kernel has.
+
+use std::net::IpAddr;
+
+use trunkline_api::control::{LeftOut, WayOut};
+use trunkline_bgp::speaker::Explanation as Explained;
+use trunkline_bgp::types::Family;
+
+use crate::kernel::KernelStatus;
+use crate::plan::Hop;
+use crate::reconcile::BgpView;
+
+/// Each family that has next hops, or peers that could be one.
+pub(super) fn ways_out(bgp: &BgpView, kernel: &KernelStatus) -> Vec<WayOut> {
+    let found = Family::ALL.into_iter().filter_map(|family| way_out(bgp, kernel, family));
+    found
+        .filter(|way| !(way.wanted.is_empty() && way.installed.is_empty() && way.left_out.is_empty()))
+        .collect()
+}
+
+/// Where pods' packets for a prefix go that BGP explains: by the default route, if it is that one, or if what the peers advertise is not
+/// imported. None of a prefix that this node originates.
+pub(super) fn of_prefix(bgp: &BgpView, kernel: &KernelStatus, explained: &Explained) -> Option<WayOut> {
+    let originated = explained.paths.iter().any(|path| path.route.peer.is_none());
+    let default = explained.prefix.prefix_len() == 0;
+    let follows = default || !bgp.imports && !originated;
+    follows.then(|| way_out(bgp, kernel, Family::of(&explained.prefix))).flatten()
+}
+
+/// One family.
+fn way_out(bgp: &BgpView, kernel: &KernelStatus, family: Family) -> Option<WayOut> {
+    let (table, installed) = kernel.ways_out.get(&family)?;
+    let installed = gateways(installed);
+    let planned = bgp.ways_out.get(&family);
+    // Learned default routes come before the plan's. Where none is learned, the peers without `import` are next hops.
+    let imported = bgp.imports && planned.is_none_or(|planned| gateways(&planned.hops()) != installed);
+    let Some(planned) = planned.filter(|_| !imported) else {
+        return Some(WayOut {
+            family: family.to_string(),
+            table: *table,
+            basis: "imported".to_owned(),
+            peers: Vec::new(),
+            wanted: installed.clone(),
+            installed,
+            left_out: Vec::new(),
+        });
+    };
+    let left_out = planned.left_out.iter().map(|out| LeftOut {
+        peer: out.peer.clone(),
+        cause: out.cause.name().to_owned(),
+        reason: out.cause.words().to_owned(),
+    });
+    Some(WayOut {
+        family: family.to_string(),
+        table: *table,
+        basis: planned.basis.name().to_owned(),
+        peers: planned.next_hops.iter().map(|(peer, _)| peer.clone()).collect(),
+        wanted: gateways(&planned.hops()),
+        installed,
+        left_out: left_out.collect(),
+    })
+}
+
+fn gateways(hops: &[Hop]) -> Vec<IpAddr> {
+    let mut gateways: Vec<IpAddr> = hops.iter().filter_map(|hop| hop.gateway).collect();
+    gateways.sort_unstable();
+    gateways
+}

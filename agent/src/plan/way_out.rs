@@ -1,0 +1,314 @@
+//! The way out of a BGP network: which of its peers are next hops of the default route of table T.
+//!
+//! Without `import` the next hops are configured: every established peer that routes traffic. A peer that has lost its own way out
+//! still is established. So the plan looks at the default routes that the peers offer, family by family:
+//!
+//! | what the peers offer | next hops |
+//! |---|---|
+//! | at least one offers a default route | the peers that offer one |
+//! | none offers one | all |
+//!
+//! A fabric whose routers originate no default route is in the second row for ever, and keeps what hybridnet's manifests mean. No row
+//! is empty as long as a peer is established. Offered is what is in the Adj-RIB-In and passes the loop checks, also while it is retained
+//! over a restart of the peer. Attributes do not matter: a network that wants the best path has `import`.
+//!
+//! **A restart of the agent.** The first sessions come back before the peers' routes do. Until the first route selection of the family is
+//! done, a peer that is a next hop in the kernel ([`Host::former`]) counts as one that offers a default route, as long as its End-of-RIB has not
+//! come. While only others are established, and such a peer may still come back, the kernel's next hops stay.
+
+use trunkline_bgp::types::{Family, FamilySet};
+
+use super::bgp::routes_traffic;
+use super::peers::Peer;
+use super::{Hop, Host, RouteKey};
+
+/// What is known of the default routes that a peer offers, by family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// It offers one.
+    pub now: FamilySet,
+    /// It offers one, or did at some time since the agent's start.
+    pub ever: FamilySet,
+    /// It offered one in the session that is established, and withdrew it.
+    pub withdrawn: FamilySet,
+    /// End-of-RIB of the session has come: what it does not offer by now, it does not have.
+    pub complete: FamilySet,
+}
+
+/// The next hops of the default route in one family, and which peers are not among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WayOut {
+    /// The table.
+    pub table: u32,
+    /// Why these are the next hops.
+    pub basis: Basis,
+    /// The next hops, each with the name of its peer.
+    pub next_hops: Vec<(String, Hop)>,
+    /// Established peers that are not next hops.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// Why peers are next hops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// They offer a default route.
+    Offered,
+    /// They are configured, and no peer offers a default route.
+    Configured,
+    /// They were next hops before the agent was restarted, and the first route selection is not done yet.
+    Former,
+}
+
+/// An established peer that is no next hop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Its name.
+    pub peer: String,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why an established peer is no next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It withdrew its default route.
+    Withdrawn,
+    /// It has sent all of its routes, without a default route; another peer offers one.
+    NotOffered,
+    /// Its default route or its End-of-RIB has not come yet.
+    Pending,
+}
+
+/// A peer that packets can be sent to.
+#[derive(Clone, Debug)]
+struct Candidate {
+    peer: String,
+    hop: Hop,
+    offers: bool,
+    offered: bool,
+    withdrawn: bool,
+    complete: bool,
+}
+
+impl Candidate {
+    fn read(peer: &Peer<'_>, family: Family) -> Option<Candidate> {
+        let (hop, offer) = (peer.hop(family)?, peer.offer());
+        Some(Candidate {
+            peer: peer.name(),
+            hop,
+            offers: offer.now.contains(family),
+            offered: offer.ever.contains(family),
+            withdrawn: offer.withdrawn.contains(family),
+            complete: offer.complete.contains(family),
+        })
+    }
+
+    fn is_in(&self, former: &[Hop]) -> bool {
+        let Hop { gateway, ifindex, .. } = self.hop;
+        former.iter().any(|hop| hop.gateway == gateway && (ifindex.is_none() || hop.ifindex == ifindex))
+    }
+
+    fn cause(&self) -> Cause {
+        match (self.offers, self.withdrawn, self.complete, self.offered) {
+            // It offers one, and yet the next hops of before stay.
+            (true, ..) | (false, false, false, _) => Cause::Pending,
+            (false, true, ..) | (false, false, true, true) => Cause::Withdrawn,
+            (false, false, true, false) => Cause::NotOffered,
+        }
+    }
+}
+
+/// The way out by peers whose routes are not imported. None where there are no such peers.
+pub(super) fn plan(peers: &[Peer<'_>], family: Family, table: u32, host: &Host) -> Option<WayOut> {
+    let routers: Vec<&Peer<'_>> =
+        peers.iter().filter(|peer| routes_traffic(peer.spec) && !peer.imports()).collect();
+    if routers.is_empty() {
+        return None;
+    }
+    let former =
+        host.former.get(&RouteKey::default_route(table, family)).map_or(&[][..], |route| route.hops());
+    let candidates = routers.iter().filter_map(|peer| Candidate::read(peer, family)).collect();
+    let returns = routers
+        .iter()
+        .any(|peer| peer.hop(family).is_none() && former.iter().any(|hop| peer.may_be(hop, family)));
+    Some(select(candidates, table, former, returns))
+}
+
+/// `former`: the kernel's next hops of before the agent's restart, until the first route selection is done. `returns`: one of them may be
+/// a peer that is not a candidate yet.
+fn select(candidates: Vec<Candidate>, table: u32, former: &[Hop], returns: bool) -> WayOut {
+    let offers = candidates.iter().any(|peer| peer.offers);
+    let is_former = |peer: &Candidate| peer.is_in(former);
+    if !offers && returns && !candidates.is_empty() && !candidates.iter().any(is_former) {
+        return WayOut {
+            table,
+            basis: Basis::Former,
+            next_hops: former.iter().map(|hop| (gateway(hop), *hop)).collect(),
+            left_out: candidates.iter().map(LeftOut::of).collect(),
+        };
+    }
+    let waits = |peer: &Candidate| !peer.complete && is_former(peer);
+    let basis = match (offers, candidates.iter().any(waits)) {
+        (true, _) => Basis::Offered,
+        (false, true) => Basis::Former,
+        (false, false) => Basis::Configured,
+    };
+    let is_used = |peer: &Candidate| basis == Basis::Configured || peer.offers || waits(peer);
+    let (used, others): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_used);
+    WayOut {
+        table,
+        basis,
+        next_hops: used.into_iter().map(|peer| (peer.peer, peer.hop)).collect(),
+        left_out: others.iter().map(LeftOut::of).collect(),
+    }
+}
+
+fn gateway(hop: &Hop) -> String {
+    hop.gateway.map_or_else(|| "-".to_owned(), |gateway| gateway.to_string())
+}
+
+impl LeftOut {
+    fn of(candidate: &Candidate) -> LeftOut {
+        LeftOut { peer: candidate.peer.clone(), cause: candidate.cause() }
+    }
+}
+
+impl WayOut {
+    /// The next hops.
+    pub fn hops(&self) -> Vec<Hop> {
+        self.next_hops.iter().map(|(_, hop)| *hop).collect()
+    }
+
+    /// The peers that are next hops, in words.
+    pub fn names(&self) -> String {
+        self.next_hops.iter().map(|(peer, _)| peer.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Cause {
+    /// As the interfaces have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Withdrawn => "withdrawn",
+            Cause::NotOffered => "notOffered",
+            Cause::Pending => "pending",
+        }
+    }
+
+    /// In words, after the peer's name.
+    pub fn words(self) -> &'static str {
+        match self {
+            Cause::Withdrawn => "withdrew its default route",
+            Cause::NotOffered => "advertises no default route, and another peer does",
+            Cause::Pending => "has not advertised its default route yet",
+        }
+    }
+}
+
+impl Basis {
+    /// As the interfaces have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Basis::Offered => "advertised",
+            Basis::Configured => "configured",
+            Basis::Former => "retained",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(number: u8) -> Hop {
+        Hop::to(std::net::IpAddr::from([192, 0, 2, number]))
+    }
+
+    /// A peer by its number and what is known of it: `o` offers, `e` offered once, `w` withdrew it, `c` complete.
+    fn peer(number: u8, known: &str) -> Candidate {
+        Candidate {
+            peer: number.to_string(),
+            hop: hop(number),
+            offers: known.contains('o'),
+            offered: known.contains('o') || known.contains('e'),
+            withdrawn: known.contains('w'),
+            complete: known.contains('c'),
+        }
+    }
+
+    fn selected(peers: &[&str], former: &[u8], returns: bool) -> String {
+        let candidates = peers.iter().zip(1..).map(|(known, number)| peer(number, known)).collect();
+        let former: Vec<Hop> = former.iter().copied().map(hop).collect();
+        let way = select(candidates, 10_000, &former, returns);
+        let left_out: Vec<String> =
+            way.left_out.iter().map(|out| format!(" -{} {}", out.peer, out.cause.name())).collect();
+        let hops: Vec<String> = way.hops().iter().map(gateway).collect();
+        let hops: Vec<&str> = hops.iter().map(|hop| hop.trim_start_matches("192.0.2.")).collect();
+        format!("{}: {}{}", way.basis.name(), hops.join(" "), left_out.concat())
+    }
+
+    #[test]
+    fn next_hops_are_the_peers_that_offer_a_default_route() {
+        let table: &[(&[&str], &str)] = &[
+            // A fabric whose routers originate none.
+            (&["c", "c"], "configured: 1 2"),
+            (&["", ""], "configured: 1 2"),
+            (&["oc", "oc"], "advertised: 1 2"),
+            (&["oc", "ewc"], "advertised: 1 -2 withdrawn"),
+            (&["oc", "c"], "advertised: 1 -2 notOffered"),
+            (&["oc", ""], "advertised: 1 -2 pending"),
+            // It returned, and has not sent everything.
+            (&["oc", "e"], "advertised: 1 -2 pending"),
+            (&["oc", "ec"], "advertised: 1 -2 withdrawn"),
+            (&["ewc", "ewc"], "configured: 1 2"),
+            (&["c", "ewc"], "configured: 1 2"),
+            (&["ewc"], "configured: 1"),
+            (&["oc"], "advertised: 1"),
+            (&[], "configured: "),
+        ];
+        for (peers, way) in table {
+            assert_eq!(selected(peers, &[], false), *way, "{peers:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_is_established_never_leaves_an_empty_set() {
+        let known = ["", "c", "o", "oc", "e", "ec", "ew", "ewc"];
+        for (first, second) in known.iter().flat_map(|first| known.map(|second| (*first, second))) {
+            let formers: [&[u8]; 5] = [&[], &[1], &[2], &[1, 2], &[3]];
+            for former in formers {
+                for returns in [false, true] {
+                    let way = select(
+                        vec![peer(1, first), peer(2, second)],
+                        10_000,
+                        &former.iter().copied().map(hop).collect::<Vec<_>>(),
+                        returns && !former.is_empty(),
+                    );
+                    assert!(!way.next_hops.is_empty(), "{first:?} {second:?} {former:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_restart_the_kernels_next_hops_count_until_end_of_rib() {
+        let table: &[(&[&str], &[u8], bool, &str)] = &[
+            // The first session is back, its routes are not.
+            (&[""], &[1, 2], true, "retained: 1"),
+            (&["", ""], &[1, 2], false, "retained: 1 2"),
+            (&["oc", ""], &[1, 2], false, "advertised: 1 2"),
+            (&["oc", "c"], &[1, 2], false, "advertised: 1 -2 notOffered"),
+            (&["c", "c"], &[1, 2], false, "configured: 1 2"),
+            // Before the restart the first had withdrawn its default route. It comes back first.
+            (&["c"], &[2], true, "retained: 2 -1 notOffered"),
+            (&["c", ""], &[2], false, "retained: 2 -1 notOffered"),
+            (&["c", "oc"], &[2], false, "advertised: 2 -1 notOffered"),
+            // The other one does not come back: the manifests do not have it any more.
+            (&["c"], &[2], false, "configured: 1"),
+            (&["oc"], &[2], true, "advertised: 1"),
+        ];
+        for (peers, former, returns, way) in table {
+            assert_eq!(selected(peers, former, *returns), *way, "{peers:?}, the kernel has {former:?}");
+        }
+    }
+}

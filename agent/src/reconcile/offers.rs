@@ -1,0 +1,159 @@
+//! Which peers offer a default route, as the speaker's events say: what [`crate::plan::way_out`] decides by.
+//!
+//! A speaker that replaces another one in this process knows no paths at first. What was known stays until the new one has End-of-RIB of the
+//! peer, or has converged. Likewise with what the last run left in the kernel.
+
+use std::collections::BTreeMap;
+
+use trunkline_bgp::types::{Family, FamilySet, PeerKey};
+
+use crate::plan::{Offer, RouteKey, RouteTarget};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Offers {
+    peers: BTreeMap<PeerKey, Known>,
+    /// Default routes that the last run left in the kernel, each until its family has converged; none before the first plan.
+    former: Option<BTreeMap<RouteKey, RouteTarget>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    offer: Offer,
+    /// Offered to a speaker that has ended, and not known to this one yet.
+    carried: FamilySet,
+}
+
+impl Offers {
+    /// What is known of a peer, `complete` aside.
+    pub(super) fn of(&self, peer: &PeerKey) -> Offer {
+        self.peers.get(peer).map(|known| known.offer).unwrap_or_default()
+    }
+
+    /// A session is established.
+    pub(super) fn session_up(&mut self, peer: PeerKey) {
+        self.peers.entry(peer).or_default().offer.withdrawn = FamilySet::EMPTY;
+    }
+
+    /// A peer offers a default route, or does not any more; `established`: its session is.
+    pub(super) fn set(&mut self, peer: PeerKey, family: Family, offered: bool, established: bool) {
+        let known = self.peers.entry(peer).or_default();
+        known.carried.remove(family);
+        let offer = &mut known.offer;
+        if offered {
+            offer.now.insert(family);
+            offer.ever.insert(family);
+            offer.withdrawn.remove(family);
+        } else {
+            offer.now.remove(family);
+            if established {
+                offer.withdrawn.insert(family);
+            }
+        }
+    }
+
+    /// A peer has sent its whole table.
+    pub(super) fn end_of_rib(&mut self, peer: &PeerKey, family: Family) {
+        if let Some(known) = self.peers.get_mut(peer) {
+            known.drop_carried(family);
+        }
+    }
+
+    /// The speaker has ended without an order: the next one learns everything again.
+    pub(super) fn speaker_ended(&mut self) {
+        for known in self.peers.values_mut() {
+            known.carried = known.offer.now;
+        }
+    }
+
+    /// The default routes that the last run left; `found` are those that the kernel has and no plan has asked for yet.
+    pub(super) fn former(
+        &mut self,
+        found: BTreeMap<RouteKey, RouteTarget>,
+    ) -> BTreeMap<RouteKey, RouteTarget> {
+        self.former.get_or_insert(found).clone()
+    }
+
+    /// The first selection of this speaker is done.
+    pub(super) fn converged(&mut self, family: Family) {
+        if let Some(former) = &mut self.former {
+            former.retain(|key, _| Family::of(&key.prefix) != family);
+        }
+        self.peers.values_mut().for_each(|known| known.drop_carried(family));
+    }
+
+    /// A dynamic neighbour is gone.
+    pub(super) fn forget(&mut self, peer: &PeerKey) {
+        self.peers.remove(peer);
+    }
+
+    /// No speaker is left; what the last run left in the kernel stays.
+    pub(super) fn clear(&mut self) {
+        self.peers.clear();
+    }
+}
+
+impl Known {
+    fn drop_carried(&mut self, family: Family) {
+        if self.carried.contains(family) {
+            self.carried.remove(family);
+            self.offer.now.remove(family);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V4: Family = Family::Ipv4Unicast;
+
+    fn peer() -> PeerKey {
+        "192.0.2.1".parse().unwrap()
+    }
+
+    /// Offers it now, ever, withdrew it.
+    fn known(offers: &Offers) -> (bool, bool, bool) {
+        let Offer { now, ever, withdrawn, .. } = offers.of(&peer());
+        (now.contains(V4), ever.contains(V4), withdrawn.contains(V4))
+    }
+
+    #[test]
+    fn only_an_established_session_withdraws() {
+        let mut offers = Offers::default();
+        assert_eq!(known(&offers), (false, false, false));
+        offers.session_up(peer());
+        offers.set(peer(), V4, true, true);
+        assert_eq!(known(&offers), (true, true, false));
+        offers.set(peer(), V4, false, true);
+        assert_eq!(known(&offers), (false, true, true));
+        offers.set(peer(), V4, true, true);
+        assert_eq!(known(&offers), (true, true, false));
+        // The session ends, and its routes with it.
+        offers.set(peer(), V4, false, false);
+        assert_eq!(known(&offers), (false, true, false));
+    }
+
+    #[test]
+    fn a_new_speaker_takes_over_until_end_of_rib() {
+        let ended = || {
+            let mut offers = Offers::default();
+            offers.set(peer(), V4, true, true);
+            offers.speaker_ended();
+            offers.session_up(peer());
+            assert_eq!(known(&offers), (true, true, false));
+            offers
+        };
+        let mut offers = ended();
+        offers.end_of_rib(&peer(), V4);
+        assert_eq!(known(&offers), (false, true, false), "it came without");
+        let mut offers = ended();
+        offers.set(peer(), V4, true, true);
+        offers.end_of_rib(&peer(), V4);
+        offers.converged(V4);
+        assert_eq!(known(&offers), (true, true, false));
+        let mut offers = ended();
+        offers.converged(V4);
+        assert_eq!(known(&offers), (false, true, false), "it did not come");
+    }
+}

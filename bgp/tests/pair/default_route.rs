@@ -1,0 +1,124 @@
+//! Which peers offer a default route: one event for each change, whatever the cause.
+
+use trunkline_bgp::policy::Policy;
+use trunkline_bgp::speaker::{Event, Stop};
+use trunkline_bgp::types::Family;
+
+use crate::net::{Net, net, secs};
+
+const V4: &str = "0.0.0.0/0";
+const V6: &str = "::/0";
+
+/// Two nodes that are up; node 2 is the router.
+fn up() -> Net {
+    let mut all = Net::pair();
+    let peer = all.nodes.get_mut(&2).unwrap().peers.get_mut(&crate::net::ip(1)).unwrap();
+    peer.next_hop_v6 = "2001:db8::2".parse().ok();
+    all.boot_all();
+    all.run(secs(20));
+    all
+}
+
+fn originate(all: &mut Net, prefix: &str) {
+    all.with(2, |speaker, now| speaker.originate(net(prefix), Default::default(), now));
+    all.run(secs(1));
+}
+
+fn withdraw(all: &mut Net, prefix: &str) {
+    all.with(2, |speaker, now| speaker.withdraw(net(prefix), now));
+    all.run(secs(1));
+}
+
+/// What the events since the last call said, in order.
+fn said(all: &mut Net) -> Vec<&'static str> {
+    let events = std::mem::take(&mut all.nodes.get_mut(&1).unwrap().events);
+    let said = events.iter().filter_map(|event| match event {
+        Event::DefaultRoute { family: Family::Ipv4Unicast, offered: true, .. } => Some("offers"),
+        Event::DefaultRoute { family: Family::Ipv4Unicast, offered: false, .. } => Some("withdrew"),
+        Event::DefaultRoute { family: Family::Ipv6Unicast, offered: true, .. } => Some("offers v6"),
+        Event::DefaultRoute { family: Family::Ipv6Unicast, offered: false, .. } => Some("withdrew v6"),
+        Event::PeerUp { .. } => Some("up"),
+        Event::PeerDown { .. } => Some("down"),
+        Event::EndOfRib { family: Family::Ipv4Unicast, .. } => Some("end"),
+        _ => None,
+    });
+    said.collect()
+}
+
+#[test]
+fn a_default_route_that_comes_and_goes_is_an_event_each() {
+    let mut all = up();
+    said(&mut all);
+    originate(&mut all, "10.2.7.0/24");
+    assert_eq!(said(&mut all), [""; 0], "other prefixes are none");
+    originate(&mut all, V4);
+    assert_eq!(said(&mut all), ["offers"]);
+    // The same route with other attributes.
+    all.with(2, |speaker, now| {
+        let origination = trunkline_bgp::speaker::Origination { med: Some(7), ..Default::default() };
+        speaker.originate(net(V4), origination, now);
+    });
+    all.run(secs(1));
+    assert_eq!(said(&mut all), [""; 0]);
+    withdraw(&mut all, V4);
+    assert_eq!(said(&mut all), ["withdrew"]);
+}
+
+#[test]
+fn a_default_route_is_reported_before_end_of_rib() {
+    let mut all = Net::pair();
+    all.nodes.get_mut(&2).unwrap().originated.insert(net(V4), Default::default());
+    all.boot_all();
+    all.run(secs(20));
+    assert_eq!(said(&mut all), ["up", "offers", "end"]);
+}
+
+#[test]
+fn a_retained_default_route_counts_until_the_peer_returns_without_it() {
+    let mut all = up();
+    originate(&mut all, V4);
+    said(&mut all);
+    all.nodes.get_mut(&2).unwrap().originated.insert(net(V4), Default::default());
+    all.kill(2);
+    all.run(secs(5));
+    all.reboot(2);
+    all.run(secs(20));
+    assert_eq!(said(&mut all), ["down", "up", "end"], "it is there again");
+    all.nodes.get_mut(&2).unwrap().originated.remove(&net(V4));
+    all.kill(2);
+    all.run(secs(5));
+    all.reboot(2);
+    all.run(secs(20));
+    assert_eq!(said(&mut all), ["down", "up", "withdrew", "end"], "it was swept");
+}
+
+#[test]
+fn a_session_that_ends_takes_its_default_routes_after_peer_down() {
+    let mut all = up();
+    originate(&mut all, V4);
+    originate(&mut all, V6);
+    said(&mut all);
+    all.stop(2, Stop::Cease { communication: String::new() });
+    all.run(secs(1));
+    assert_eq!(said(&mut all), ["down", "withdrew", "withdrew v6"]);
+}
+
+#[test]
+fn a_default_route_that_import_policy_refuses_is_not_offered() {
+    let mut all = up();
+    originate(&mut all, V4);
+    said(&mut all);
+    all.edit(1, 2, |peer| peer.import = Policy::reject_all());
+    assert_eq!(said(&mut all), ["withdrew"]);
+    all.edit(1, 2, |peer| peer.import = Policy::accept_all());
+    assert_eq!(said(&mut all), ["offers"]);
+}
+
+#[test]
+fn a_peer_that_is_removed_offers_nothing() {
+    let mut all = up();
+    originate(&mut all, V4);
+    said(&mut all);
+    all.with(1, |speaker, now| speaker.remove_peer(crate::net::ip(2), now).unwrap());
+    assert_eq!(said(&mut all), ["down", "withdrew"]);
+}

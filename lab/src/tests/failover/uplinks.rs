@@ -1,0 +1,194 @@
+//! A ToR loses its uplinks, and with them its default route: the nodes stop sending by it, and say so.
+//!
+//! Here the default route comes from the spines, and the ToRs pass it on: a ToR that originates one itself would go on to advertise it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
+use trunkline_api::control::{EventKind, Events, WayOut};
+
+use super::{Bed, ELSEWHERE, Pod, flows, pods, ready};
+use crate::client;
+use crate::pinger::{Outcome, Pinger};
+use crate::progress::say;
+use crate::shell::{Seen, wait_for};
+use crate::tests::bed::{INTERVAL, PATIENCE, lab};
+use crate::tests::{Context, Verdict, passed};
+
+const NODES: [&str; 2] = ["node1a", "node1b"];
+/// The ToRs of the nodes' rack, as the nodes know them, and both uplinks of each.
+const TORS: [(&str, &str, &str); 2] = [("tor1a", "65011", "10.11.0.1"), ("tor1b", "65012", "10.12.0.1")];
+const CUT: &str = "ip link set eth1 down; ip link set eth2 down";
+const MEND: &str = "ip link set eth1 up; ip link set eth2 up";
+
+/// The spines advertise a default route to the ToRs.
+const SPINE: &str = r#"sed 's/source = RTS_BGP/source ~ [ RTS_BGP, RTS_STATIC ]/' /etc/bird/bird.conf >/run/uplinks.conf
+cat >>/run/uplinks.conf <<'END'
+protocol static default4 { ipv4; route 0.0.0.0/0 blackhole; }
+protocol static default6 { ipv6; route ::/0 blackhole; }
+END
+birdc configure '"/run/uplinks.conf"'"#;
+
+/// A ToR passes the spines' default route on, and originates none.
+fn pass_on(asn: &str) -> String {
+    format!(
+        "vtysh -c 'configure terminal' -c 'router bgp {asn}' \
+         -c 'address-family ipv4 unicast' -c 'no neighbor NODES default-originate' -c 'exit-address-family' \
+         -c 'address-family ipv6 unicast' -c 'no neighbor NODES default-originate' && vtysh -c 'clear bgp * soft out'"
+    )
+}
+
+fn ways(bed: &Bed<'_>, node: &str) -> Result<Vec<WayOut>> {
+    Ok(client::status(bed.host(node)?)?.bgp.context("no speaker")?.ways_out)
+}
+
+/// Waits until the nodes' next hops of both families are the peers with these addresses, by default routes that they advertise.
+fn wait_next_hops(bed: &Bed<'_>, peers: &[&str], basis: &str) -> Result<()> {
+    for node in NODES {
+        wait_for(&format!("{node}'s next hops to be {peers:?}, {basis}"), PATIENCE, || {
+            let ways = ways(bed, node)?;
+            let are = |way: &WayOut| {
+                way.peers == peers
+                    && way.basis == basis
+                    && way.wanted == way.installed
+                    && way.installed.len() == peers.len()
+            };
+            Ok(Seen::when(ways.len() == 2 && ways.iter().all(are), || format!("{ways:?}")))
+        })?;
+    }
+    Ok(())
+}
+
+fn prepare(bed: &Bed<'_>) -> Result<()> {
+    ready(bed)?;
+    for spine in ["spine1", "spine2"] {
+        let answer = bed.host(spine)?.sh(SPINE)?;
+        ensure!(answer.contains("econfigur"), "{spine}: {answer}");
+    }
+    for (tor, asn, _) in TORS {
+        wait_for(&format!("the spines' default route on {tor}"), PATIENCE, || {
+            let routes = bed.host(tor)?.sh("ip route show default; ip -6 route show default")?;
+            Ok(Seen::when(routes.matches("default").count() >= 2, || routes))
+        })?;
+        bed.host(tor)?.sh(&pass_on(asn))?;
+    }
+    wait_next_hops(bed, &["10.11.0.1", "10.12.0.1"], "advertised")
+}
+
+/// The worst of each kind of flow.
+fn worst(outcomes: &[Outcome]) -> String {
+    let mut kinds = BTreeMap::<&str, (usize, usize, u128)>::new();
+    for outcome in outcomes {
+        let (lost, sent, gap) = kinds.entry(outcome.name.split(": ").next().unwrap_or_default()).or_default();
+        *lost += outcome.lost.len();
+        *sent += outcome.sent;
+        *gap = (*gap).max(outcome.longest_gap.as_millis());
+    }
+    kinds.iter().fold(String::new(), |mut text, (kind, (lost, sent, gap))| {
+        let _ = write!(text, " {kind} {lost} of {sent} lost, at most {gap} ms;");
+        text
+    })
+}
+
+/// Events of a kind about a peer on a node since its start, in words.
+fn events(bed: &Bed<'_>, node: &str, kind: EventKind, peer: Option<&str>) -> Result<Vec<String>> {
+    let all: Events = client::ask(bed.host(node)?, &["events"])?;
+    let found = all.events.into_iter().filter(|event| event.kind == kind && event.peer.as_deref() == peer);
+    Ok(found.map(|event| event.text).collect())
+}
+
+/// What the operator sees of a ToR without uplinks.
+fn shown(bed: &Bed<'_>) -> Result<()> {
+    let node = bed.host("node1a")?;
+    let out = events(bed, "node1a", EventKind::NextHopOut, Some("10.12.0.1"))?;
+    ensure!(
+        out.len() == 2 && out.iter().all(|text| text.starts_with("withdrew its default route")),
+        "{out:?}"
+    );
+    let why = "not by 10.12.0.1: it withdrew its default route";
+    for command in ["status", "routes --explain 0.0.0.0/0", "routes --explain ::/0"] {
+        let text = node.sh(&format!("trunkline {command}"))?;
+        ensure!(text.contains(why), "trunkline {command} says nothing of the ToR: {text}");
+    }
+    let doctor = node.sh("trunkline doctor || :")?;
+    ensure!(doctor.contains("do not go by peer 10.12.0.1: it withdrew its default route"), "{doctor}");
+    let metrics = client::metrics(node)?;
+    let series = "trunkline_bgp_way_out_next_hops{family=\"ipv4-unicast\",state=\"left_out\"} 1";
+    ensure!(metrics.contains(series), "no {series}");
+    let kernel = node.sh("ip route show table 10000 default; ip -6 route show table 10000 default")?;
+    ensure!(!kernel.contains("10.12.0.1") && !kernel.contains("dev eth2"), "the kernel has {kernel}");
+    Ok(())
+}
+
+/// Cuts both uplinks of a ToR under traffic. Returns what was lost.
+fn cut(bed: &Bed<'_>, inside: &[Pod], others: &[Pod]) -> Result<String> {
+    let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
+    pinger.settle(PATIENCE)?;
+    bed.host("tor1b")?.sh(CUT)?;
+    wait_next_hops(bed, &["10.11.0.1"], "advertised")?;
+    let reached = pinger.wait_answers(200, PATIENCE).context("the ToR has no uplinks");
+    let outcomes = pinger.finish()?;
+    reached?;
+    Ok(worst(&outcomes))
+}
+
+/// Kills the agent while the ToR has no uplinks: no packet is lost, in particular by the ToR whose session comes back first.
+fn restart(bed: &Bed<'_>, inside: &[Pod], others: &[Pod]) -> Result<usize> {
+    // `ready` took it out: with it FRR keeps the routes of an agent whose BFD ends with it.
+    for (tor, asn, _) in TORS {
+        bed.host(tor)?.sh(&format!(
+            "vtysh -c 'configure terminal' -c 'router bgp {asn}' -c 'neighbor NODES bfd check-control-plane-failure'"
+        ))?;
+    }
+    for node in NODES {
+        client::wait_established(bed.host(node)?, PATIENCE)?;
+        client::wait_bfd(bed.host(node)?, PATIENCE)?;
+    }
+    wait_next_hops(bed, &["10.11.0.1"], "advertised")?;
+    let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
+    pinger.settle(PATIENCE)?;
+    client::end_agent(bed.host("node1a")?, Signal::KILL)?;
+    client::start_agent(bed.host("node1a")?)?;
+    client::wait_established(bed.host("node1a")?, PATIENCE)?;
+    wait_next_hops(bed, &["10.11.0.1"], "advertised")?;
+    pinger.wait_sent(100, PATIENCE)?;
+    let outcomes = pinger.finish()?;
+    let lost: Vec<String> = outcomes
+        .iter()
+        .filter(|outcome| !outcome.lost.is_empty())
+        .map(|outcome| format!("{}: {}", outcome.name, outcome.lost.len()))
+        .collect();
+    ensure!(lost.is_empty(), "a restart of the agent lost packets: {lost:?}");
+    Ok(outcomes.iter().map(|outcome| outcome.sent).sum())
+}
+
+pub(super) fn uplinks(context: &Context) -> Result<Verdict> {
+    lab(context, "two-racks", |bed| {
+        prepare(bed)?;
+        let here = [("node1a", "rack", "rack1"), ("node1a", "rack", "rack1"), ("node1a", "global", "global")];
+        let (inside, others) = (pods(bed, &here)?, pods(bed, &ELSEWHERE)?);
+        let lost = cut(bed, &inside, &others)?;
+        say(&format!("      uplinks of one ToR cut:{lost}"));
+        shown(bed)?;
+        let sent = restart(bed, &inside, &others)?;
+        // The other ToR's too: what is configured stays, and the loss is a warning.
+        bed.host("tor1a")?.sh(CUT)?;
+        wait_next_hops(bed, &["10.11.0.1", "10.12.0.1"], "configured")?;
+        let warnings = events(bed, "node1b", EventKind::DefaultLost, None)?;
+        ensure!(
+            warnings.iter().any(|text| text.starts_with("no peer advertises a default route")),
+            "{warnings:?}"
+        );
+        for (tor, ..) in TORS {
+            bed.host(tor)?.sh(MEND)?;
+        }
+        wait_next_hops(bed, &["10.11.0.1", "10.12.0.1"], "advertised")?;
+        let back = events(bed, "node1a", EventKind::NextHopIn, Some("10.12.0.1"))?;
+        ensure!(!back.is_empty(), "no event for the ToR's return");
+        passed(format!(
+            "uplinks of one ToR cut:{lost} {sent} requests over a SIGKILL of the agent meanwhile, none lost"
+        ))
+    })
+}
