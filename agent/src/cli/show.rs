@@ -10,6 +10,7 @@ use trunkline_api::control::{
     Explanation, GuardStatus, Peer, PeerDone, PeerFamily, PodStatus, Route, SubnetStatus,
 };
 
+use super::probes;
 use super::table::{Columns, duration};
 
 /// The agent at a glance.
@@ -65,6 +66,9 @@ pub fn agent(status: &AgentStatus) -> String {
     }
     if let Some(peer) = status.bgp.as_ref().and_then(|bgp| bgp.disaggregated.as_ref()) {
         line("", format!("pods are advertised without NO_EXPORT while peer {peer} is down"));
+    }
+    for duplicate in status.bgp.iter().flat_map(|bgp| &bgp.duplicate_identifiers) {
+        line("", duplicate.text.clone());
     }
     if let Some(fault) = status.bgp.as_ref().and_then(|bgp| bgp.fault.as_ref()) {
         line(
@@ -130,6 +134,9 @@ pub fn agent(status: &AgentStatus) -> String {
                 kernel.forwarding_installed, kernel.forwarding_wanted, kernel.forwarding_repairs
             ),
         );
+    }
+    for (index, text) in status.probes.iter().flat_map(probes::lines).enumerate() {
+        line(if index == 0 { "probes" } else { "" }, text);
     }
     if let Some(paths) = &status.alternate_paths {
         line(

@@ -20,6 +20,7 @@ mod cni;
 mod files;
 mod firewall;
 mod host;
+mod probes;
 mod stopped;
 
 use std::fmt::Write as _;
@@ -127,6 +128,7 @@ impl Where {
         let agent = match ask(&self.socket(config.as_ref()), patience) {
             Ok(agent) => {
                 findings.extend(about::agent(&agent));
+                findings.extend(probes::check(&agent.status));
                 Some(agent)
             }
             Err(error) => {

@@ -15,7 +15,7 @@ use trunkline_bgp::types::{Asn, Family, PeerKey};
 use super::tables::Tables;
 use super::{
     BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget,
-    Rule, Sysctl, alternate, peers, policy,
+    Rule, Sysctl, alternate, peers, policy, probes,
 };
 
 /// Adds to the plan what the underlay network and GlobalBGP need.
@@ -50,8 +50,9 @@ pub(super) fn plan(
             network.subnets.values_mut().for_each(|subnet| subnet.table = Some(table));
         }
     }
-    plan_kernel(plan, table, &peers);
+    plan_kernel(plan, table, &peers, &host.left_out);
     alternate::plan(plan, &peers);
+    probes::plan(plan, &peers, mtu, intent);
     plan.routers.extend(peers.iter().flat_map(peers::Peer::routers));
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
     let (planned_peers, planned_ranges) = peers::plan(&peers, graceful_shutdown, &sets, &mut errors);
@@ -105,13 +106,13 @@ fn refused_ranges(underlay: &Network, intent: &Intent) -> BTreeMap<IpNet, Refuse
     refused.collect()
 }
 
-fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>]) {
+fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], left_out: &BTreeSet<PeerKey>) {
     let kernel = &mut plan.kernel;
     let uplinks: BTreeSet<&str> =
         peers.iter().filter_map(|peer| peer.link).map(|link| link.name.as_str()).collect();
     for family in Family::ALL {
         kernel.rules.extend(uplinks.iter().map(|uplink| Rule::from_link(family, uplink, DROP_TABLE)));
-        let hops = peers::default_hops(peers, family);
+        let hops = peers::default_hops(peers, family, left_out);
         if !hops.is_empty() {
             kernel.routes.insert(RouteKey::default_route(table, family), RouteTarget::via(hops));
         }
@@ -125,7 +126,11 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>]) {
         .filter(|peer| peer.imports())
         .filter_map(|peer| Some((peer.key()?, peer.link.map(|link| link.index))))
         .collect();
-    kernel.learned = (!importing.is_empty()).then_some(Learned { table, peers: importing });
+    kernel.learned = (!importing.is_empty()).then(|| Learned {
+        table,
+        left_out: left_out.iter().filter(|peer| importing.contains_key(peer)).copied().collect(),
+        peers: importing,
+    });
 }
 
 /// The resource and field of a peer, for an error.

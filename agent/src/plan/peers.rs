@@ -1,6 +1,6 @@
 //! The BGP side of the plan: from a network's peers to the speaker's, and to the hops of the network's table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
 use std::time::Duration;
@@ -266,13 +266,17 @@ fn connected_link(host: &Host, address: IpAddr) -> Option<&Link> {
         .map(|(_, link)| link)
 }
 
-/// The hops of the default route: every established peer that routes traffic and whose own routes are not imported.
-pub(super) fn default_hops(peers: &[Peer<'_>], family: Family) -> Vec<Hop> {
-    peers
+/// The hops of the default route: every established peer that routes traffic and whose own routes are not imported. Those in `left_out` are
+/// among them only if there is no other.
+pub(super) fn default_hops(peers: &[Peer<'_>], family: Family, left_out: &BTreeSet<PeerKey>) -> Vec<Hop> {
+    let is_left_out = |peer: &Peer<'_>| peer.key().is_some_and(|key| left_out.contains(&key));
+    let hops: Vec<(bool, Hop)> = peers
         .iter()
         .filter(|peer| routes_traffic(peer.spec) && !peer.imports())
-        .filter_map(|peer| peer.hop(family))
-        .collect()
+        .filter_map(|peer| Some((is_left_out(peer), peer.hop(family)?)))
+        .collect();
+    let others = hops.iter().any(|(left_out, _)| !left_out);
+    hops.into_iter().filter(|(left_out, _)| !others || !left_out).map(|(_, hop)| hop).collect()
 }
 
 /// The speaker's peers and its ranges. `graceful_shutdown`: of the whole node, whatever the peers say.

@@ -14,6 +14,8 @@ use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
+use super::ProbePlan;
+
 /// This node, as `nodeSelector`s see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIdentity {
@@ -66,6 +68,8 @@ pub struct Host {
     pub converged: bool,
     /// Routers found by their advertisements, by interface; filled in likewise.
     pub neighbours: Neighbours,
+    /// Peers that traffic is not sent to while there are others; filled in likewise.
+    pub left_out: BTreeSet<PeerKey>,
 }
 
 /// One link of the host.
@@ -156,6 +160,8 @@ pub struct Plan {
     pub vtep: Option<Vtep>,
     /// Routers of the networks, each with its link: by them a reply can leave.
     pub routers: BTreeSet<(Family, Hop)>,
+    /// What is probed.
+    pub probes: ProbePlan,
 }
 
 impl Plan {
@@ -187,6 +193,8 @@ pub struct KernelPlan {
     pub translated: TranslatedRules,
     /// Limits of alternate paths.
     pub alternate: AlternateRules,
+    /// Names of the uplinks that are probed.
+    pub probed: BTreeSet<String>,
     /// The guard.
     pub guard: GuardPlan,
     /// Where learned routes go; none where no peer's routes are imported.
@@ -215,6 +223,8 @@ pub struct Learned {
     /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
     /// next hop is on that one.
     pub peers: BTreeMap<PeerKey, Option<u32>>,
+    /// Of these, the ones that traffic is not sent to while there are others.
+    pub left_out: BTreeSet<PeerKey>,
 }
 
 /// What a sysctl should be.

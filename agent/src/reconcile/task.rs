@@ -28,8 +28,8 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
-    GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan, RouteKey,
-    RouteTarget, Session, Tunnels, join, plan, plan_pod,
+    GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan,
+    ProbeSettings, RouteKey, RouteTarget, Session, Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
 
@@ -55,6 +55,8 @@ pub struct Start {
     pub tunnels: Tunnels,
     /// What the configuration says of the guard.
     pub guard: GuardSettings,
+    /// What the configuration says of probes.
+    pub probes: ProbeSettings,
     /// Where BGP listens.
     pub shell: ShellConfig,
     /// Everything of the speaker's configuration that is not the plan's.
@@ -132,6 +134,7 @@ struct Task {
     vlan_interfaces: Vec<String>,
     tunnels: Tunnels,
     guard: GuardSettings,
+    probes: ProbeSettings,
     shell: ShellConfig,
     speaker: SpeakerConfig,
     stations: Vec<SocketAddr>,
@@ -170,6 +173,8 @@ struct Task {
     changed_sessions: watch::Sender<u64>,
     /// The host's links, as BFD looks at them.
     links: Vec<HostLink>,
+    /// Peers whose probes fail.
+    left_out: BTreeSet<PeerKey>,
     /// Links or sessions have changed since the plan was made.
     stale: bool,
     metrics: Metrics,
@@ -187,6 +192,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         vlan_interfaces,
         tunnels,
         guard,
+        probes,
         shell,
         speaker,
         stations,
@@ -211,6 +217,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         vlan_interfaces,
         tunnels,
         guard,
+        probes,
         shell,
         speaker,
         stations,
@@ -243,6 +250,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         in_force,
         changed_sessions,
         links: Vec::new(),
+        left_out: BTreeSet::new(),
         stale: false,
         metrics,
     };
@@ -290,6 +298,10 @@ impl Task {
                     // Who only looks changes nothing.
                     Some(Request::View(answer)) => {
                         let _ = answer.send(self.view());
+                        continue;
+                    }
+                    Some(Request::Advertised(answer)) => {
+                        let _ = answer.send(self.advertised());
                         continue;
                     }
                     Some(request) => self.handle(request).await,
@@ -369,8 +381,12 @@ impl Task {
             Request::Leave(stage, answer) => {
                 let _ = answer.send(self.leave(stage).await);
             }
+            Request::LeaveOut(peers) => {
+                self.left_out = peers;
+                self.stale = true;
+            }
             // Dealt with by the loop.
-            Request::View(_) | Request::Stop(_) => {}
+            Request::View(_) | Request::Advertised(_) | Request::Stop(_) => {}
         }
     }
 
@@ -424,6 +440,7 @@ impl Task {
             .collect();
         host.converged = Family::ALL.into_iter().all(|family| self.converged.contains(family));
         host.neighbours = self.search.found();
+        host.left_out = self.left_out.clone();
         let intent = Intent {
             node: NodeIdentity { name: self.node.clone(), labels: snapshot.labels.clone() },
             networks: snapshot.networks.clone(),
@@ -432,6 +449,7 @@ impl Task {
             placed: snapshot.placed.clone(),
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
+            probes: self.probes.clone(),
             // What was derived once stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
             in_cluster: !self.own_pools,

@@ -91,6 +91,14 @@ pub enum EventKind {
     DefaultLost,
     /// A BGP network has a default route of a family again.
     DefaultBack,
+    /// Probes by a router show a fault.
+    ProbeFailing,
+    /// A fault that probes had shown is gone.
+    ProbeGood,
+    /// Two routers have one BGP identifier.
+    DuplicateIdentifier,
+    /// A BGP identifier belongs to one router again.
+    IdentifierUnique,
 }
 
 impl EventKind {
@@ -121,6 +129,10 @@ impl EventKind {
             EventKind::Repaired => "repaired",
             EventKind::DefaultLost => "defaultLost",
             EventKind::DefaultBack => "defaultBack",
+            EventKind::ProbeFailing => "probeFailing",
+            EventKind::ProbeGood => "probeGood",
+            EventKind::DuplicateIdentifier => "duplicateIdentifier",
+            EventKind::IdentifierUnique => "identifierUnique",
         }
     }
 
@@ -141,7 +153,9 @@ impl EventKind {
             | EventKind::ListenFailed
             | EventKind::SpeakerFailed
             | EventKind::Repaired
-            | EventKind::DefaultLost => Severity::Warning,
+            | EventKind::DefaultLost
+            | EventKind::ProbeFailing
+            | EventKind::DuplicateIdentifier => Severity::Warning,
             _ => Severity::Info,
         }
     }

@@ -30,6 +30,8 @@ function problems(agent) {
   for (const { address, fault } of agent.bgp?.listening ?? []) {
     if (fault) add("BGP", [`incoming connections are not accepted at ${address}: ${fault}`]);
   }
+  add("BGP", (agent.bgp?.duplicateIdentifiers ?? []).map((duplicate) => duplicate.text));
+  add("Probes", (agent.probes?.routers ?? []).flatMap((router) => router.faults.map((fault) => fault.text)));
   add("HTTP", [agent.httpFault]);
   if (agent.unrecorded) add("Pods", [`${agent.unrecorded} run in the kernel without a record: the store was lost; they keep running`]);
   const seen = new Set();
