@@ -14,9 +14,21 @@ use trunkline_bgp::types::{Asn, Family, PeerKey};
 
 use super::tables::Tables;
 use super::{
-    BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget,
-    Rule, Sysctl, alternate, peers, policy, probes,
+    BgpPlan, DROP_TABLE, Host, Intent, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget, Rule,
+    Sysctl, alternate, peers, policy, probes,
 };
+
+/// Where learned routes go and whose they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// The table.
+    pub table: u32,
+    /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
+    /// next hop is on that one.
+    pub peers: BTreeMap<PeerKey, Option<u32>>,
+    /// Of these, the ones that traffic is not sent to while there are others.
+    pub left_out: BTreeSet<PeerKey>,
+}
 
 /// Adds to the plan what the underlay network and GlobalBGP need.
 pub(super) fn plan(

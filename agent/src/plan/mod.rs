@@ -48,6 +48,7 @@ pub mod types;
 mod vlan;
 mod vxlan;
 
+pub use bgp::Learned;
 pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
 pub use probes::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT, ProbePlan, ProbeSettings, ProbedRouter};
 pub(crate) use translated::mark_of;

@@ -14,7 +14,7 @@ use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
-use super::ProbePlan;
+use super::{Learned, ProbePlan};
 
 /// This node, as `nodeSelector`s see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -213,18 +213,6 @@ impl KernelPlan {
             self.sysctls.insert(format!("net/ipv4/conf/{name}/{setting}"), Sysctl::Exactly("0"));
         }
     }
-}
-
-/// Where learned routes go and whose they are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learned {
-    /// The table.
-    pub table: u32,
-    /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
-    /// next hop is on that one.
-    pub peers: BTreeMap<PeerKey, Option<u32>>,
-    /// Of these, the ones that traffic is not sent to while there are others.
-    pub left_out: BTreeSet<PeerKey>,
 }
 
 /// What a sysctl should be.

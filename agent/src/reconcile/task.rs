@@ -28,12 +28,15 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
-    GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, POD_TABLE, Place, Plan, Pod, PodPlan,
-    ProbeSettings, RouteKey, RouteTarget, Session, Tunnels, join, plan, plan_pod,
+    GuardSettings, Intent, Joined, Mode, NodeIdentity, Place, Plan, Pod, PodPlan, ProbeSettings, Session,
+    Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
 
 mod speaker;
+mod unrecorded;
+
+use unrecorded::unrecorded_plan;
 
 /// The first pause before what failed is tried again: the start of the speaker, the kernel's answer to a plan. Each further pause is
 /// twice as long, up to [`LAST_PAUSE`].
@@ -766,43 +769,5 @@ fn tell_refused(plan: &Plan, pod: &Pod) {
             addresses = addresses.join(","),
             "a pod may not send from a prefix that it names: {refused}"
         );
-    }
-}
-
-/// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.
-fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
-    let holds = |address: &IpAddr| {
-        plan.networks
-            .iter()
-            .find(|(_, network)| network.refused.is_none() && network.subnet_of(*address).is_some())
-    };
-    let network = pod.addresses.iter().find_map(holds).map(|(name, _)| name.clone()).unwrap_or_default();
-    let as_pod = Pod {
-        network,
-        addresses: pod.addresses.clone(),
-        host_ifname: pod.host_ifname.clone(),
-        host_ifindex: pod.host_ifindex,
-        mac: [0; 6],
-        attachment: pod.attachment,
-        // They were in the record.
-        extra_prefixes: BTreeSet::new(),
-    };
-    match plan_pod(plan, &as_pod) {
-        Ok(pod_plan) => PodPlan { neighbours: pod.neighbours.clone(), ..pod_plan },
-        Err(_) => PodPlan {
-            host_ifname: pod.host_ifname.clone(),
-            host_ifindex: pod.host_ifindex,
-            routes: pod
-                .addresses
-                .iter()
-                .map(|address| {
-                    let on_link = Hop::link(pod.host_ifindex);
-                    let key = RouteKey { table: POD_TABLE, prefix: (*address).into() };
-                    (key, RouteTarget::via(vec![on_link]))
-                })
-                .collect(),
-            neighbours: pod.neighbours.clone(),
-            ..PodPlan::default()
-        },
     }
 }
