@@ -51,6 +51,7 @@ use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::page::{Page, Served};
 use crate::pods::{Pods, Turns};
+use crate::probe;
 use crate::reconcile::{self, Reconcile};
 use crate::recover::{Recovery, recover};
 use crate::server::Server;
@@ -133,6 +134,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         vlan_interfaces: config.vlan_interfaces.clone(),
         tunnels: config.tunnels(),
         guard: config.guard(),
+        probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {
             local_as: Asn(0),
@@ -171,6 +173,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         history: history.clone(),
     });
 
+    let probes = probe::spawn(config.probes(), reconcile.clone(), history.clone(), bell.clone());
     let repairs = kernel.repairs();
     let observer = Arc::new(Observer {
         node: node.clone(),
@@ -189,9 +192,11 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         http_fault: http::Fault::default(),
         history: history.clone(),
         drain: drain.clone(),
+        probes,
         started: crate::observe::Started::default(),
     });
     tokio::spawn(history::repairs::follow(history.clone(), repairs));
+    tokio::spawn(probe::identifiers::follow(Arc::clone(&observer), history.clone()));
     let mut keeper = history.keep(&config.store, run, Arc::clone(&observer));
     let pods = Pods {
         addresses: match &cluster {

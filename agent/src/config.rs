@@ -5,6 +5,7 @@
 //! source, where they may change while the agent runs. An unknown field is an error: a misspelt one would otherwise
 //! be a setting that silently does nothing.
 
+mod probes;
 pub mod schema;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +20,11 @@ use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::types::InterfaceName;
 use trunkline_daemon::logging::Log;
 
+pub use self::probes::ProbeConfig;
 use self::schema::{AddressAndPort, FilePath, Prefix};
 use crate::page::Access;
-use crate::plan::{GuardSettings, Tunnels};
+use crate::plan::{GuardSettings, ProbeSettings, Tunnels};
+use crate::probe::Settings;
 use crate::source::kube::{KubeConfig, SourceKind};
 use crate::telemetry::config::TelemetryConfig;
 use crate::wire::Times;
@@ -89,6 +92,8 @@ pub struct Config {
     pub guard: GuardConfig,
     /// Monitoring stations (RFC 7854) that are told what BGP hears.
     pub bmp: Bmp,
+    /// Probes of the routers.
+    pub probes: ProbeConfig,
     /// When a pod counts as ready.
     pub readiness: Readiness,
     /// How this node leaves the fabric.
@@ -190,6 +195,7 @@ impl Default for Config {
             vxlan_port: port,
             guard: GuardConfig::default(),
             bmp: Bmp::default(),
+            probes: ProbeConfig::default(),
             readiness: Readiness::default(),
             drain: DrainConfig::default(),
             vlan_check: VlanCheck::default(),
@@ -329,6 +335,7 @@ impl Config {
                 ));
             }
         }
+        self.probes.check()?;
         within("readiness.timeoutSeconds", self.readiness.timeout_seconds, 1, 300)?;
         within("drain.settleSeconds", self.drain.settle_seconds, 0, 3600)?;
         if self.drain.follow_cordon && self.source != SourceKind::Kube {
@@ -415,6 +422,16 @@ impl Config {
     pub fn guard(&self) -> GuardSettings {
         let bgp_ports = self.listen.iter().map(SocketAddr::port).collect();
         GuardSettings { enabled: self.guard.enabled, bgp_ports }
+    }
+
+    /// What the planner needs to know of probes.
+    pub fn probe_plan(&self) -> ProbeSettings {
+        ProbeSettings { enabled: self.probes.enabled, targets: self.probes.targets.clone() }
+    }
+
+    /// How probes are sent.
+    pub fn probes(&self) -> Settings {
+        self.probes.settings()
     }
 
     /// What the planner needs to know of tunnels.
@@ -508,6 +525,12 @@ mod tests {
             ("vxlanPort: 0", "vxlanPort", "1 to 65535"),
             ("vtepAddressCIDRs: []", "vtepAddressCIDRs", "leave the field out"),
             ("readiness: {timeoutSeconds: 301}", "readiness.timeoutSeconds", "1 to 300"),
+            ("probes: {intervalSeconds: 0}", "probes.intervalSeconds", "1 to 300"),
+            ("probes: {size: 575}", "probes.size", "576 to 65535"),
+            ("probes: {targets: [127.0.0.1]}", "probes.targets", "that routers reach"),
+            ("probes: {targets: [fe80::1]}", "probes.targets", "that routers reach"),
+            ("probes: {enabled: false, failover: true}", "probes.failover", "enabled: true"),
+            ("probes: {interval: 3}", "interval", "agent.yaml"),
             ("drain: {settleSeconds: 3601}", "drain.settleSeconds", "0 to 3600"),
             ("drain: {followCordon: true}", "drain.followCordon", "source: kube"),
             ("readiness: {timeout: 3}", "timeout", "agent.yaml"),

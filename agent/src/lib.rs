@@ -22,6 +22,7 @@ pub mod page;
 pub mod plan;
 pub mod pods;
 mod port_owner;
+pub mod probe;
 pub mod reconcile;
 pub mod recover;
 pub mod server;

@@ -9,7 +9,9 @@
 use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec, Registry};
-use trunkline_api::control::{AgentStatus, BfdSession, ClusterStatus, Messages, NetworkStatus, Peer};
+use trunkline_api::control::{
+    AgentStatus, BfdSession, ClusterStatus, Messages, NetworkStatus, Peer, ProbeFaultKind, ProbedRouter,
+};
 use trunkline_api::metrics::of_agent as m;
 use trunkline_daemon::connections::ConnectionMetrics;
 use trunkline_daemon::metrics::{Standing as Page, counter, histogram, text};
@@ -184,6 +186,9 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
         page.put_count(m::ALTERNATE_PACKETS, &["forwarded"], paths.forwarded);
         page.put_count(m::ALTERNATE_PACKETS, &["dropped"], paths.dropped);
     }
+    if let Some(probes) = &agent.probes {
+        probes.routers.iter().for_each(|router| stand_probes(page, router));
+    }
     let guard = &agent.guard;
     page.put_bool(m::GUARD_IN_FORCE, &[], guard.in_force || !guard.enabled);
     page.put_count(m::GUARD_REPAIRS, &[], guard.repairs);
@@ -199,6 +204,7 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
         page.put_count(m::WAY_OUT_NEXT_HOPS, &[&way.family, "left_out"], way.left_out.len() as u64);
         page.put_bool(m::WAY_OUT_ADVERTISED, &[&way.family], way.basis != "configured");
     }
+    page.put_count(m::DUPLICATE_IDENTIFIERS, &[], bgp.duplicate_identifiers.len() as u64);
     page.put_bool(m::SPEAKER_RUNNING, &[], bgp.fault.is_none());
     for listener in &bgp.listening {
         page.put_bool(m::LISTENING, &[&listener.address.to_string()], listener.fault.is_none());
@@ -217,6 +223,21 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
         page.put_bool(m::BMP_UP, &[&name], station.connected);
         page.put_count(m::BMP_BYTES, &[&name], station.octets);
     }
+}
+
+fn stand_probes(page: &mut Page, router: &ProbedRouter) {
+    let (peer, family) = (router.peer.as_str(), router.family.as_str());
+    for check in &router.checks {
+        let of = [peer, family, check.name.as_str()];
+        page.put_count(m::PROBE_STATE, &of, check.state as u64);
+        page.put_count(m::PROBE_SENT, &of, check.sent);
+        page.put_count(m::PROBE_LOST, &of, check.lost);
+    }
+    for kind in ProbeFaultKind::ALL {
+        let is_there = router.faults.iter().any(|fault| fault.kind == kind);
+        page.put_bool(m::PROBE_FAULT, &[peer, family, kind.name()], is_there);
+    }
+    page.put_bool(m::PROBE_LEFT_OUT, &[peer, family], router.left_out);
 }
 
 /// What an API server as the source has to show.
@@ -404,6 +425,7 @@ mod tests {
                         installed: vec!["10.0.0.1".parse().unwrap()],
                         left_out: Vec::new(),
                     }],
+                    duplicate_identifiers: Vec::new(),
                     router_id: "10.0.0.1".parse().unwrap(),
                     peers: 1,
                     established: 1,
@@ -453,6 +475,27 @@ mod tests {
                 }],
                 attachments: 3,
                 unrecorded: 1,
+                probes: Some(ProbeStatus {
+                    routers: vec![ProbedRouter {
+                        peer: "10.0.0.1".to_owned(),
+                        family: "ipv4-unicast".to_owned(),
+                        link: "eth1".to_owned(),
+                        left_out: true,
+                        checks: vec![ProbeCheck {
+                            name: "size".to_owned(),
+                            state: ProbeState::Failing,
+                            seconds: 7,
+                            sent: 12,
+                            lost: 4,
+                        }],
+                        faults: vec![ProbeFault {
+                            kind: ProbeFaultKind::Size,
+                            text: "too large".to_owned(),
+                            fix: "mend it".to_owned(),
+                        }],
+                    }],
+                    ..ProbeStatus::default()
+                }),
                 alternate_paths: Some(AlternatePaths { forwarded: 12, dropped: 1 }),
                 guard: GuardStatus {
                     enabled: true,
@@ -597,6 +640,13 @@ mod tests {
             "trunkline_bgp_way_out_next_hops{family=\"ipv4-unicast\",state=\"used\"} 1",
             "trunkline_bgp_way_out_next_hops{family=\"ipv4-unicast\",state=\"left_out\"} 0",
             "trunkline_bgp_way_out_advertised{family=\"ipv4-unicast\"} 1",
+            "trunkline_bgp_duplicate_identifiers 0",
+            "trunkline_probe_state{peer=\"10.0.0.1\",family=\"ipv4-unicast\",check=\"size\"} 2",
+            "trunkline_probe_fault{peer=\"10.0.0.1\",family=\"ipv4-unicast\",fault=\"size\"} 1",
+            "trunkline_probe_fault{peer=\"10.0.0.1\",family=\"ipv4-unicast\",fault=\"silent\"} 0",
+            "trunkline_probe_sent_total{peer=\"10.0.0.1\",family=\"ipv4-unicast\",check=\"size\"} 12",
+            "trunkline_probe_lost_total{peer=\"10.0.0.1\",family=\"ipv4-unicast\",check=\"size\"} 4",
+            "trunkline_probe_left_out{peer=\"10.0.0.1\",family=\"ipv4-unicast\"} 1",
             "trunkline_guard_in_force 1",
             "trunkline_guard_dropped_total{reason=\"source\"} 7",
             "trunkline_guard_repairs_total 3",

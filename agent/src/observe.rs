@@ -33,6 +33,7 @@ use crate::kernel::KernelHandle;
 use crate::metrics::{Metrics, Standing};
 use crate::plan::Mode;
 use crate::pods::show_mac;
+use crate::probe::Probes;
 use crate::reconcile::{BgpView, Reconcile, View};
 use crate::source::kube::Cluster;
 use crate::source::kube::writer::at as written_at;
@@ -82,6 +83,8 @@ pub struct Observer {
     pub history: History,
     /// How far this node has left the fabric.
     pub drain: Drain,
+    /// What probes show.
+    pub probes: Probes,
     /// Whether it was ready in this run.
     pub started: Started,
 }
@@ -223,6 +226,7 @@ impl Observer {
             },
             guard: guard(kernel.guard),
             alternate_paths: alternate_paths(kernel.alternate_paths),
+            probes: self.probes.status(),
             http_fault: self.http_fault.words(),
         })
     }

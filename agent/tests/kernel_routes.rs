@@ -78,7 +78,10 @@ fn plan() -> KernelPlan {
 
 fn importing() -> KernelPlan {
     let peers = [(address("192.0.2.1").into(), None), (address("192.0.2.3").into(), None)];
-    KernelPlan { learned: Some(Learned { table: TABLE, peers: peers.into() }), ..plan() }
+    KernelPlan {
+        learned: Some(Learned { table: TABLE, peers: peers.into(), left_out: BTreeSet::new() }),
+        ..plan()
+    }
 }
 
 fn spawn(hold: FamilySet) -> (KernelHandle, KernelEvents) {

@@ -354,6 +354,7 @@ async fn reconcile(host: &Host, max_paths: usize, history: &History) -> (Reconci
         vlan_interfaces: Vec::new(),
         tunnels: config.tunnels(),
         guard: config.guard(),
+        probes: config.probe_plan(),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {
             restarting: true,

@@ -17,6 +17,7 @@ mod bgp;
 mod drain;
 mod history;
 mod path;
+mod probe;
 mod snapshot;
 mod way_out;
 
@@ -24,6 +25,9 @@ pub use bgp::{BgpListener, BgpStatus, PeerRange};
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
 pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
+pub use probe::{
+    DuplicateIdentifier, ProbeCheck, ProbeFault, ProbeFaultKind, ProbeState, ProbeStatus, ProbedRouter,
+};
 pub use snapshot::Snapshot;
 pub use way_out::{LeftOut, WayOut};
 
@@ -223,6 +227,9 @@ pub struct AgentStatus {
     /// Packets for pods of other nodes; none where this node has no second uplink for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alternate_paths: Option<AlternatePaths>,
+    /// What probes show; none where none are sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probes: Option<ProbeStatus>,
     /// Why `/metrics`, `/healthz` and `/readyz` are not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_fault: Option<String>,

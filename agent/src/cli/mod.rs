@@ -7,6 +7,7 @@ pub mod client;
 pub mod completions;
 pub(crate) mod events;
 mod list;
+mod probes;
 pub mod show;
 pub mod table;
 pub mod walk;

@@ -10,6 +10,7 @@ use trunkline_api::control::{
     Explanation, GuardStatus, Peer, PeerDone, PeerFamily, PodStatus, Route, SubnetStatus,
 };
 
+use super::probes;
 use super::table::{Columns, duration};
 use super::ways_out;
 
@@ -69,6 +70,9 @@ pub fn agent(status: &AgentStatus) -> String {
     }
     for way in status.bgp.iter().flat_map(|bgp| &bgp.ways_out) {
         ways_out::lines(way).into_iter().for_each(|(name, text)| line(name, text));
+    }
+    for duplicate in status.bgp.iter().flat_map(|bgp| &bgp.duplicate_identifiers) {
+        line("", duplicate.text.clone());
     }
     if let Some(fault) = status.bgp.as_ref().and_then(|bgp| bgp.fault.as_ref()) {
         line(
@@ -134,6 +138,9 @@ pub fn agent(status: &AgentStatus) -> String {
                 kernel.forwarding_installed, kernel.forwarding_wanted, kernel.forwarding_repairs
             ),
         );
+    }
+    for (index, text) in status.probes.iter().flat_map(probes::lines).enumerate() {
+        line(if index == 0 { "probes" } else { "" }, text);
     }
     if let Some(paths) = &status.alternate_paths {
         line(

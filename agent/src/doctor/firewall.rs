@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Finding;
 
-const OWN_TABLES: [&str; 2] = ["trunkline", "trunkline-guard"];
+const OWN_TABLES: [&str; 3] = ["trunkline", "trunkline-guard", "trunkline-probes"];
 
 /// Looks at nftables and at the old iptables.
 pub(super) fn check() -> Vec<Finding> {

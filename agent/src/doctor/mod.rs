@@ -20,6 +20,7 @@ mod cni;
 mod files;
 mod firewall;
 mod host;
+mod probes;
 mod stopped;
 mod ways_out;
 
@@ -128,6 +129,7 @@ impl Where {
         let agent = match ask(&self.socket(config.as_ref()), patience) {
             Ok(agent) => {
                 findings.extend(about::agent(&agent));
+                findings.extend(probes::check(&agent.status));
                 Some(agent)
             }
             Err(error) => {

@@ -27,7 +27,7 @@ use super::events::{Events, Heard};
 use super::netlink::objects;
 use super::netlink::{Batch, Connection, NetlinkError, Refusal};
 use super::nft::guard::Guard;
-use super::nft::{self, nat};
+use super::nft::{self, nat, probes};
 use super::scan::{self, Neighbours, Routes, Scan};
 use super::sysctl::PodSettings;
 use super::topology::{self, Topology};
@@ -81,6 +81,7 @@ pub(super) struct Owner {
     translates: bool,
     pod_settings: PodSettings,
     nat: nft::Table,
+    probes: nft::Table,
     guard: Guard,
     guard_fault: Option<String>,
     guard_repairs: u64,
@@ -146,6 +147,7 @@ impl Owner {
             translates: false,
             pod_settings: PodSettings::default(),
             nat: nat::TABLE,
+            probes: probes::TABLE,
             guard: Guard::new(),
             guard_fault: None,
             guard_repairs: 0,
@@ -376,6 +378,7 @@ impl Owner {
             sessions: Vec::new(),
             converged: false,
             neighbours: Default::default(),
+            left_out: BTreeSet::new(),
         }
     }
 

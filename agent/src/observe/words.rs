@@ -15,6 +15,7 @@ use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeSt
 
 use crate::kernel::nft;
 use crate::plan::RefusedRange;
+use crate::probe::identifiers::duplicates;
 use crate::reconcile::{BgpView, Listening, StoppedBgp, StoppedPeer, Waiting};
 
 /// The speaker, while it runs.
@@ -34,6 +35,7 @@ pub(super) fn bgp_status(bgp: &BgpView, peers: &[PeerStatus], ranges: &[RangeSta
         },
         stations: bgp.monitors.iter().map(station).collect(),
         listening: bgp.listening.iter().map(listener).collect(),
+        duplicate_identifiers: duplicates(bgp.router_id, peers),
         fault: None,
     }
 }
@@ -52,6 +54,7 @@ pub(super) fn stopped_bgp(stopped: &StoppedBgp) -> BgpStatus {
         ranges: Vec::new(),
         stations: Vec::new(),
         listening: Vec::new(),
+        duplicate_identifiers: Vec::new(),
         fault: Some(stopped.fault.clone()),
     }
 }

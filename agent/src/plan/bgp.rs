@@ -14,9 +14,21 @@ use trunkline_bgp::types::{Asn, Family, PeerKey};
 
 use super::tables::Tables;
 use super::{
-    BgpPlan, DROP_TABLE, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget,
-    Rule, Sysctl, alternate, peers, policy, way_out,
+    BgpPlan, DROP_TABLE, Host, Intent, Mode, Plan, PlanError, RefusedRange, RouteKey, RouteTarget, Rule,
+    Sysctl, alternate, peers, policy, probes, way_out,
 };
+
+/// Where learned routes go and whose they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// The table.
+    pub table: u32,
+    /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
+    /// next hop is on that one.
+    pub peers: BTreeMap<PeerKey, Option<u32>>,
+    /// Of these, the ones that traffic is not sent to while there are others.
+    pub left_out: BTreeSet<PeerKey>,
+}
 
 /// Adds to the plan what the underlay network and GlobalBGP need.
 pub(super) fn plan(
@@ -52,6 +64,7 @@ pub(super) fn plan(
     }
     plan_kernel(plan, table, &peers, host);
     alternate::plan(plan, &peers);
+    probes::plan(plan, &peers, mtu, intent);
     plan.routers.extend(peers.iter().flat_map(peers::Peer::routers));
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);
     let (planned_peers, planned_ranges) = peers::plan(&peers, graceful_shutdown, &sets, &mut errors);
@@ -127,7 +140,11 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Ho
         .filter(|peer| peer.imports())
         .filter_map(|peer| Some((peer.key()?, peer.link.map(|link| link.index))))
         .collect();
-    kernel.learned = (!importing.is_empty()).then_some(Learned { table, peers: importing });
+    kernel.learned = (!importing.is_empty()).then(|| Learned {
+        table,
+        left_out: left_out.iter().filter(|peer| importing.contains_key(peer)).copied().collect(),
+        peers: importing,
+    });
 }
 
 /// The resource and field of a peer, for an error.

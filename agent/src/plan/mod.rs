@@ -39,6 +39,7 @@ mod hairpin;
 mod join;
 mod peers;
 mod policy;
+mod probes;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -48,7 +49,9 @@ mod vlan;
 mod vxlan;
 pub mod way_out;
 
+pub use bgp::Learned;
 pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
+pub use probes::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT, ProbePlan, ProbeSettings, ProbedRouter};
 pub(crate) use translated::mark_of;
 pub use types::*;
 pub use way_out::{Offer, WayOut};
@@ -72,6 +75,8 @@ pub struct Intent {
     pub tunnels: Tunnels,
     /// What the node's configuration says of the guard.
     pub guard: GuardSettings,
+    /// What the node's configuration says of probes.
+    pub probes: ProbeSettings,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
     /// The node is in a Kubernetes cluster, which usually has a service proxy.

@@ -15,6 +15,7 @@ use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
 use super::way_out::{Offer, WayOut};
+use super::{Learned, ProbePlan};
 
 /// This node, as `nodeSelector`s see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub struct Host {
     pub former: BTreeMap<RouteKey, RouteTarget>,
     /// Routers found by their advertisements, by interface; filled in likewise.
     pub neighbours: Neighbours,
+    /// Peers that traffic is not sent to while there are others; filled in likewise.
+    pub left_out: BTreeSet<PeerKey>,
 }
 
 /// One link of the host.
@@ -165,6 +168,8 @@ pub struct Plan {
     pub routers: BTreeSet<(Family, Hop)>,
     /// The default routes of the BGP network by peers whose routes are not imported.
     pub ways_out: BTreeMap<Family, WayOut>,
+    /// What is probed.
+    pub probes: ProbePlan,
 }
 
 impl Plan {
@@ -196,6 +201,8 @@ pub struct KernelPlan {
     pub translated: TranslatedRules,
     /// Limits of alternate paths.
     pub alternate: AlternateRules,
+    /// Names of the uplinks that are probed.
+    pub probed: BTreeSet<String>,
     /// The guard.
     pub guard: GuardPlan,
     /// Where learned routes go; none where no peer's routes are imported.
@@ -216,16 +223,6 @@ impl KernelPlan {
             self.sysctls.insert(format!("net/ipv4/conf/{name}/{setting}"), Sysctl::Exactly("0"));
         }
     }
-}
-
-/// Where learned routes go and whose they are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learned {
-    /// The table.
-    pub table: u32,
-    /// Peers whose routes are imported, each with the index of the link that its session runs over, where it is known: a link-local
-    /// next hop is on that one.
-    pub peers: BTreeMap<PeerKey, Option<u32>>,
 }
 
 /// What a sysctl should be.

@@ -77,6 +77,8 @@ pub enum Cause {
     NotOffered,
     /// Its default route or its End-of-RIB has not come yet.
     Pending,
+    /// Probes by it show a fault.
+    ProbeFault,
 }
 
 /// A peer that packets can be sent to.
@@ -131,7 +133,9 @@ pub(super) fn plan(peers: &[Peer<'_>], family: Family, table: u32, host: &Host) 
     let returns = routers
         .iter()
         .any(|peer| peer.hop(family).is_none() && former.iter().any(|hop| peer.may_be(hop, family)));
-    Some(select(candidates, table, former, returns))
+    let faulty = routers.iter().filter(|peer| peer.key().is_some_and(|key| host.left_out.contains(&key)));
+    let faulty: Vec<String> = faulty.map(|peer| peer.name()).collect();
+    Some(select(candidates, table, former, returns).without(&faulty))
 }
 
 /// `former`: the kernel's next hops of before the agent's restart, until the first route selection is done. `returns`: one of them may be
@@ -174,6 +178,19 @@ impl LeftOut {
 }
 
 impl WayOut {
+    /// Leaves these peers out, unless no next hop would remain.
+    fn without(mut self, faulty: &[String]) -> WayOut {
+        let is_faulty = |peer: &String| faulty.contains(peer);
+        if self.next_hops.iter().all(|(peer, _)| is_faulty(peer)) {
+            return self;
+        }
+        let (out, used) = self.next_hops.into_iter().partition(|(peer, _)| is_faulty(peer));
+        self.next_hops = used;
+        let out: Vec<(String, Hop)> = out;
+        self.left_out.extend(out.into_iter().map(|(peer, _)| LeftOut { peer, cause: Cause::ProbeFault }));
+        self
+    }
+
     /// The next hops.
     pub fn hops(&self) -> Vec<Hop> {
         self.next_hops.iter().map(|(_, hop)| *hop).collect()
@@ -192,6 +209,7 @@ impl Cause {
             Cause::Withdrawn => "withdrawn",
             Cause::NotOffered => "notOffered",
             Cause::Pending => "pending",
+            Cause::ProbeFault => "probeFault",
         }
     }
 
@@ -201,6 +219,7 @@ impl Cause {
             Cause::Withdrawn => "withdrew its default route",
             Cause::NotOffered => "advertises no default route, and another peer does",
             Cause::Pending => "has not advertised its default route yet",
+            Cause::ProbeFault => "has a fault that probes show",
         }
     }
 }
@@ -288,6 +307,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_peer_with_a_probe_fault_leaves_unless_it_is_the_last() {
+        let names = |faulty: &[&str]| {
+            let peers = vec![peer(1, "oc"), peer(2, "oc")];
+            let faulty: Vec<String> = faulty.iter().map(|name| (*name).to_owned()).collect();
+            select(peers, 10_000, &[], false).without(&faulty).names()
+        };
+        assert_eq!(names(&[]), "1, 2");
+        assert_eq!(names(&["1"]), "2");
+        assert_eq!(names(&["1", "2"]), "1, 2");
     }
 
     #[test]

@@ -74,7 +74,11 @@ impl Defaults {
         };
         let names = way.names();
         // A peer whose routes are still to come is not reported: it is about to enter. Nor is one while others' routes are.
-        let known = |out: &&LeftOut| way.basis == Basis::Offered && out.cause != Cause::Pending;
+        let known = |out: &&LeftOut| match out.cause {
+            Cause::Pending => false,
+            Cause::ProbeFault => true,
+            Cause::Withdrawn | Cause::NotOffered => way.basis == Basis::Offered,
+        };
         for out in way.left_out.iter().filter(known) {
             if self.left_out.insert((family, out.peer.clone())) {
                 let text =

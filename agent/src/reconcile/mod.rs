@@ -210,6 +210,15 @@ pub enum PodError {
 pub const DRAINED: &str =
     "this node is drained: `trunkline status` says by whom, `trunkline undrain` brings it back";
 
+/// What this node tells the fabric of its pods.
+#[derive(Clone, Debug, Default)]
+pub struct Advertised {
+    /// Addresses of pods; none while this node is drained.
+    pub pods: Vec<IpAddr>,
+    /// The speaker, while it runs.
+    pub speaker: Option<SpeakerHandle>,
+}
+
 type Answer<T> = oneshot::Sender<T>;
 
 enum Request {
@@ -220,6 +229,8 @@ enum Request {
     RemovePod(String, Answer<()>),
     View(Answer<View>),
     Leave(Stage, Answer<Left>),
+    Advertised(Answer<Advertised>),
+    LeaveOut(BTreeSet<PeerKey>),
     Stop(Answer<()>),
 }
 
@@ -285,6 +296,16 @@ impl Reconcile {
     /// the task has ended.
     pub async fn leave(&self, stage: Stage) -> Option<Left> {
         self.ask(|answer| Request::Leave(stage, answer)).await
+    }
+
+    /// The pods' addresses that this node advertises; `None` when the task has ended.
+    pub async fn advertised(&self) -> Option<Advertised> {
+        self.ask(Request::Advertised).await
+    }
+
+    /// Sends no traffic to these peers from now on, while there are others.
+    pub async fn leave_out(&self, peers: BTreeSet<PeerKey>) {
+        let _ = self.requests.send(Request::LeaveOut(peers)).await;
     }
 
     /// Stops the speaker silently and ends the task. The kernel stays as it is.

@@ -30,11 +30,14 @@ use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
     GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, Offer, POD_TABLE, Place, Plan, Pod, PodPlan,
-    RouteKey, RouteTarget, Session, Tunnels, join, plan, plan_pod,
+    ProbeSettings, RouteKey, RouteTarget, Session, Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
 
 mod speaker;
+mod unrecorded;
+
+use unrecorded::unrecorded_plan;
 
 /// The first pause before what failed is tried again: the start of the speaker, the kernel's answer to a plan. Each further pause is
 /// twice as long, up to [`LAST_PAUSE`].
@@ -56,6 +59,8 @@ pub struct Start {
     pub tunnels: Tunnels,
     /// What the configuration says of the guard.
     pub guard: GuardSettings,
+    /// What the configuration says of probes.
+    pub probes: ProbeSettings,
     /// Where BGP listens.
     pub shell: ShellConfig,
     /// Everything of the speaker's configuration that is not the plan's.
@@ -133,6 +138,7 @@ struct Task {
     vlan_interfaces: Vec<String>,
     tunnels: Tunnels,
     guard: GuardSettings,
+    probes: ProbeSettings,
     shell: ShellConfig,
     speaker: SpeakerConfig,
     stations: Vec<SocketAddr>,
@@ -172,6 +178,8 @@ struct Task {
     changed_sessions: watch::Sender<u64>,
     /// The host's links, as BFD looks at them.
     links: Vec<HostLink>,
+    /// Peers whose probes fail.
+    left_out: BTreeSet<PeerKey>,
     /// Links or sessions have changed since the plan was made.
     stale: bool,
     metrics: Metrics,
@@ -189,6 +197,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         vlan_interfaces,
         tunnels,
         guard,
+        probes,
         shell,
         speaker,
         stations,
@@ -213,6 +222,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         vlan_interfaces,
         tunnels,
         guard,
+        probes,
         shell,
         speaker,
         stations,
@@ -246,6 +256,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         in_force,
         changed_sessions,
         links: Vec::new(),
+        left_out: BTreeSet::new(),
         stale: false,
         metrics,
     };
@@ -293,6 +304,10 @@ impl Task {
                     // Who only looks changes nothing.
                     Some(Request::View(answer)) => {
                         let _ = answer.send(self.view());
+                        continue;
+                    }
+                    Some(Request::Advertised(answer)) => {
+                        let _ = answer.send(self.advertised());
                         continue;
                     }
                     Some(request) => self.handle(request).await,
@@ -372,8 +387,12 @@ impl Task {
             Request::Leave(stage, answer) => {
                 let _ = answer.send(self.leave(stage).await);
             }
+            Request::LeaveOut(peers) => {
+                self.left_out = peers;
+                self.stale = true;
+            }
             // Dealt with by the loop.
-            Request::View(_) | Request::Stop(_) => {}
+            Request::View(_) | Request::Advertised(_) | Request::Stop(_) => {}
         }
     }
 
@@ -429,6 +448,7 @@ impl Task {
             .collect();
         host.converged = Family::ALL.into_iter().all(|family| self.converged.contains(family));
         host.neighbours = self.search.found();
+        host.left_out = self.left_out.clone();
         let intent = Intent {
             node: NodeIdentity { name: self.node.clone(), labels: snapshot.labels.clone() },
             networks: snapshot.networks.clone(),
@@ -437,6 +457,7 @@ impl Task {
             placed: snapshot.placed.clone(),
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
+            probes: self.probes.clone(),
             // What was derived once stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
             in_cluster: !self.own_pools,
@@ -756,43 +777,5 @@ fn tell_refused(plan: &Plan, pod: &Pod) {
             addresses = addresses.join(","),
             "a pod may not send from a prefix that it names: {refused}"
         );
-    }
-}
-
-/// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.
-fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
-    let holds = |address: &IpAddr| {
-        plan.networks
-            .iter()
-            .find(|(_, network)| network.refused.is_none() && network.subnet_of(*address).is_some())
-    };
-    let network = pod.addresses.iter().find_map(holds).map(|(name, _)| name.clone()).unwrap_or_default();
-    let as_pod = Pod {
-        network,
-        addresses: pod.addresses.clone(),
-        host_ifname: pod.host_ifname.clone(),
-        host_ifindex: pod.host_ifindex,
-        mac: [0; 6],
-        attachment: pod.attachment,
-        // They were in the record.
-        extra_prefixes: BTreeSet::new(),
-    };
-    match plan_pod(plan, &as_pod) {
-        Ok(pod_plan) => PodPlan { neighbours: pod.neighbours.clone(), ..pod_plan },
-        Err(_) => PodPlan {
-            host_ifname: pod.host_ifname.clone(),
-            host_ifindex: pod.host_ifindex,
-            routes: pod
-                .addresses
-                .iter()
-                .map(|address| {
-                    let on_link = Hop::link(pod.host_ifindex);
-                    let key = RouteKey { table: POD_TABLE, prefix: (*address).into() };
-                    (key, RouteTarget::via(vec![on_link]))
-                })
-                .collect(),
-            neighbours: pod.neighbours.clone(),
-            ..PodPlan::default()
-        },
     }
 }

@@ -55,7 +55,9 @@ impl Link {
         // Without a protocol it hears nothing until it is bound: never anything that has not passed the filter.
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
         socket.attach_filter(&filter::program(family, &[]))?;
-        let mac = bind(&socket, index)?;
+        // To every protocol, and the filter picks one: only such a socket hears a frame before the interface's other users have it. What
+        // answers a question for an IPVLAN slave's address is the slave's, and does not come to a socket for its protocol alone.
+        let mac = bind(&socket, index, libc::ETH_P_ALL as u16)?;
         socket.set_nonblocking(true)?;
         let socket = Some(UdpSocket::from_std(socket.into())?);
         let shared = Arc::new(Shared { family, socket, watches: Mutex::default() });
@@ -173,18 +175,14 @@ async fn read(shared: Arc<Shared>) {
     }
 }
 
-/// Binds a packet socket; the interface's MAC address is returned.
-///
-/// To every protocol, and the filter picks one: only such a socket hears a frame before the interface's other users have it. What
-/// answers a question for an IPVLAN slave's address is the slave's, and does not come to a socket for its protocol alone.
+/// Binds a packet socket to an interface and a protocol of `linux/if_ether.h`; the interface's MAC address is returned.
 #[expect(unsafe_code, reason = "no safe crate has sockaddr_ll")]
-fn bind(socket: &Socket, index: u32) -> io::Result<Mac> {
-    const EVERY_PROTOCOL: u16 = libc::ETH_P_ALL as u16;
+pub(crate) fn bind(socket: &Socket, index: u32, protocol: u16) -> io::Result<Mac> {
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: a sockaddr_ll is shorter than a sockaddr_storage, is aligned as it, and is valid for any octets.
     let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = EVERY_PROTOCOL.to_be();
+    address.sll_protocol = protocol.to_be();
     address.sll_ifindex = i32::try_from(index).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
     // SAFETY: the family says what it is, and the length is that of the structure.
     let address = unsafe { SockAddr::new(storage, size_of::<libc::sockaddr_ll>() as libc::socklen_t) };

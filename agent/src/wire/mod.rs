@@ -42,6 +42,8 @@ use trunkline_bgp::types::Family;
 use check::{Check, Fault, Next, Question};
 use link::Link;
 
+pub(crate) use link::bind as bind_packet_socket;
+
 use crate::pods::show_mac;
 
 /// What to look at for one address of a pod.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{BmpStation, WayOut};
+use super::{BmpStation, DuplicateIdentifier, WayOut};
 
 /// The speaker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +39,9 @@ pub struct BgpStatus {
     /// Where incoming connections are accepted, and where they should be.
     #[serde(default)]
     pub listening: Vec<BgpListener>,
+    /// BGP identifiers that two routers have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub duplicate_identifiers: Vec<DuplicateIdentifier>,
     /// Why the speaker does not run, in words: its start is tried again. None: it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,

@@ -95,6 +95,14 @@ pub enum EventKind {
     NextHopOut,
     /// Pods' packets go by that peer again.
     NextHopIn,
+    /// Probes by a router show a fault.
+    ProbeFailing,
+    /// A fault that probes had shown is gone.
+    ProbeGood,
+    /// Two routers have one BGP identifier.
+    DuplicateIdentifier,
+    /// A BGP identifier belongs to one router again.
+    IdentifierUnique,
 }
 
 impl EventKind {
@@ -127,6 +135,10 @@ impl EventKind {
             EventKind::DefaultBack => "defaultBack",
             EventKind::NextHopOut => "nextHopOut",
             EventKind::NextHopIn => "nextHopIn",
+            EventKind::ProbeFailing => "probeFailing",
+            EventKind::ProbeGood => "probeGood",
+            EventKind::DuplicateIdentifier => "duplicateIdentifier",
+            EventKind::IdentifierUnique => "identifierUnique",
         }
     }
 
@@ -148,7 +160,9 @@ impl EventKind {
             | EventKind::SpeakerFailed
             | EventKind::Repaired
             | EventKind::DefaultLost
-            | EventKind::NextHopOut => Severity::Warning,
+            | EventKind::NextHopOut
+            | EventKind::ProbeFailing
+            | EventKind::DuplicateIdentifier => Severity::Warning,
             _ => Severity::Info,
         }
     }

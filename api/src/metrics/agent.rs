@@ -94,6 +94,17 @@ catalogue! {
             "`forwarded` to another router, which means that the first one does not know the pod's route, and `dropped` because no router does; absent on nodes with one uplink";
     }
 
+    "Probes", "Packets by each established router that find what no session shows; [probes.md](probes.md) has the checks. `check` is `peer`, `toPods`, `fromPods`, `size`, `target` or `targetSize`; a check that does not apply has no series." {
+        PROBE_STATE = Gauge, Code, "trunkline_probe_state" ["peer", "family", "check"],
+            "0 unproven (no probe came back yet, and nothing shows that one should have), 1 good, 2 failing (three probes in a row were lost)";
+        PROBE_FAULT = Gauge, Bool, "trunkline_probe_fault" ["peer", "family", "fault"],
+            "1 while the checks show a fault: `silent` (nothing comes back), `toPods` (the router does not send this node what is for its pods), `fromPods` (it drops what pods send), `size` (it drops large packets), `target` and `targetSize` (other nodes do not answer by it)";
+        PROBE_SENT = Counter, Count, "trunkline_probe_sent_total" ["peer", "family", "check"], "probes sent since the session came up";
+        PROBE_LOST = Counter, Count, "trunkline_probe_lost_total" ["peer", "family", "check"], "of these, probes that did not come back within a second";
+        PROBE_LEFT_OUT = Gauge, Bool, "trunkline_probe_left_out" ["peer", "family"],
+            "1 while the router is left out of the pods' next hops because of a fault (`probes.failover`)";
+    }
+
     "The guard", "What pods and foreign tunnels may not send; [security.md](security.md#the-guard) has the rules." {
         GUARD_IN_FORCE = Gauge, Bool, "trunkline_guard_in_force" [],
             "1 while the guard's rules are in the kernel, and where the configuration has it switched off";
@@ -115,6 +126,8 @@ catalogue! {
             "next hops of the default route that pods' packets take, `used` in the kernel; `left_out` are established peers that are none, because they advertise no default route and another peer does";
         WAY_OUT_ADVERTISED = Gauge, Bool, "trunkline_bgp_way_out_advertised" ["family"],
             "1 while the next hops follow from default routes that peers advertise, 0 while no peer advertises one and all configured peers are next hops";
+        DUPLICATE_IDENTIFIERS = Gauge, Count, "trunkline_bgp_duplicate_identifiers" [],
+            "BGP identifiers that two routers have: two peers with different AS numbers, or a peer and this node";
         SPEAKER_RUNNING = Gauge, Bool, "trunkline_bgp_speaker_running" [],
             "1 while the speaker runs; there on nodes in a BGP network. While it is 0, routes and rules of running pods stay, and the start is tried again";
         LISTENING = Gauge, Bool, "trunkline_bgp_listening" ["address"],

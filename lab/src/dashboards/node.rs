@@ -80,6 +80,22 @@ pub(super) fn dashboard() -> Dashboard {
                 ],
             },
             Row {
+                title: "Probes",
+                panels: vec![
+                    Panel::new(Series, "Faults that probes show", "short", "peer",
+                        &[("sum by (peer, fault) (trunkline_probe_fault{instance=~\"$node\"})", "{{peer}} {{fault}}")],
+                        "1 or more: probes by the router show a fault in one or both families; docs/probes.md has what each means.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklineProbeFault"),
+                    Panel::new(Series, "Probes lost", "short", "peer",
+                        &[("sum by (peer, check) (increase(trunkline_probe_lost_total{instance=~\"$node\"}[$__rate_interval]))", "{{peer}} {{check}}")],
+                        "Probes that did not come back within a second, in each interval. `peer` alone is no fault: the router does not answer itself.")
+                        .alert("TrunklineProbeFault"),
+                    Panel::new(Stat, "Duplicate BGP identifiers", "short", "peer",
+                        &[("sum(trunkline_bgp_duplicate_identifiers{instance=~\"$node\"})", "duplicates")],
+                        "BGP identifiers that two routers have.").bad(Bounds::Above(1.0)).alert("TrunklineDuplicateIdentifier"),
+                ],
+            },
+            Row {
                 title: "Guard",
                 panels: vec![
                     Panel::new(Stat, "In force", "short", "attach", &[("min(trunkline_guard_in_force{instance=~\"$node\"})", "in force")],

@@ -91,14 +91,14 @@ const FAULTS: [Fault; 6] = [
 const REFUSED: &str = "ToR refuses the pods' routes";
 const SILENCE: &str = "nft 'table netdev silence { chain ingress { type filter hook ingress device eth3 priority -500; policy drop; }; }'";
 const SILENCE_NODE: &str = "nft 'table netdev silence { chain ingress { type filter hook ingress device eth2 priority -500; policy drop; }; }'";
-const FILTER: &str = "vtysh -c 'configure terminal' \
+pub(super) const FILTER: &str = "vtysh -c 'configure terminal' \
     -c 'ip prefix-list NO-PODS seq 5 deny 10.201.0.0/16 ge 32' -c 'ip prefix-list NO-PODS seq 10 permit any' \
     -c 'ipv6 prefix-list NO-PODS6 seq 5 deny fd00:201::/112 ge 128' -c 'ipv6 prefix-list NO-PODS6 seq 10 permit any' \
     -c 'router bgp 65012' \
     -c 'address-family ipv4 unicast' -c 'neighbor 10.12.0.11 prefix-list NO-PODS in' -c 'exit-address-family' \
     -c 'address-family ipv6 unicast' -c 'neighbor 10.12.0.11 prefix-list NO-PODS6 in' \
     && vtysh -c 'clear bgp 10.12.0.11 soft in'";
-const NO_FILTER: &str = "vtysh -c 'configure terminal' -c 'router bgp 65012' \
+pub(super) const NO_FILTER: &str = "vtysh -c 'configure terminal' -c 'router bgp 65012' \
     -c 'address-family ipv4 unicast' -c 'no neighbor 10.12.0.11 prefix-list NO-PODS in' -c 'exit-address-family' \
     -c 'address-family ipv6 unicast' -c 'no neighbor 10.12.0.11 prefix-list NO-PODS6 in' \
     && vtysh -c 'clear bgp 10.12.0.11 soft in'";

@@ -36,6 +36,7 @@ mod operator;
 mod package;
 mod page;
 mod podman;
+mod probes;
 pub(crate) mod services;
 mod start;
 mod support;
@@ -185,6 +186,7 @@ fn all() -> Vec<&'static Test> {
         flaps::TESTS,
         operator::TESTS,
         failover::TESTS,
+        probes::TESTS,
         support::TESTS,
         watch::TESTS,
         doctor::TESTS,

@@ -229,7 +229,10 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
         faults.extend(unbound.map(|(address, fault)| {
             format!("incoming BGP connections are NOT ACCEPTED at {address}: {fault}")
         }));
+        faults.extend(bgp.duplicate_identifiers.iter().map(|duplicate| duplicate.text.clone()));
     }
+    let probed = agent.probes.iter().flat_map(|probes| &probes.routers);
+    faults.extend(probed.flat_map(|router| &router.faults).map(|fault| format!("probes: {}", fault.text)));
     let kernel = &agent.kernel;
     if kernel.routes_installed < kernel.routes_wanted {
         let error = kernel.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();

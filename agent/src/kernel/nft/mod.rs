@@ -1,5 +1,5 @@
 //! Own nftables tables: NAT, the marks of translated connections and the limits of alternate paths ([`nat`], [`translated`],
-//! [`alternate`]), and the guard ([`guard`]).
+//! [`alternate`]), the guard ([`guard`]), and what comes back of probes ([`probes`]).
 //!
 //! `nft` loads a table as one transaction: between the old rules and the new ones no packet sees none. A table is listed before it is
 //! replaced, and nothing is done where it is as wanted. Elements of sets that follow pods or nodes are written over netlink
@@ -12,6 +12,7 @@ pub(crate) mod alternate;
 pub(super) mod elements;
 pub(crate) mod guard;
 pub(super) mod nat;
+pub(super) mod probes;
 mod translated;
 
 use std::io::Write as _;
@@ -22,8 +23,12 @@ use netlink_packet_core::parse_string;
 use super::netlink::message::{self, Message};
 
 /// Tables of this agent, by family and name.
-const TABLES: [(i32, &str); 3] =
-    [(libc::NFPROTO_INET, nat::NAME), (libc::NFPROTO_INET, guard::NAME), (libc::NFPROTO_ARP, guard::NAME)];
+const TABLES: [(i32, &str); 4] = [
+    (libc::NFPROTO_INET, nat::NAME),
+    (libc::NFPROTO_NETDEV, probes::NAME),
+    (libc::NFPROTO_INET, guard::NAME),
+    (libc::NFPROTO_ARP, guard::NAME),
+];
 
 /// A table that is replaced as a whole.
 #[derive(Debug)]

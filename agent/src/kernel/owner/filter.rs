@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::super::events::Events;
 use super::super::netlink::objects::{self, GROUP};
-use super::super::nft::{self, nat};
+use super::super::nft::{self, nat, probes};
 use super::super::sysctl;
 use super::super::topology::is_pods;
 use super::{KernelError, Owner, Reason, Repaired, Request};
@@ -50,6 +50,12 @@ impl Owner {
                 Err(error) => self.fault(Reason::Nftables, error),
             }
         }
+        if !self.planned || plan.probed != self.plan.probed {
+            match self.probes.apply(probes::render(plan).as_deref()) {
+                Ok(changed) => self.changed += usize::from(changed),
+                Err(error) => self.fault(Reason::Nftables, error),
+            }
+        }
     }
 
     /// Somebody has made a NAT chain: connections are translated from now on.
@@ -71,6 +77,11 @@ impl Owner {
                 tracing::info!("the NAT table was changed by others: restored");
                 self.repaired(Repaired::Table, 1, "inet trunkline");
             }
+            Ok(false) => {}
+            Err(error) => self.fault(Reason::Nftables, error),
+        }
+        match self.probes.apply(probes::render(&self.plan).as_deref()) {
+            Ok(true) => self.repaired(Repaired::Table, 1, "netdev trunkline-probes"),
             Ok(false) => {}
             Err(error) => self.fault(Reason::Nftables, error),
         }
@@ -210,7 +221,7 @@ impl Owner {
 
 /// Whether a plan has any table.
 fn wants_tables(plan: &KernelPlan) -> bool {
-    plan.guard.enabled || nat::render(plan, true).is_some()
+    plan.guard.enabled || nat::render(plan, true).is_some() || !plan.probed.is_empty()
 }
 
 /// Whether a pod may send from IPv4 prefixes besides its addresses.

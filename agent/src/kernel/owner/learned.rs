@@ -20,9 +20,15 @@ impl Owner {
         for change in changes {
             let key = RouteKey { table: learned.table, prefix: change.prefix };
             self.kept.remove(&key);
+            // A prefix that nobody else has stays with the peers that are left out.
+            let others = change
+                .paths
+                .iter()
+                .any(|path| learned.peers.contains_key(&path.peer) && !learned.left_out.contains(&path.peer));
             let hops: Vec<Hop> = change
                 .paths
                 .iter()
+                .filter(|path| !others || !learned.left_out.contains(&path.peer))
                 .filter_map(|path| Some((path, learned.peers.get(&path.peer)?)))
                 .map(|(path, ifindex)| match path.next_hop {
                     NextHop::V6(address) if address.is_unicast_link_local() => {

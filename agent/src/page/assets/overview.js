@@ -38,6 +38,8 @@ function problems(agent) {
       add("Way out", [`the kernel sends pods' ${way.family} packets by ${way.installed.join(", ") || "no next hop"}, the agent wants ${way.wanted.join(", ") || "none"}`]);
     }
   }
+  add("BGP", (agent.bgp?.duplicateIdentifiers ?? []).map((duplicate) => duplicate.text));
+  add("Probes", (agent.probes?.routers ?? []).flatMap((router) => router.faults.map((fault) => fault.text)));
   add("HTTP", [agent.httpFault]);
   if (agent.unrecorded) add("Pods", [`${agent.unrecorded} run in the kernel without a record: the store was lost; they keep running`]);
   const seen = new Set();

@@ -12,6 +12,7 @@ use super::*;
 mod alternate;
 mod hairpin;
 mod join;
+mod probes;
 mod translated;
 mod vlan;
 mod vxlan;

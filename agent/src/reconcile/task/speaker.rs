@@ -12,7 +12,7 @@ use trunkline_bgp::types::{Family, FamilySet};
 use super::{FIRST_PAUSE, Known, LAST_PAUSE, Restart, Running, Task};
 use crate::reconcile::bgp::{Prefixes, Told};
 use crate::reconcile::pump::{self, Turn};
-use crate::reconcile::{Left, Stage, StoppedBgp, StoppedPeer, listening};
+use crate::reconcile::{Advertised, Left, Stage, StoppedBgp, StoppedPeer, listening};
 
 impl Task {
     /// Starts, stops, replaces the speaker, and tells it what differs.
@@ -179,6 +179,18 @@ impl Task {
             speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
             prefixes: bgp.map(|bgp| self.prefixes(&bgp.originate).into_keys().collect()).unwrap_or_default(),
             local_as: self.running.as_ref().map_or(0, |running| running.told.local_as.0),
+        }
+    }
+
+    /// The pods' addresses that the peers know.
+    pub(super) fn advertised(&self) -> Advertised {
+        let prefixes = self.planned.values().flat_map(|pod| pod.originate.keys());
+        Advertised {
+            pods: match self.stage.withdraws() {
+                true => Vec::new(),
+                false => prefixes.map(|prefix| prefix.addr()).collect(),
+            },
+            speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
         }
     }
 

@@ -44,6 +44,7 @@ const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_network_", Lab::TwoRacks),
     // No panel and no alert asks for it; `observability/otlp` does.
     ("trunkline_otlp_", Lab::TwoRacks),
+    ("trunkline_probe_", Lab::TwoRacks),
     ("trunkline_ready", Lab::TwoRacks),
     ("trunkline_request_", Lab::TwoRacks),
     ("trunkline_store_", Lab::TwoRacks),

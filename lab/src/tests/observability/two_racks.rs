@@ -44,10 +44,11 @@ fn two_racks(context: &Context) -> Result<Verdict> {
         let folder = bed.fabric.folder.join("prometheus");
         let prometheus = Prometheus::start(&folder, &targets, &hastened(&rules)?)?;
         let (_, _) = pod(bed, "node1a", "first")?;
-        let faults: [(&str, Fault); 11] = [
+        let faults: [(&str, Fault); 12] = [
             ("a pool that is filled", filled),
             ("sessions that are shut down", shut_down),
             ("a router that falls silent again and again", silent),
+            ("an MTU that is too small, and a copied BGP identifier", unseen),
             ("a router that restarts", restarting),
             ("a table near its limit", limit),
             ("hands in the kernel", hands),
@@ -140,6 +141,24 @@ fn losses(node: &crate::host::Host) -> Result<u64> {
         .iter()
         .map(|peer| peer.flaps.min(peer.bfd.as_ref().map_or(0, |bfd| bfd.downs)))
         .sum())
+}
+
+/// What no session shows: tor1b's port takes no large packets, then it has tor1a's BGP identifier.
+fn unseen(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
+    let (router, node) = (bed.host("tor1b")?, bed.host("node1a")?);
+    router.sh("ip link set eth3 mtu 1400")?;
+    prometheus.wait_firing("TrunklineProbeFault", "node1a")?;
+    router.sh("ip link set eth3 mtu 1500")?;
+    prometheus.wait_cleared("TrunklineProbeFault")?;
+    for (identifier, fires) in [("10.0.0.11", true), ("10.0.0.12", false)] {
+        configure(bed, "tor1b", &["router bgp 65012", &format!("bgp router-id {identifier}")])?;
+        client::wait_established(node, PATIENCE)?;
+        match fires {
+            true => prometheus.wait_firing("TrunklineDuplicateIdentifier", "node1a")?,
+            false => prometheus.wait_cleared("TrunklineDuplicateIdentifier")?,
+        }
+    }
+    client::wait_bfd(node, PATIENCE)
 }
 
 /// tor2b has graceful restart of under a minute from here on, so that its stale paths are near their end as soon as it has gone.

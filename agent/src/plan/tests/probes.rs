@@ -1,0 +1,57 @@
+use super::*;
+
+fn probing(targets: &[&str]) -> Intent {
+    let targets = targets.iter().map(|target| target.parse().unwrap()).collect();
+    Intent { probes: ProbeSettings { enabled: true, targets }, ..usual() }
+}
+
+fn both() -> Vec<Session> {
+    vec![session("192.0.2.1", true, None), session("192.0.2.3", true, None)]
+}
+
+#[test]
+fn established_routers_are_probed_from_this_nodes_address() {
+    let sessions =
+        |up| vec![session("192.0.2.1", true, Some("2001:db8:0:1::2")), session("192.0.2.3", up, None)];
+    let found = plan(&probing(&["203.0.113.9"]), &host(sessions(true))).unwrap();
+    let routers: Vec<(String, Family, String, String)> = found
+        .probes
+        .routers
+        .iter()
+        .map(|it| (it.peer.to_string(), it.family, it.link.clone(), it.own.unwrap().to_string()))
+        .collect();
+    let row = |peer: &str, family, link: &str, own: &str| {
+        (peer.to_owned(), family, link.to_owned(), own.to_owned())
+    };
+    assert_eq!(
+        routers,
+        [
+            row("192.0.2.1", Family::Ipv4Unicast, "up1", "192.0.2.0"),
+            row("192.0.2.1", Family::Ipv6Unicast, "up1", "2001:db8:0:1::1"),
+            row("192.0.2.3", Family::Ipv4Unicast, "up2", "192.0.2.2"),
+        ]
+    );
+    assert_eq!((found.probes.mtu, found.probes.targets.len()), (1502, 1));
+    assert_eq!(found.kernel.probed, ["up1".to_owned(), "up2".to_owned()].into());
+    // The kernel's rules do not depend on sessions.
+    let one = plan(&probing(&[]), &host(sessions(false))).unwrap();
+    assert_eq!((one.probes.routers.len(), one.kernel.probed), (2, found.kernel.probed));
+    let off = plan(&usual(), &host(both())).unwrap();
+    assert!(off.probes.routers.is_empty() && off.kernel.probed.is_empty());
+}
+
+#[test]
+fn a_router_is_left_out_only_while_there_is_another() {
+    let default = |left_out: &[&str]| {
+        let left_out = left_out.iter().map(|peer| peer.parse().unwrap()).collect();
+        let found = plan(&usual(), &Host { left_out, ..host(both()) }).unwrap();
+        found.kernel.routes[&RouteKey::default_route(10_000, Family::Ipv4Unicast)].clone()
+    };
+    let via = |gateways: &[&str]| {
+        RouteTarget::via(gateways.iter().map(|gateway| Hop::to(gateway.parse().unwrap())).collect())
+    };
+    assert_eq!(default(&[]), via(&["192.0.2.1", "192.0.2.3"]));
+    assert_eq!(default(&["192.0.2.1"]), via(&["192.0.2.3"]));
+    assert_eq!(default(&["192.0.2.1", "192.0.2.3"]), via(&["192.0.2.1", "192.0.2.3"]));
+    assert_eq!(default(&["192.0.2.9"]), via(&["192.0.2.1", "192.0.2.3"]));
+}

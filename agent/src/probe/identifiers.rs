@@ -1,0 +1,102 @@
+//! BGP identifiers that two routers have: what the OPENs show.
+//!
+//! RFC 6286 makes an identifier unique within an AS, and lets routers of different AS numbers have the same one. In a fabric it
+//! is always a configuration that was copied: route reflection, the choice between equal paths and every table that names routers by
+//! identifier go wrong with it. One router with several sessions has one identifier in all of them, so two peers of one AS number
+//! prove nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use trunkline_api::control::{DuplicateIdentifier, EventKind};
+use trunkline_bgp::speaker::PeerStatus;
+
+use crate::history::History;
+use crate::observe::Observer;
+
+/// What one session shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    peer: String,
+    remote_as: u32,
+    identifier: Ipv4Addr,
+}
+
+/// The duplicates among this node's identifier and those of established peers.
+pub(crate) fn duplicates(own: Ipv4Addr, peers: &[PeerStatus]) -> Vec<DuplicateIdentifier> {
+    let seen = peers.iter().filter_map(|peer| {
+        Some(Seen {
+            peer: peer.key().to_string(),
+            remote_as: peer.remote_as.0,
+            identifier: peer.session.as_ref()?.remote_router_id,
+        })
+    });
+    find(own, seen)
+}
+
+fn find(own: Ipv4Addr, seen: impl Iterator<Item = Seen>) -> Vec<DuplicateIdentifier> {
+    let mut by_identifier: BTreeMap<Ipv4Addr, Vec<Seen>> = BTreeMap::new();
+    seen.for_each(|seen| by_identifier.entry(seen.identifier).or_default().push(seen));
+    let found = by_identifier.into_iter().filter_map(|(identifier, seen)| {
+        let numbers: BTreeSet<u32> = seen.iter().map(|seen| seen.remote_as).collect();
+        let named: Vec<String> =
+            seen.iter().map(|seen| format!("{} (AS {})", seen.peer, seen.remote_as)).collect();
+        let named = named.join(", ");
+        let text = match (identifier == own, numbers.len()) {
+            (true, _) => format!("BGP identifier {identifier} is this node's and also that of peer {named}"),
+            (false, 1) => return None,
+            (false, _) => format!("BGP identifier {identifier} is that of several peers: {named}"),
+        };
+        Some(DuplicateIdentifier {
+            identifier,
+            peers: seen.into_iter().map(|seen| seen.peer).collect(),
+            text,
+        })
+    });
+    found.collect()
+}
+
+/// Records an event for each duplicate that comes or goes, until the agent stops.
+pub async fn follow(observer: Arc<Observer>, history: History) {
+    let mut sessions = observer.reconcile.sessions();
+    let mut known: BTreeMap<Ipv4Addr, DuplicateIdentifier> = BTreeMap::new();
+    while sessions.changed().await.is_ok() {
+        let Some((peers, bgp)) = observer.sessions().await else { continue };
+        let found = duplicates(bgp.router_id, &peers);
+        for duplicate in found.iter().filter(|it| known.get(&it.identifier) != Some(it)) {
+            let peer = duplicate.peers.first().cloned();
+            tracing::warn!("{}", duplicate.text);
+            history.record(EventKind::DuplicateIdentifier, peer, None, duplicate.text.clone());
+        }
+        let found: BTreeMap<_, _> = found.into_iter().map(|it| (it.identifier, it)).collect();
+        for (identifier, gone) in known.iter().filter(|(identifier, _)| !found.contains_key(identifier)) {
+            let text = format!("BGP identifier {identifier} belongs to one router again");
+            history.record(EventKind::IdentifierUnique, gone.peers.first().cloned(), None, text);
+        }
+        known = found;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_identifier_of_two_routers_is_found() {
+        let seen = |peer: &str, remote_as, identifier: [u8; 4]| Seen {
+            peer: peer.to_owned(),
+            remote_as,
+            identifier: identifier.into(),
+        };
+        let (own, other) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        let names = |peers: &[Seen]| -> Vec<Vec<String>> {
+            find(own.into(), peers.iter().cloned()).into_iter().map(|it| it.peers).collect()
+        };
+        let (a, b) = (seen("192.0.2.1", 65001, other), seen("192.0.2.3", 65002, other));
+        assert_eq!(names(&[a.clone(), b]), [["192.0.2.1", "192.0.2.3"]]);
+        let second_session = seen("2001:db8::1", 65001, other);
+        assert!(names(&[a.clone(), second_session]).is_empty(), "one router may have two sessions");
+        assert_eq!(names(&[a, seen("192.0.2.3", 65002, own)]), [["192.0.2.3"]]);
+    }
+}

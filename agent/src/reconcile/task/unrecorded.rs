@@ -1,0 +1,45 @@
+//! Pods that are in the kernel although no record knows them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::plan::{Hop, POD_TABLE, Plan, Pod, PodPlan, RouteKey, RouteTarget, plan_pod};
+use crate::reconcile::Unrecorded;
+
+/// What keeps a pod running of which no record is left. Its neighbours stay as they are: its MAC is not known.
+pub(super) fn unrecorded_plan(plan: &Plan, pod: &Unrecorded) -> PodPlan {
+    let holds = |address: &IpAddr| {
+        plan.networks
+            .iter()
+            .find(|(_, network)| network.refused.is_none() && network.subnet_of(*address).is_some())
+    };
+    let network = pod.addresses.iter().find_map(holds).map(|(name, _)| name.clone()).unwrap_or_default();
+    let as_pod = Pod {
+        network,
+        addresses: pod.addresses.clone(),
+        host_ifname: pod.host_ifname.clone(),
+        host_ifindex: pod.host_ifindex,
+        mac: [0; 6],
+        attachment: pod.attachment,
+        // They were in the record.
+        extra_prefixes: BTreeSet::new(),
+    };
+    match plan_pod(plan, &as_pod) {
+        Ok(pod_plan) => PodPlan { neighbours: pod.neighbours.clone(), ..pod_plan },
+        Err(_) => PodPlan {
+            host_ifname: pod.host_ifname.clone(),
+            host_ifindex: pod.host_ifindex,
+            routes: pod
+                .addresses
+                .iter()
+                .map(|address| {
+                    let on_link = Hop::link(pod.host_ifindex);
+                    let key = RouteKey { table: POD_TABLE, prefix: (*address).into() };
+                    (key, RouteTarget::via(vec![on_link]))
+                })
+                .collect(),
+            neighbours: pod.neighbours.clone(),
+            ..PodPlan::default()
+        },
+    }
+}
