@@ -140,6 +140,8 @@ pub struct KernelStatus {
     pub guard: GuardStatus,
     /// The plan has alternate paths.
     pub alternate_paths: bool,
+    /// The plan counts what is for no pod here.
+    pub unassigned: bool,
 }
 
 /// How the guard stands.

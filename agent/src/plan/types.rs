@@ -112,6 +112,8 @@ pub enum LinkKind {
         /// The device's MAC, by which other nodes know it.
         mac: [u8; 6],
     },
+    /// An `ifb` device that drops all it gets; it is known by its alias.
+    Sink,
 }
 
 /// A link that the kernel should have, up.
@@ -187,6 +189,8 @@ pub struct KernelPlan {
     pub translated: TranslatedRules,
     /// Limits of alternate paths.
     pub alternate: AlternateRules,
+    /// Counts of what is for no pod here.
+    pub unassigned: UnassignedRules,
     /// The guard.
     pub guard: GuardPlan,
     /// Where learned routes go; none where no peer's routes are imported.
@@ -465,6 +469,21 @@ impl AlternateRules {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.uplinks.is_empty()
+    }
+}
+
+/// What is counted and dropped on its way to the device [`SINK_NAME`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnassignedRules {
+    /// The Subnets that are counted, each by itself.
+    pub subnets: BTreeSet<IpNet>,
+}
+
+impl UnassignedRules {
+    /// Whether nothing is counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.subnets.is_empty()
     }
 }
 
@@ -799,6 +818,12 @@ pub const OVERLAY_TABLE: u32 = 40_000;
 pub const NODE_TABLE: u32 = 40_001;
 /// The table that drops what comes from the fabric for an address that no local pod has.
 pub const DROP_TABLE: u32 = 39_998;
+/// The table that leads what came from the fabric for no local pod to the device that counts it.
+pub const UNASSIGNED_TABLE: u32 = 39_996;
+/// The name of that device.
+pub const SINK_NAME: &str = "trunkline-drop";
+/// Its alias.
+pub const SINK_ALIAS: &str = "trunkline:drop";
 /// The table that leads into a VLAN's own subnet by its router.
 pub const HAIRPIN_TABLE: u32 = 39_997;
 /// Packet mark, with `hairpin`: a connection whose destination is translated on this node.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use ipnet::IpNet;
 
-use super::{Table, alternate, translated};
+use super::{Table, alternate, translated, unassigned};
 use crate::plan::KernelPlan;
 
 pub(super) const NAME: &str = "trunkline";
@@ -26,15 +26,18 @@ const MASQUERADE: &str = "\
 /// The table as `nft list` writes it, but for line breaks; none where there is nothing to translate and nothing to mark. `translates`:
 /// somebody else has a NAT chain.
 pub(in crate::kernel) fn render(plan: &KernelPlan, translates: bool) -> Option<String> {
-    let KernelPlan { nat: rules, translated: marks, alternate: paths, .. } = plan;
+    let KernelPlan { nat: rules, translated: marks, alternate: paths, unassigned: lost, .. } = plan;
     let marked = !marks.is_empty() && (marks.always || translates);
-    if rules.is_empty() && !marked && paths.is_empty() {
+    if rules.is_empty() && !marked && paths.is_empty() && lost.is_empty() {
         return None;
     }
     let mut text = format!("table inet {NAME} {{\n");
     // In the order in which `nft` lists a table: counters, sets, chains.
     if !paths.is_empty() {
         alternate::render_counters(&mut text);
+    }
+    unassigned::render_counters(lost, &mut text);
+    if !paths.is_empty() {
         alternate::render_uplinks(paths, &mut text);
         sets(&mut text, "attracted", &paths.attracted);
     }
@@ -49,6 +52,9 @@ pub(in crate::kernel) fn render(plan: &KernelPlan, translates: bool) -> Option<S
     }
     if !paths.is_empty() {
         alternate::render_chains(&mut text);
+    }
+    if !lost.is_empty() {
+        unassigned::render_chain(lost, &mut text);
     }
     if !rules.is_empty() {
         text.push_str(MASQUERADE);

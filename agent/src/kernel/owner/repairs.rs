@@ -115,6 +115,7 @@ impl Owner {
         status.pods = self.pods.len();
         status.last_error.clone_from(&self.last_error);
         status.alternate_paths = !self.plan.alternate.is_empty();
+        status.unassigned = !self.plan.unassigned.is_empty();
         status.guard = GuardStatus {
             enabled: self.plan.guard.enabled,
             in_force: self.guard.is_in_force(),

@@ -13,6 +13,7 @@ mod alternate;
 mod hairpin;
 mod join;
 mod translated;
+mod unassigned;
 mod vlan;
 mod vxlan;
 
