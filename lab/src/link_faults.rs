@@ -256,12 +256,7 @@ pub(crate) fn suffer(
     end(fabric, fault)?;
     settled(fabric, patience).with_context(|| format!("after: {}", fault.name))?;
     let suffered = Suffered { fault: fault.name, flows: losses(&outcomes), doctor };
-    ensure!(
-        fault.cost != Cost::Nothing || suffered.lost() == 0,
-        "{}: {}",
-        fault.name,
-        suffered.words()
-    );
+    ensure!(fault.cost != Cost::Nothing || suffered.lost() == 0, "{}: {}", fault.name, suffered.words());
     Ok(suffered)
 }
 

@@ -21,8 +21,8 @@ use trunkline_bgp::types::Family;
 
 use super::alternate::ALTERNATE_RULE;
 use super::{
-    ALTERNATE_TABLE, DROP_TABLE, Hop, Host, LinkKind, LinkPlan, Plan, RouteKey, RouteTarget, Rule, SINK_ALIAS,
-    SINK_NAME, UNASSIGNED_TABLE,
+    ALTERNATE_TABLE, DROP_TABLE, Hop, Host, LinkKind, LinkPlan, Plan, RouteKey, RouteTarget, Rule,
+    SINK_ALIAS, SINK_NAME, UNASSIGNED_TABLE,
 };
 
 /// More than any packet, so that no answer says "too big".
@@ -33,8 +33,7 @@ pub(super) fn plan(plan: &mut Plan, host: &Host) {
     let kernel = &mut plan.kernel;
     let subnets: BTreeSet<IpNet> =
         kernel.routes.keys().filter(|key| key.table == DROP_TABLE).map(|key| key.prefix).collect();
-    let entrances: Vec<Rule> =
-        kernel.rules.iter().filter(|rule| rule.table == DROP_TABLE).cloned().collect();
+    let entrances: Vec<Rule> = kernel.rules.iter().filter(|rule| rule.table == DROP_TABLE).cloned().collect();
     if subnets.is_empty() || entrances.is_empty() {
         return;
     }
@@ -49,7 +48,9 @@ pub(super) fn plan(plan: &mut Plan, host: &Host) {
         let alternate = kernel
             .rules
             .iter()
-            .find(|rule| rule.table > ALTERNATE_TABLE && (&rule.iif, rule.family) == (&entrance.iif, entrance.family))
+            .find(|rule| {
+                rule.table > ALTERNATE_TABLE && (&rule.iif, rule.family) == (&entrance.iif, entrance.family)
+            })
             .map(|rule| rule.table);
         let table = alternate.unwrap_or(UNASSIGNED_TABLE);
         if alternate.is_none() {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{PATIENCE, Tour};
-use crate::link_faults::{CABLE_CUT, End, PODS_REFUSED, SILENT, Suffered, settled, suffer};
+use crate::link_faults::{CABLE_CUT, End, Loss, PODS_REFUSED, SILENT, Suffered, settled, suffer};
 use crate::progress::step_with;
 
 impl Tour<'_> {
@@ -46,15 +46,13 @@ impl Tour<'_> {
 
 /// Rows of the table at the end.
 pub(super) fn rows(suffered: &[Suffered]) -> Vec<[String; 2]> {
-    let row = |it: &Suffered| {
-        it.flows.iter().map(|flow| {
-            let what = format!("{}: {} {} pods", it.fault, flow.direction, flow.pods);
-            let lost = format!(
-                "{} of {} packets lost, answered after {:.0} ms at most",
-                flow.lost_packets, flow.sent_packets, flow.longest_gap_ms
-            );
-            [what, lost]
-        })
+    let row = |fault: &str, flow: &Loss| {
+        let what = format!("{fault}: {} {} pods", flow.direction, flow.pods);
+        let lost = format!(
+            "{} of {} packets lost, answered after {:.0} ms at most",
+            flow.lost_packets, flow.sent_packets, flow.longest_gap_ms
+        );
+        [what, lost]
     };
-    suffered.iter().flat_map(row).collect()
+    suffered.iter().flat_map(|it| it.flows.iter().map(move |flow| row(it.fault, flow))).collect()
 }

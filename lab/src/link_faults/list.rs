@@ -112,7 +112,8 @@ const FROZEN: Fault = Fault {
 };
 
 /// As a supervisor starts it. The configuration is read again by `vtysh -b`.
-const START_BGPD: &str = "/usr/lib/frr/bgpd -d -A 127.0.0.1 --log file:/var/log/frr/bgpd.log && vtysh -b >/dev/null 2>&1";
+const START_BGPD: &str =
+    "/usr/lib/frr/bgpd -d -A 127.0.0.1 --log file:/var/log/frr/bgpd.log && vtysh -b >/dev/null 2>&1";
 
 const BGPD_KILLED: Fault = Fault {
     name: "ToR's bgpd killed (SIGKILL), then started",
@@ -132,7 +133,10 @@ const BGPD_RESTARTED: Fault = Fault {
 
 const ROUTER_RESTARTED: Fault = Fault {
     name: "ToR's routing stopped as a whole, then started",
-    begin: &[Shell("tor1b", "for d in bgpd bfdd staticd zebra; do kill -TERM $(cat /run/frr/$d.pid) || :; done")],
+    begin: &[Shell(
+        "tor1b",
+        "for d in bgpd bfdd staticd zebra; do kill -TERM $(cat /run/frr/$d.pid) || :; done",
+    )],
     end: &[Shell("tor1b", include_str!("../../images/frr"))],
     notice: Notice::SessionOrAlternate,
     cost: Cost::UntilDetected,
@@ -169,8 +173,14 @@ const NET_ID_EDITED: Fault = Fault {
 
 const FORWARDING_OFF: Fault = Fault {
     name: "ip_forward=0 on the node",
-    begin: &[Shell("node1a", "echo 0 >/proc/sys/net/ipv4/ip_forward; echo 0 >/proc/sys/net/ipv6/conf/all/forwarding")],
-    end: &[Shell("node1a", "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")],
+    begin: &[Shell(
+        "node1a",
+        "echo 0 >/proc/sys/net/ipv4/ip_forward; echo 0 >/proc/sys/net/ipv6/conf/all/forwarding",
+    )],
+    end: &[Shell(
+        "node1a",
+        "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding",
+    )],
     notice: Notice::Nothing,
     cost: Cost::WhileItStands,
 };

@@ -36,12 +36,8 @@ pub(super) fn render_chain(rules: &UnassignedRules, text: &mut String) {
     );
     for subnet in &rules.subnets {
         let field = if subnet.addr().is_ipv4() { "ip" } else { "ip6" };
-        let _ = writeln!(
-            text,
-            "\t\t{field} daddr {} counter name \"{}\" drop",
-            word(subnet),
-            counter(subnet)
-        );
+        let _ =
+            writeln!(text, "\t\t{field} daddr {} counter name \"{}\" drop", word(subnet), counter(subnet));
     }
     text.push_str("\t\tdrop\n\t}\n\n");
 }

@@ -31,7 +31,12 @@ fn hybrid() -> Intent {
 /// The host once the device is there, as the first plan asked for it.
 fn with_device(intent: &Intent, mut host: Host) -> Host {
     let first = plan(intent, &host).unwrap();
-    let (name, planned) = first.kernel.links.iter().find(|(_, link)| link.kind != LinkKind::Sink).expect("a device is asked for");
+    let (name, planned) = first
+        .kernel
+        .links
+        .iter()
+        .find(|(_, link)| link.kind != LinkKind::Sink)
+        .expect("a device is asked for");
     host.links.push(Link { kind: Some(planned.kind), mtu: planned.mtu, own: true, ..link(9, name, &[]) });
     host
 }

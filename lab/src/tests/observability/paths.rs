@@ -21,7 +21,8 @@ const NOBODY_2: &str = "10.202.99.99";
 
 /// Sends datagrams to many ports of an address, so that they are spread over all next hops.
 fn spray(bed: &Bed<'_>, from: &str, to: &str) -> Result<()> {
-    let line = format!("for i in $(seq 1 800); do echo x >/dev/udp/{to}/$((20000 + i)); done 2>/dev/null || :");
+    let line =
+        format!("for i in $(seq 1 800); do echo x >/dev/udp/{to}/$((20000 + i)); done 2>/dev/null || :");
     bed.host(from)?.run("bash", ["-c", &line]).map(drop)
 }
 
@@ -96,9 +97,13 @@ impl Exporter {
                     return;
                 }
                 let Ok(mut stream) = stream else { continue };
-                let _request = stream.read(&mut [0; 4096]);
-                let body = format!("trunkline_bgp_speaker_running {}\n", u8::from(shown.load(Ordering::SeqCst)));
-                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n";
+                if stream.read(&mut [0; 4096]).is_err() {
+                    continue;
+                }
+                let body =
+                    format!("trunkline_bgp_speaker_running {}\n", u8::from(shown.load(Ordering::SeqCst)));
+                let head =
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n";
                 let _gone = write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len());
             }
         });
@@ -122,6 +127,8 @@ impl Drop for Exporter {
         self.ended.store(true, Ordering::SeqCst);
         // Wakes the thread.
         let _refused = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
-        self.thread.take().map(JoinHandle::join);
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
     }
 }

@@ -44,7 +44,8 @@ fn two_racks(context: &Context) -> Result<Verdict> {
         let series = labs::lint(&targets[0].metrics()?)?;
         let folder = bed.fabric.folder.join("prometheus");
         let exporter = Exporter::start()?;
-        let scraped = [targets.as_slice(), &[exporter.target()]].concat();
+        let mut scraped = targets.clone();
+        scraped.push(exporter.target());
         let prometheus = Prometheus::start(&folder, &scraped, &hastened(&rules)?)?;
         let (_, _) = pod(bed, "node1a", "first")?;
         let faults: [(&str, Fault); 15] = [
