@@ -122,6 +122,8 @@ pub(crate) struct Loss {
 pub(crate) struct Suffered {
     pub fault: &'static str,
     pub flows: Vec<Loss>,
+    /// Lost on all flows while the fault ends: the link or the router comes back.
+    pub end_lost_packets: usize,
     /// Findings of `trunkline doctor` on the node while the fault stands.
     #[serde(skip)]
     pub doctor: String,
@@ -142,7 +144,8 @@ impl Suffered {
             let Loss { pods, direction, sent_packets, lost_packets, longest_gap_ms } = flow;
             format!("{direction} {pods} pods {lost_packets} of {sent_packets}, {longest_gap_ms:.0} ms")
         };
-        self.flows.iter().map(words).collect::<Vec<_>>().join("; ")
+        let while_it_stands = self.flows.iter().map(words).collect::<Vec<_>>().join("; ");
+        format!("{while_it_stands}; {} when it ended", self.end_lost_packets)
     }
 }
 
@@ -231,6 +234,12 @@ pub(crate) fn settled(fabric: &Fabric, patience: Duration) -> Result<()> {
     Ok(())
 }
 
+/// Ends a fault, and waits until all is as before.
+fn mended(fabric: &Fabric, fault: &Fault, patience: Duration) -> Result<()> {
+    end(fabric, fault)?;
+    settled(fabric, patience).with_context(|| format!("after: {}", fault.name))
+}
+
 /// Runs one fault under traffic between the pods at the fault and others, and ends it.
 pub(crate) fn suffer(
     fabric: &Fabric,
@@ -253,9 +262,17 @@ pub(crate) fn suffer(
     // It reports findings by its exit code.
     let doctor = fabric.host(NODE)?.sh("trunkline doctor 2>&1 || :")?;
     reached.with_context(|| format!("{}, while it stands", fault.name))?;
-    end(fabric, fault)?;
-    settled(fabric, patience).with_context(|| format!("after: {}", fault.name))?;
-    let suffered = Suffered { fault: fault.name, flows: losses(&outcomes), doctor };
+    let end_lost_packets = match fault.cost {
+        Cost::WhileItStands => mended(fabric, fault, patience).map(|()| 0)?,
+        Cost::UntilDetected | Cost::Nothing => {
+            let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
+            pinger.settle(patience)?;
+            mended(fabric, fault, patience)?;
+            pinger.wait_sent(REQUESTS, patience)?;
+            pinger.finish()?.iter().map(|outcome| outcome.lost.len()).sum()
+        }
+    };
+    let suffered = Suffered { fault: fault.name, flows: losses(&outcomes), end_lost_packets, doctor };
     ensure!(fault.cost != Cost::Nothing || suffered.lost() == 0, "{}: {}", fault.name, suffered.words());
     Ok(suffered)
 }
@@ -299,8 +316,11 @@ mod tests {
             outcome("rack to: b to a fd00::1", 3, 15),
             outcome("rack from: a to b 10.0.0.2", 0, 0),
         ]);
-        let suffered = Suffered { fault: "x", flows: found, doctor: String::new() };
-        assert_eq!(suffered.words(), "from rack pods 0 of 100, 0 ms; to rack pods 5 of 200, 15 ms");
+        let suffered = Suffered { fault: "x", flows: found, end_lost_packets: 3, doctor: String::new() };
+        assert_eq!(
+            suffered.words(),
+            "from rack pods 0 of 100, 0 ms; to rack pods 5 of 200, 15 ms; 3 when it ended"
+        );
         assert_eq!((suffered.lost(), suffered.gap_ms()), (5, 15.0));
     }
 }

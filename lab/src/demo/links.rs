@@ -23,7 +23,8 @@ impl Tour<'_> {
             let title = format!("node1a and tor1b: {}", fault.name);
             let work = || suffer(self.fabric, fault, &inside, &others, PATIENCE);
             let words = |it: &Suffered| {
-                format!("{} packets lost, answered after {:.0} ms at most", it.lost(), it.gap_ms())
+                let (lost, gap, end) = (it.lost(), it.gap_ms(), it.end_lost_packets);
+                format!("{lost} packets lost, answered after {gap:.0} ms at most, {end} lost when it ended")
             };
             let suffered = step_with(&title, work, words)?;
             self.summary.link_faults.push(suffered);

@@ -156,7 +156,7 @@ const ROUTES_DELETED: Fault = Fault {
         "node1a",
         "ip route flush table 39999; ip -6 route flush table 39999; ip route flush table 10000; ip -6 route flush table 10000; \
          ip rule del pref 1000; ip -6 rule del pref 1000; \
-         ip link set $(ip -o link show type veth | grep -o 'tl[0-9a-f]*' | head -1) down",
+         ip link set $(ip -o link show type veth | grep -oE 'tl[0-9a-f]{12}' | head -1) down",
     )],
     end: &[],
     notice: Notice::Nothing,
