@@ -48,7 +48,7 @@ fn two_racks(context: &Context) -> Result<Verdict> {
         scraped.push(exporter.target());
         let prometheus = Prometheus::start(&folder, &scraped, &hastened(&rules)?)?;
         let (_, _) = pod(bed, "node1a", "first")?;
-        let faults: [(&str, Fault); 15] = [
+        let faults: [(&str, Fault); 16] = [
             ("a pool that is filled", filled),
             ("sessions that are shut down", shut_down),
             ("a router that falls silent again and again", silent),
@@ -63,6 +63,7 @@ fn two_racks(context: &Context) -> Result<Verdict> {
             ("manifests that are refused", agents::refused),
             ("a store that is damaged", agents::store),
             ("an agent that is stopped, and one behind a firewall", agents::stopped),
+            ("packets by wrong ways, past their range", paths::cleared),
             ("agents that are no target of Prometheus", agents::gone),
         ];
         for (what, fault) in faults {
