@@ -31,7 +31,7 @@ pub(super) fn render_chain(rules: &UnassignedRules, text: &mut String) {
     let _ = write!(
         text,
         "\tchain unassigned {{\n\
-         \t\ttype filter hook forward priority filter - 11; policy accept;\n\
+         \t\ttype filter hook forward priority -11; policy accept;\n\
          \t\toifname != \"{SINK_NAME}\" accept\n"
     );
     for subnet in &rules.subnets {
