@@ -52,6 +52,7 @@ mod vxlan;
 pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
 pub(crate) use translated::mark_of;
 pub use types::*;
+pub use unassigned::{SINK_ALIAS, SINK_NAME, UNASSIGNED_TABLE, UnassignedRules};
 
 use crate::source::Placed;
 

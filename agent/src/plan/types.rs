@@ -14,6 +14,8 @@ use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
+use super::unassigned::UnassignedRules;
+
 /// This node, as `nodeSelector`s see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIdentity {
@@ -472,21 +474,6 @@ impl AlternateRules {
     }
 }
 
-/// What is counted and dropped on its way to the device [`SINK_NAME`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnassignedRules {
-    /// The Subnets that are counted, each by itself.
-    pub subnets: BTreeSet<IpNet>,
-}
-
-impl UnassignedRules {
-    /// Whether nothing is counted.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.subnets.is_empty()
-    }
-}
-
 /// What the speaker should have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BgpPlan {
@@ -818,12 +805,6 @@ pub const OVERLAY_TABLE: u32 = 40_000;
 pub const NODE_TABLE: u32 = 40_001;
 /// The table that drops what comes from the fabric for an address that no local pod has.
 pub const DROP_TABLE: u32 = 39_998;
-/// The table that leads what came from the fabric for no local pod to the device that counts it.
-pub const UNASSIGNED_TABLE: u32 = 39_996;
-/// The name of that device.
-pub const SINK_NAME: &str = "trunkline-drop";
-/// Its alias.
-pub const SINK_ALIAS: &str = "trunkline:drop";
 /// The table that leads into a VLAN's own subnet by its router.
 pub const HAIRPIN_TABLE: u32 = 39_997;
 /// Packet mark, with `hairpin`: a connection whose destination is translated on this node.

@@ -20,13 +20,31 @@ use ipnet::IpNet;
 use trunkline_bgp::types::Family;
 
 use super::alternate::ALTERNATE_RULE;
-use super::{
-    ALTERNATE_TABLE, DROP_TABLE, Hop, Host, LinkKind, LinkPlan, Plan, RouteKey, RouteTarget, Rule,
-    SINK_ALIAS, SINK_NAME, UNASSIGNED_TABLE,
-};
+use super::{ALTERNATE_TABLE, DROP_TABLE, Hop, Host, LinkKind, LinkPlan, Plan, RouteKey, RouteTarget, Rule};
 
+/// The table that leads what came from the fabric for no local pod to the device that counts it.
+pub const UNASSIGNED_TABLE: u32 = 39_996;
+/// The name of that device.
+pub const SINK_NAME: &str = "trunkline-drop";
+/// Its alias.
+pub const SINK_ALIAS: &str = "trunkline:drop";
 /// More than any packet, so that no answer says "too big".
 const SINK_MTU: u32 = 65_535;
+
+/// What is counted and dropped on its way to the device [`SINK_NAME`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnassignedRules {
+    /// The Subnets that are counted, each by itself.
+    pub subnets: BTreeSet<IpNet>,
+}
+
+impl UnassignedRules {
+    /// Whether nothing is counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.subnets.is_empty()
+    }
+}
 
 /// Adds device, rules and routes to the plan, once it is known by which links the fabric comes in.
 pub(super) fn plan(plan: &mut Plan, host: &Host) {
