@@ -266,6 +266,9 @@ fn stand_network(page: &mut Page, network: &NetworkStatus) {
         if subnet.device.is_some() {
             page.put_bool(m::SUBNET_DEVICE_UP, &[name, of], subnet.device_fault.is_none());
         }
+        if let Some(packets) = subnet.unassigned_packets {
+            page.put_count(m::SUBNET_UNASSIGNED, &[name, of], packets);
+        }
         for (state, count) in [("total", subnet.total), ("used", subnet.used), ("free", subnet.free)] {
             page.put_count(m::SUBNET_ADDRESSES, &[name, of, state], count.into());
         }
@@ -471,6 +474,7 @@ mod tests {
                         device: Some("eth0.10".to_owned()),
                         parent: Some("eth0".to_owned()),
                         device_fault: Some("eth0 is down".to_owned()),
+                        unassigned_packets: Some(5),
                     }],
                 }],
                 attachments: 3,
@@ -636,6 +640,7 @@ mod tests {
             "trunkline_kernel_repairs_total 2",
             "trunkline_alternate_path_packets_total{action=\"forwarded\"} 12",
             "trunkline_alternate_path_packets_total{action=\"dropped\"} 1",
+            "trunkline_subnet_unassigned_packets_total{network=\"rack1\",subnet=\"pods\"} 5",
             "trunkline_bgp_disaggregated 0",
             "trunkline_bgp_way_out_next_hops{family=\"ipv4-unicast\",state=\"used\"} 1",
             "trunkline_bgp_way_out_next_hops{family=\"ipv4-unicast\",state=\"left_out\"} 0",

@@ -30,6 +30,7 @@ use crate::drain::Drain;
 use crate::history::History;
 use crate::ipam::{Counts, Ipam, Phase, Summary};
 use crate::kernel::KernelHandle;
+use crate::kernel::nft::unassigned::Counters;
 use crate::metrics::{Metrics, Standing};
 use crate::plan::Mode;
 use crate::pods::show_mac;
@@ -171,6 +172,7 @@ impl Observer {
     ) -> Result<AgentStatus, Failure> {
         let summary = self.summary().await?;
         let kernel = self.kernel.status();
+        let dropped = kernel.unassigned.then(Counters::read).and_then(Result::ok);
         let missing = missing(view, peers, &summary, &kernel.guard, self.cluster.as_ref());
         let not_serving = self.started.not_serving(&missing);
         let not_ready: Vec<String> = missing.into_iter().map(|missing| missing.text).collect();
@@ -199,7 +201,7 @@ impl Observer {
                     ..bgp_status(bgp, peers, ranges)
                 }),
             },
-            networks: networks(view, &summary, |subnet| match &self.cluster {
+            networks: networks(view, &summary, dropped.as_ref(), |subnet| match &self.cluster {
                 Some(cluster) => cluster.counts(subnet),
                 None => {
                     let pool = summary.subnets.iter().find(|pool| pool.spec.subnet == subnet);
@@ -627,7 +629,12 @@ async fn ranges(view: &View) -> Vec<RangeStatus> {
     }
 }
 
-fn networks(view: &View, summary: &Summary, counts: impl Fn(&str) -> Counts) -> Vec<NetworkStatus> {
+fn networks(
+    view: &View,
+    summary: &Summary,
+    dropped: Option<&Counters>,
+    counts: impl Fn(&str) -> Counts,
+) -> Vec<NetworkStatus> {
     view.networks
         .iter()
         .map(|(name, network)| {
@@ -649,6 +656,7 @@ fn networks(view: &View, summary: &Summary, counts: impl Fn(&str) -> Counts) -> 
                         device: device.map(|device| device.name.clone()),
                         parent: device.map(|device| device.parent.clone()),
                         device_fault: device.and_then(|device| device.fault.clone()),
+                        unassigned_packets: dropped.and_then(|dropped| dropped.of(&planned.prefix)),
                     }
                 })
                 .collect();
@@ -664,6 +672,7 @@ fn networks(view: &View, summary: &Summary, counts: impl Fn(&str) -> Counts) -> 
                 device: None,
                 parent: None,
                 device_fault: None,
+                unassigned_packets: None,
             }));
             NetworkStatus {
                 name: name.clone(),

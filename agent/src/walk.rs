@@ -254,6 +254,7 @@ impl Side<'_> {
                     vtep.map_or_else(|| ", no forwarding entry".to_owned(), |vtep| format!(" to {vtep}"));
                 Some(format!("VXLAN {vni}{to}"))
             }
+            Some(LinkKind::Sink) => Some("drops what is for no pod of this node".to_owned()),
             None => link.kind.clone().filter(|kind| kind != "veth"),
         };
         let hop = WalkHop {

@@ -388,6 +388,9 @@ pub struct SubnetStatus {
     /// Why that device carries nothing now; its pods are not attached before it does.
     #[serde(default)]
     pub device_fault: Option<String>,
+    /// Packets from the fabric that this node dropped because no pod here has the address; none where they are not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unassigned_packets: Option<u64>,
 }
 
 /// The kernel's tables.

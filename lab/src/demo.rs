@@ -1,5 +1,7 @@
 //! The tour: what Trunkline promises, shown on two racks of real routers, each promise with a number.
 
+mod links;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ use serde_json::Value;
 
 use crate::cni::{self, Sandbox};
 use crate::fabric::{Fabric, Place};
+use crate::link_faults::Suffered;
 use crate::pinger::{Flow, Outcome, Pinger, some, unreachable};
 use crate::progress::{say, seconds, step, step_with, table};
 use crate::routes::RouteMonitor;
@@ -25,6 +28,8 @@ const INTERVAL: Duration = Duration::from_millis(5);
 /// How long an agent stays away in a restart, in requests of every flow: two seconds.
 const AWAY: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Faults of a link that the tour shows.
+const LINK_FAULTS: usize = 3;
 
 /// What the tour found; the object that `--json` prints.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -50,6 +55,8 @@ pub(crate) struct Summary {
     pub silent_tor_lost_packets: usize,
     /// Lost when it came back.
     pub silent_tor_return_lost_packets: usize,
+    /// Faults of one link between a node and a ToR: loss by kind of pod and by direction. Each fault stands for two seconds and more.
+    pub link_faults: Vec<Suffered>,
     /// From the start of DEL until both routes had left both spines.
     pub withdraw_ms: f64,
     pub attach_p50_ms: f64,
@@ -95,12 +102,16 @@ impl Summary {
                 self.restart_lost_routes, self.kill_lost_routes
             ),
         );
+        check(
+            self.link_faults.len() == LINK_FAULTS,
+            format!("{} of {LINK_FAULTS} faults of a link were shown", self.link_faults.len()),
+        );
         faults
     }
 
     fn table(&self) -> String {
         let row = |what: &str, value: String| vec![what.to_owned(), value];
-        table(&[
+        let mut rows = vec![
             row(
                 "pairs of pods that reach each other (v4 and v6)",
                 format!("{} of {}", self.pairs_ok, self.pairs_total),
@@ -137,6 +148,9 @@ impl Summary {
                     self.silent_tor_return_lost_packets
                 ),
             ),
+        ];
+        rows.extend(links::rows(&self.link_faults).into_iter().map(Vec::from));
+        rows.extend([
             row("DEL until the routes have left the spines", format!("{:.1} ms", self.withdraw_ms)),
             row(
                 "ADD, the plugin's whole run",
@@ -147,7 +161,8 @@ impl Summary {
                 format!("p50 {:.1} ms, p99 {:.1} ms", self.fabric_p50_ms, self.fabric_p99_ms),
             ),
             row("the whole tour", seconds(self.wall_s)),
-        ])
+        ]);
+        table(&rows)
     }
 }
 
@@ -177,7 +192,7 @@ pub(crate) fn demo(place: &Place, json: bool, contained: bool) -> Result<bool> {
     }
     if faults.is_empty() {
         say(
-            "Everything held: every pair, every route in both spines, not one packet lost through either restart.",
+            "Everything held: every pair, every route in both spines, not one packet lost through either restart, every pod reached while a link had failed.",
         );
     } else {
         say(&format!("NOT everything held: {}", faults.join("; ")));
@@ -214,6 +229,7 @@ pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>) -> Result<Summary>
         tour.kill()?;
         tour.cut_uplink()?;
         tour.silent_tor()?;
+        tour.link_faults()?;
         tour.withdraw()?;
         Ok(tour.summary)
     })?;
@@ -581,6 +597,7 @@ mod tests {
             spine_pod_routes_expected: 48,
             restart_sent_packets: 9000,
             kill_sent_packets: 9000,
+            link_faults: vec![Suffered::default(); LINK_FAULTS],
             ..Summary::default()
         }
     }
@@ -604,12 +621,14 @@ mod tests {
         ] {
             assert!(json[key].is_number(), "{key}");
         }
+        let fault = &json["link_faults"][0];
+        assert!(fault["fault"].is_string() && fault["flows"].is_array(), "{fault}");
     }
 
     #[test]
     fn every_shortfall_is_a_fault() {
         assert!(good().faults().is_empty());
-        let spoil: [fn(&mut Summary); 7] = [
+        let spoil: [fn(&mut Summary); 8] = [
             |s| s.pairs_ok -= 1,
             |s| s.spine_pod_routes -= 1,
             |s| s.restart_lost_packets = 1,
@@ -618,6 +637,7 @@ mod tests {
             // Nothing sent is nothing shown.
             |s| s.restart_sent_packets = 0,
             |s| s.pairs_total = 0,
+            |s| drop(s.link_faults.pop()),
         ];
         for (i, spoil) in spoil.into_iter().enumerate() {
             let mut summary = good();

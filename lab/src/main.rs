@@ -34,6 +34,7 @@ mod host;
 mod interop;
 mod interrupt;
 mod kube;
+mod link_faults;
 mod netns;
 mod packages;
 mod pinger;

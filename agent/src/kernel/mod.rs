@@ -142,6 +142,8 @@ pub struct KernelStatus {
     pub alternate_paths: bool,
     /// The next hops of the BGP network's default routes as they are installed, each with the table.
     pub ways_out: BTreeMap<Family, (u32, Vec<Hop>)>,
+    /// The plan counts what is for no pod here.
+    pub unassigned: bool,
 }
 
 /// How the guard stands.

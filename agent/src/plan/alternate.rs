@@ -27,7 +27,7 @@ use super::peers::Peer;
 use super::{ALTERNATE_TABLE, Hop, Link, Mode, Plan, RouteKey, RouteTarget, Rule};
 
 /// Preference of the rules.
-const ALTERNATE_RULE: u32 = 1029;
+pub(super) const ALTERNATE_RULE: u32 = 1029;
 
 /// Adds the rules and routes of alternate paths to the plan.
 pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>]) {

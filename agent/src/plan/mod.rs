@@ -14,7 +14,8 @@
 //! | 1024 | replies of translated connections, by the link of the request | 1,170,000 + ifindex: the ways back by that link |
 //! | 1025 | the same, where that table has no route | the main table |
 //! | 1028 | translated on this node, from outside, to a pod | T of that pod's subnet |
-//! | 1029 | what came in by an uplink, for a pod of another node | 2,170,000 + ifindex: the BGP subnets by the other uplinks' routers |
+//! | 1029 | what came in by an uplink, for a pod of another node | 2,170,000 + ifindex: the BGP subnets by the other uplinks' routers, or to the device that counts drops |
+//! | 1029 | what came in by other links from the fabric, or a tunnel | 39996: the subnets to that device |
 //! | 1030 | what came in from the fabric or a tunnel | 39998: a blackhole for each local subnet |
 //! | 1090 | what comes from the host itself, where it lives in a pods' subnet | the main table |
 //! | 1100 | what comes from a local subnet | T ≥ 10000: the way out, one table per BGP network, VLAN subnet or overlay |
@@ -45,6 +46,7 @@ mod tables;
 mod tests;
 mod translated;
 pub mod types;
+mod unassigned;
 mod vlan;
 mod vxlan;
 pub mod way_out;
@@ -54,6 +56,7 @@ pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
 pub use probes::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT, ProbePlan, ProbeSettings, ProbedRouter};
 pub(crate) use translated::mark_of;
 pub use types::*;
+pub use unassigned::{SINK_ALIAS, SINK_NAME, UNASSIGNED_TABLE, UnassignedRules};
 pub use way_out::{Offer, WayOut};
 
 use crate::source::Placed;
@@ -124,6 +127,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     join::plan_by_host(intent, host, &mut plan);
     hairpin::plan_hairpin(&mut plan);
     translated::plan(intent, host, &mut plan);
+    unassigned::plan(&mut plan, host);
     Ok(plan)
 }
 

@@ -14,6 +14,7 @@ use trunkline_bgp::net::discovery::Neighbours;
 use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey};
 
+use super::unassigned::UnassignedRules;
 use super::way_out::{Offer, WayOut};
 use super::{Learned, ProbePlan};
 
@@ -120,6 +121,8 @@ pub enum LinkKind {
         /// The device's MAC, by which other nodes know it.
         mac: [u8; 6],
     },
+    /// An `ifb` device that drops all it gets; it is known by its alias.
+    Sink,
 }
 
 /// A link that the kernel should have, up.
@@ -203,6 +206,8 @@ pub struct KernelPlan {
     pub alternate: AlternateRules,
     /// Names of the uplinks that are probed.
     pub probed: BTreeSet<String>,
+    /// Counts of what is for no pod here.
+    pub unassigned: UnassignedRules,
     /// The guard.
     pub guard: GuardPlan,
     /// Where learned routes go; none where no peer's routes are imported.

@@ -62,6 +62,8 @@ catalogue! {
             "addresses of a subnet: `total`, `used`, `free`; with `source: kube` of the whole cluster, as the Subnet's status has them";
         SUBNET_DEVICE_UP = Gauge, Bool, "trunkline_subnet_device_up" ["network", "subnet"],
             "VLAN and VXLAN: 1 while the subnet's device carries its pods, 0 where `trunkline status` says why not";
+        SUBNET_UNASSIGNED = Counter, Count, "trunkline_subnet_unassigned_packets_total" ["network", "subnet"],
+            "packets from the fabric for an address of the subnet that no pod of this node has, dropped here; what leaves by an [alternate path](data-path.md#alternate-paths-a-router-that-does-not-know-the-pod) instead is not among them";
         REQUESTS = Histogram(ATTACH), Seconds, "trunkline_request_duration_seconds" ["command", "network", "outcome"],
             "requests of the CNI plugin, from the first octet to the answer; `attach`, `detach`, `check`, `gc`, `status`. The network is empty where none is known: of the last three, and of an attach that failed before it had one";
         ATTACH_GATE = Histogram(WAITS), Seconds, "trunkline_attach_gate_seconds" ["network", "outcome"],

@@ -42,7 +42,22 @@ pub(super) fn dashboard() -> Dashboard {
                         .bad(Bounds::Below(1.0)).alert("TrunklineNodeIsolated"),
                     Panel::new(Series, "Packets by alternate paths", "pps", "peer",
                         &[("sum by (action) (rate(trunkline_alternate_path_packets_total{instance=~\"$node\"}[$__rate_interval]))", "{{action}}")],
-                        "What a router sent this node for a pod of another node: forwarded to another router (the first one does not know the pod), or dropped (no router does)."),
+                        "What a router sent this node for a pod of another node: forwarded to another router (the first one does not know the pod), or dropped (no router does).")
+                        .alert("TrunklineAlternatePaths"),
+                    Panel::new(Series, "Packets that no router knows the pod of", "pps", "addresses",
+                        &[("sum by (instance) (rate(trunkline_alternate_path_packets_total{action=\"dropped\",instance=~\"$node\"}[$__rate_interval]))", "{{instance}}")],
+                        "Packets that two routers sent to a node without the pod: no pod has the address, or no router has its route.")
+                        .alert("TrunklineAlternatePathDrops"),
+                    Panel::new(Series, "Packets for no pod here", "pps", "addresses",
+                        &[("sum by (network, subnet) (rate(trunkline_subnet_unassigned_packets_total{instance=~\"$node\"}[$__rate_interval]))", "{{network}} {{subnet}}")],
+                        "Packets from the fabric for an address of a subnet that no pod of this node has, dropped because there is no other router to forward them to.")
+                        .alert("TrunklineUnassignedPackets"),
+                    Panel::new(Stat, "Speaker runs", "short", "peer", &[("min(trunkline_bgp_speaker_running{instance=~\"$node\"})", "runs")],
+                        "no: the node has no BGP session; `trunkline status` has the reason.")
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineSpeakerNotRunning").width(6),
+                    Panel::new(Stat, "Accepts connections", "short", "peer", &[("min(trunkline_bgp_listening{instance=~\"$node\"})", "accepts")],
+                        "no: the agent cannot listen at one of its addresses; sessions that this node opens run all the same.")
+                        .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineBgpNotListening").width(6),
                     Panel::new(Table, "In this state for", "s", "peer", &[("trunkline_bgp_peer_state_seconds{instance=~\"$node\"}", "for")],
                         "How long each session has been in its state.").alert("TrunklinePeerDown").width(12),
                     Panel::new(Series, "Prefixes accepted", "short", "peer",

@@ -59,7 +59,6 @@ fn config(session: &Session) -> String {
     if session.bfd {
         line(format!("neighbor {us} bfd"));
         line(format!("neighbor {us} bfd profile FAST"));
-        line(format!("neighbor {us} bfd check-control-plane-failure"));
     }
     if let Some(role) = session.role {
         line(format!("neighbor {us} local-role {role}"));

@@ -7,11 +7,11 @@ use rustix::process::Signal;
 use trunkline_api::control::{Event, EventKind, Events, ProbeFaultKind, ProbeState, ProbedRouter};
 
 use super::bed::{Bed, PATIENCE, lab};
-use super::failover::{FILTER, NO_FILTER};
 use super::{Context, Test, Verdict, passed};
 use crate::client;
 use crate::cni::{self, Attached, Sandbox};
 use crate::host::Host;
+use crate::link_faults::{self, PODS_REFUSED};
 use crate::progress::say;
 use crate::shell::{Seen, cmd, run, wait_for};
 
@@ -55,8 +55,13 @@ fn faults(context: &Context) -> Result<Verdict> {
                 format!("{} flows of large packets lost without failover", lost.len())
             },
             ended(bed, MTU)?,
-            named(bed, "ToR refuses the pods' routes", FILTER, ProbeFaultKind::ToPods)?,
-            ended(bed, NO_FILTER)?,
+            named_when(
+                bed,
+                PODS_REFUSED.name,
+                || link_faults::begin(bed.fabric, &PODS_REFUSED),
+                ProbeFaultKind::ToPods,
+            )?,
+            ended_when(bed, || link_faults::end(bed.fabric, &PODS_REFUSED))?,
             duplicate(bed)?,
         ];
         configure(node, "probes: {failover: true}")?;
@@ -106,10 +111,19 @@ fn events(node: &Host) -> Result<Vec<Event>> {
 
 /// Breaks the ToR; waits until everything that an operator may look at has the fault's name. Returns how long that took, and the words.
 fn named(bed: &Bed<'_>, what: &str, command: &str, kind: ProbeFaultKind) -> Result<String> {
+    named_when(bed, what, || bed.host(TOR)?.sh(command).map(drop), kind)
+}
+
+fn named_when(
+    bed: &Bed<'_>,
+    what: &str,
+    begin: impl FnOnce() -> Result<()>,
+    kind: ProbeFaultKind,
+) -> Result<String> {
     let node = bed.host(NODE)?;
     let before = events(node)?.last().map_or(0, |event| event.number);
     let began = Instant::now();
-    bed.host(TOR)?.sh(command).with_context(|| what.to_owned())?;
+    begin().with_context(|| what.to_owned())?;
     let text = wait_for(&format!("{what}: its name"), PATIENCE, || {
         let routers = routers(node)?;
         let fault = routers
@@ -145,7 +159,11 @@ fn named(bed: &Bed<'_>, what: &str, command: &str, kind: ProbeFaultKind) -> Resu
 
 /// Mends the ToR, and waits until no fault is left.
 fn ended(bed: &Bed<'_>, command: &str) -> Result<String> {
-    bed.host(TOR)?.sh(command)?;
+    ended_when(bed, || bed.host(TOR)?.sh(command).map(drop))
+}
+
+fn ended_when(bed: &Bed<'_>, end: impl FnOnce() -> Result<()>) -> Result<String> {
+    end()?;
     let began = Instant::now();
     good(bed.host(NODE)?)?;
     Ok(format!("good again after {} ms", began.elapsed().as_millis()))

@@ -35,7 +35,7 @@ use trunkline_bgp::types::Family;
 use super::links;
 use super::message::{Batch, attributes};
 use super::vxlan::VxlanInfo;
-use crate::plan::{Hop, LinkKind, Mark, Neighbour, Proxy, RouteKey, RouteTarget, Rule};
+use crate::plan::{Hop, LinkKind, Mark, Neighbour, Proxy, RouteKey, RouteTarget, Rule, SINK_ALIAS};
 
 /// The routing protocol number (RTPROT) of everything that Trunkline installs.
 pub const PROTOCOL: u8 = 116;
@@ -109,6 +109,7 @@ impl LinkInfo {
             ("vxlan", _, _, Some(VxlanInfo { vni, local, port })) => {
                 Some(LinkKind::Vxlan { vni: *vni, local: *local, port: *port, mac: self.mac? })
             }
+            ("ifb", ..) => (self.alias.as_deref() == Some(SINK_ALIAS)).then_some(LinkKind::Sink),
             _ => None,
         }
     }

@@ -12,7 +12,6 @@ use std::io;
 
 use super::elements::Connection;
 use super::nat::NAME;
-use crate::kernel::netlink::objects::GROUP;
 use crate::plan::{ALTERNATE_TTL, AlternateRules, TRANSIT};
 
 /// Counter of the packets that took an alternate path.
@@ -35,19 +34,19 @@ pub(super) fn render_uplinks(rules: &AlternateRules, text: &mut String) {
     );
 }
 
-pub(super) fn render_chains(text: &mut String) {
+/// Rules of the chain at the forward hook, for packets that do not go to a pod here.
+pub(super) fn render_rules(text: &mut String) {
     let _ = write!(
         text,
-        "\tchain alternate {{\n\
-         \t\ttype filter hook forward priority filter - 10; policy accept;\n\
-         \t\toifgroup {GROUP} accept\n\
-         \t\tiifname != @uplinks accept\n\
+        "\t\tiifname != @uplinks accept\n\
          \t\toifname != @uplinks accept\n\
          \t\tmeta mark & {TRANSIT:#010x} != 0x00000000 accept\n\
          \t\tip daddr @attracted4 goto alternate4\n\
-         \t\tip6 daddr @attracted6 goto alternate6\n\
-         \t}}\n\n"
+         \t\tip6 daddr @attracted6 goto alternate6\n"
     );
+}
+
+pub(super) fn render_chains(text: &mut String) {
     for (chain, field) in [("alternate4", "ip ttl"), ("alternate6", "ip6 hoplimit")] {
         let _ = write!(
             text,

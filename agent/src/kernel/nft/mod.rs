@@ -1,5 +1,5 @@
-//! Own nftables tables: NAT, the marks of translated connections and the limits of alternate paths ([`nat`], [`translated`],
-//! [`alternate`]), the guard ([`guard`]), and what comes back of probes ([`probes`]).
+//! Own nftables tables: NAT, the marks of translated connections, the limits of alternate paths and the counts of what is for no pod here
+//! ([`nat`], [`translated`], [`alternate`], [`unassigned`]), the guard ([`guard`]), and what comes back of probes ([`probes`]).
 //!
 //! `nft` loads a table as one transaction: between the old rules and the new ones no packet sees none. A table is listed before it is
 //! replaced, and nothing is done where it is as wanted. Elements of sets that follow pods or nodes are written over netlink
@@ -14,6 +14,7 @@ pub(crate) mod guard;
 pub(super) mod nat;
 pub(super) mod probes;
 mod translated;
+pub(crate) mod unassigned;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

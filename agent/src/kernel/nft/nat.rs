@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use ipnet::IpNet;
 
-use super::{Table, alternate, translated};
+use super::{Table, alternate, translated, unassigned};
+use crate::kernel::netlink::objects::GROUP;
 use crate::plan::KernelPlan;
 
 pub(super) const NAME: &str = "trunkline";
@@ -26,15 +27,18 @@ const MASQUERADE: &str = "\
 /// The table as `nft list` writes it, but for line breaks; none where there is nothing to translate and nothing to mark. `translates`:
 /// somebody else has a NAT chain.
 pub(in crate::kernel) fn render(plan: &KernelPlan, translates: bool) -> Option<String> {
-    let KernelPlan { nat: rules, translated: marks, alternate: paths, .. } = plan;
+    let KernelPlan { nat: rules, translated: marks, alternate: paths, unassigned: lost, .. } = plan;
     let marked = !marks.is_empty() && (marks.always || translates);
-    if rules.is_empty() && !marked && paths.is_empty() {
+    if rules.is_empty() && !marked && paths.is_empty() && lost.is_empty() {
         return None;
     }
     let mut text = format!("table inet {NAME} {{\n");
     // In the order in which `nft` lists a table: counters, sets, chains.
     if !paths.is_empty() {
         alternate::render_counters(&mut text);
+    }
+    unassigned::render_counters(lost, &mut text);
+    if !paths.is_empty() {
         alternate::render_uplinks(paths, &mut text);
         sets(&mut text, "attracted", &paths.attracted);
     }
@@ -47,8 +51,27 @@ pub(in crate::kernel) fn render(plan: &KernelPlan, translates: bool) -> Option<S
         sets(&mut text, "pods", &marks.pods);
         translated::render(marks, &mut text);
     }
+    if !paths.is_empty() || !lost.is_empty() {
+        // One chain for both: each chain at a hook costs every packet 1 % of a small packet's way.
+        let _ = write!(
+            text,
+            "\tchain forward {{\n\
+             \t\ttype filter hook forward priority filter - 10; policy accept;\n\
+             \t\toifgroup {GROUP} accept\n"
+        );
+        if !lost.is_empty() {
+            unassigned::render_rule(&mut text);
+        }
+        if !paths.is_empty() {
+            alternate::render_rules(&mut text);
+        }
+        text.push_str("\t}\n\n");
+    }
     if !paths.is_empty() {
         alternate::render_chains(&mut text);
+    }
+    if !lost.is_empty() {
+        unassigned::render_chain(lost, &mut text);
     }
     if !rules.is_empty() {
         text.push_str(MASQUERADE);

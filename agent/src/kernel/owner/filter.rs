@@ -43,7 +43,8 @@ impl Owner {
         }
         let unchanged = plan.nat == self.plan.nat
             && plan.translated == self.plan.translated
-            && plan.alternate == self.plan.alternate;
+            && plan.alternate == self.plan.alternate
+            && plan.unassigned == self.plan.unassigned;
         if !self.planned || !unchanged {
             match self.nat.apply(nat::render(plan, self.translates).as_deref()) {
                 Ok(changed) => self.changed += usize::from(changed),

@@ -80,6 +80,7 @@ impl Owner {
             LinkKind::Vxlan { vni, local, port, mac } => {
                 batch.create_vxlan(UNNAMED, &VxlanInfo { vni, local, port }, mac, plan.mtu);
             }
+            LinkKind::Sink => batch.create_ifb(UNNAMED),
         }
         batch.mark_link(UNNAMED, &plan.alias);
         batch.get_link(UNNAMED);
@@ -92,6 +93,9 @@ impl Owner {
 
         batch.clear();
         batch.name_link(made.index, name);
+        if made.mtu != plan.mtu {
+            batch.set_link(made.index, &plan.alias, plan.mtu);
+        }
         if may_be_up {
             batch.set_up(made.index);
         }
@@ -117,7 +121,7 @@ impl Owner {
     fn may_be_up(&mut self, kind: LinkKind) -> Option<bool> {
         match kind {
             LinkKind::Vlan { parent, .. } => self.is_up_now(parent),
-            LinkKind::Vxlan { .. } => Some(true),
+            LinkKind::Vxlan { .. } | LinkKind::Sink => Some(true),
         }
     }
 
@@ -127,6 +131,7 @@ impl Owner {
             LinkKind::Vxlan { vni, port, .. } => {
                 ("vxlan", "CONFIG_VXLAN", format!("VNI {vni} on UDP port {port}"))
             }
+            LinkKind::Sink => ("ifb", "CONFIG_IFB", "the device".to_owned()),
         };
         let same = |link: &&LinkState| match (link.info.planned_kind(), plan.kind) {
             (Some(LinkKind::Vxlan { vni, port, .. }), LinkKind::Vxlan { vni: ours, port: our_port, .. }) => {

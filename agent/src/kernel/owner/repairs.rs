@@ -116,6 +116,7 @@ impl Owner {
         status.last_error.clone_from(&self.last_error);
         status.ways_out = self.plan.way_out.into_iter().flat_map(|table| self.ways_out(table)).collect();
         status.alternate_paths = !self.plan.alternate.is_empty();
+        status.unassigned = !self.plan.unassigned.is_empty();
         status.guard = GuardStatus {
             enabled: self.plan.guard.enabled,
             in_force: self.guard.is_in_force(),

@@ -14,6 +14,7 @@ mod hairpin;
 mod join;
 mod probes;
 mod translated;
+mod unassigned;
 mod vlan;
 mod vxlan;
 mod way_out;

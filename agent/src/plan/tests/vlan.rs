@@ -166,7 +166,7 @@ fn subnets_with_one_prefix_share_its_table_or_are_refused() {
     same.subnets[1].spec.net_id = Some(11);
     let planned = plan(&same, &with_default()).unwrap();
     assert!(planned.networks["rack"].refused_subnets["b"].contains("another VLAN"), "{planned:?}");
-    assert_eq!(planned.kernel.links.len(), 1);
+    assert_eq!(planned.kernel.links.keys().collect::<Vec<_>>(), ["up1.10"]);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn untagged_is_the_parent_itself_and_the_host_keeps_its_own_way() {
     let intent = intent(vec![vlan(Some(0))], vec![subnet_in("a", "192.0.2.0/24", "192.0.2.254", None)]);
     let planned = plan(&intent, &with_default()).unwrap();
     assert_eq!(devices(&planned), ["a up1 Some(2) ok"]);
-    assert!(planned.kernel.links.is_empty());
+    assert_eq!(planned.kernel.links.keys().collect::<Vec<_>>(), [SINK_NAME]);
     let own: Vec<String> = planned
         .kernel
         .rules

@@ -31,7 +31,12 @@ fn hybrid() -> Intent {
 /// The host once the device is there, as the first plan asked for it.
 fn with_device(intent: &Intent, mut host: Host) -> Host {
     let first = plan(intent, &host).unwrap();
-    let (name, planned) = first.kernel.links.iter().next().expect("a device is asked for");
+    let (name, planned) = first
+        .kernel
+        .links
+        .iter()
+        .find(|(_, link)| link.kind != LinkKind::Sink)
+        .expect("a device is asked for");
     host.links.push(Link { kind: Some(planned.kind), mtu: planned.mtu, own: true, ..link(9, name, &[]) });
     host
 }
@@ -237,7 +242,7 @@ fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
         |plan: &Plan| plan.networks["overlay"].subnets["o4"].device.clone().and_then(|device| device.fault);
     let end = |intent: &Intent, host: &Host| {
         let plan = plan(intent, host).unwrap();
-        let link = plan.kernel.links.first_key_value();
+        let link = plan.kernel.links.iter().find(|(_, link)| link.kind != LinkKind::Sink);
         match link.map(|(name, link)| (name.clone(), link.kind)) {
             Some((name, LinkKind::Vxlan { local, .. })) => format!("{name} {local}"),
             _ => fault(&plan).unwrap_or_default(),
@@ -268,7 +273,7 @@ fn the_end_of_the_tunnels_is_found_on_the_host_or_it_is_said_what_is_missing() {
     // What is there stays while its address is away.
     let there = with_device(&hybrid(), host(Vec::new()));
     let plan = plan(&elsewhere, &there).unwrap();
-    assert_eq!(plan.kernel.links.keys().collect::<Vec<_>>(), ["mgmt.vxlan100"]);
+    assert_eq!(plan.kernel.links.keys().collect::<Vec<_>>(), ["mgmt.vxlan100", SINK_NAME]);
     assert!(fault(&plan).is_some());
     // A name that the kernel would refuse.
     let mut long = hybrid();

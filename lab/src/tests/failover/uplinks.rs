@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use trunkline_api::control::{EventKind, Events, WayOut};
 
-use super::{Bed, ELSEWHERE, Pod, flows, pods, ready};
+use super::{Bed, ELSEWHERE, HERE, attach, ready};
 use crate::client;
+use crate::link_faults::{End, flows};
 use crate::pinger::{Outcome, Pinger};
 use crate::progress::say;
 use crate::shell::{Seen, wait_for};
@@ -123,7 +124,7 @@ fn shown(bed: &Bed<'_>) -> Result<()> {
 }
 
 /// Cuts both uplinks of a ToR under traffic. Returns what was lost.
-fn cut(bed: &Bed<'_>, inside: &[Pod], others: &[Pod]) -> Result<String> {
+fn cut(bed: &Bed<'_>, inside: &[End], others: &[End]) -> Result<String> {
     let mut pinger = Pinger::start(flows(inside, others), INTERVAL)?;
     pinger.settle(PATIENCE)?;
     bed.host("tor1b")?.sh(CUT)?;
@@ -135,8 +136,8 @@ fn cut(bed: &Bed<'_>, inside: &[Pod], others: &[Pod]) -> Result<String> {
 }
 
 /// Kills the agent while the ToR has no uplinks: no packet is lost, in particular by the ToR whose session comes back first.
-fn restart(bed: &Bed<'_>, inside: &[Pod], others: &[Pod]) -> Result<usize> {
-    // `ready` took it out: with it FRR keeps the routes of an agent whose BFD ends with it.
+fn restart(bed: &Bed<'_>, inside: &[End], others: &[End]) -> Result<usize> {
+    // With it FRR keeps the routes of an agent whose BFD ends with it.
     for (tor, asn, _) in TORS {
         bed.host(tor)?.sh(&format!(
             "vtysh -c 'configure terminal' -c 'router bgp {asn}' -c 'neighbor NODES bfd check-control-plane-failure'"
@@ -167,8 +168,7 @@ fn restart(bed: &Bed<'_>, inside: &[Pod], others: &[Pod]) -> Result<usize> {
 pub(super) fn uplinks(context: &Context) -> Result<Verdict> {
     lab(context, "two-racks", |bed| {
         prepare(bed)?;
-        let here = [("node1a", "rack", "rack1"), ("node1a", "rack", "rack1"), ("node1a", "global", "global")];
-        let (inside, others) = (pods(bed, &here)?, pods(bed, &ELSEWHERE)?);
+        let (inside, others) = (attach(bed, &HERE)?, attach(bed, &ELSEWHERE)?);
         let lost = cut(bed, &inside, &others)?;
         say(&format!("      uplinks of one ToR cut:{lost}"));
         shown(bed)?;

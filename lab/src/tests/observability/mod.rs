@@ -18,6 +18,7 @@ mod dashboards;
 mod labs;
 mod links;
 mod otlp;
+mod paths;
 mod prometheus;
 mod rules;
 mod two_racks;

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::agents;
 use super::labs::{self, Lab};
+use super::paths::{self, Exporter};
 use super::prometheus::{Prometheus, Target, hastened};
 use super::rules::RULES;
 use crate::client;
@@ -42,32 +43,41 @@ fn two_racks(context: &Context) -> Result<Verdict> {
             NODES.iter().map(|node| Ok(Target::Agent(bed.host(node)?))).collect::<Result<Vec<_>>>()?;
         let series = labs::lint(&targets[0].metrics()?)?;
         let folder = bed.fabric.folder.join("prometheus");
-        let prometheus = Prometheus::start(&folder, &targets, &hastened(&rules)?)?;
+        let exporter = Exporter::start()?;
+        let mut scraped = targets.clone();
+        scraped.push(exporter.target());
+        let prometheus = Prometheus::start(&folder, &scraped, &hastened(&rules)?)?;
         let (_, _) = pod(bed, "node1a", "first")?;
-        let faults: [(&str, Fault); 12] = [
+        let faults: [(&str, Fault); 17] = [
             ("a pool that is filled", filled),
             ("sessions that are shut down", shut_down),
             ("a router that falls silent again and again", silent),
             ("an MTU that is too small, and a copied BGP identifier", unseen),
             ("a router that restarts", restarting),
             ("a table near its limit", limit),
+            ("a router that rejects the routes of pods", paths::refused),
+            ("packets for an address that no pod has", paths::nobody),
+            ("the same at a node with one router left", paths::alone),
+            ("a port that is taken", paths::port_taken),
             ("hands in the kernel", hands),
             ("a pod that forges, and a guard that cannot be loaded", guarded),
             ("manifests that are refused", agents::refused),
             ("a store that is damaged", agents::store),
             ("an agent that is stopped, and one behind a firewall", agents::stopped),
+            ("packets by wrong ways, past their range", paths::cleared),
             ("agents that are no target of Prometheus", agents::gone),
         ];
         for (what, fault) in faults {
             crate::progress::say(&format!("      {what}"));
             fault(bed, &prometheus).with_context(|| what.to_owned())?;
         }
+        exporter.speaker_stops(&prometheus).context("a speaker that does not run")?;
         let evaluated = labs::evaluate(Lab::TwoRacks, &prometheus, &context.place)?;
         passed(format!("{series} series of a node, {evaluated}"))
     })
 }
 
-fn pod(bed: &Bed<'_>, node: &str, name: &str) -> Result<(Sandbox, cni::Attached)> {
+pub(super) fn pod(bed: &Bed<'_>, node: &str, name: &str) -> Result<(Sandbox, cni::Attached)> {
     let pod = Sandbox::create(bed.fabric, node, name)?;
     let network = if node.starts_with("node1") { "rack1" } else { "rack2" };
     let attached = cni::add(bed.fabric, &cni::trunkline(Some(network)), &pod)?;
@@ -79,7 +89,7 @@ const TO_NODE1A: [(&str, &str, &str); 2] = [
     ("tor1b", "router bgp 65012", "neighbor 10.12.0.11 shutdown"),
 ];
 
-fn configure(bed: &Bed<'_>, router: &str, lines: &[&str]) -> Result<()> {
+pub(super) fn configure(bed: &Bed<'_>, router: &str, lines: &[&str]) -> Result<()> {
     let commands: Vec<&str> = ["configure terminal"].iter().chain(lines).copied().collect();
     vtysh(bed.host(router)?, &commands).map(drop)
 }
