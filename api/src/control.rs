@@ -14,12 +14,14 @@ use serde::{Deserialize, Serialize};
 use crate::attach::{Bandwidth, full_name};
 
 mod bgp;
+mod cause;
 mod drain;
 mod history;
 mod path;
 mod snapshot;
 
 pub use bgp::{BgpListener, BgpStatus, PeerRange};
+pub use cause::{CauseKind, CauseSide, Losses, PeerCause};
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
 pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
@@ -435,6 +437,23 @@ pub struct Peer {
     pub state: String,
     /// In this state for.
     pub state_seconds: u64,
+    /// For how long there has been no Established session: since the last one was lost, or since the peer was configured.
+    /// None while there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down_seconds: Option<u64>,
+    /// Why there is no Established session, with what to do: the interface without carrier, the loss of the last session, or
+    /// what the last attempt showed. None while there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<PeerCause>,
+    /// Why the last attempt at a session failed. None while there is an Established session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempt: Option<PeerCause>,
+    /// Why the session last left Established; kept when it comes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_loss: Option<PeerCause>,
+    /// How often the session left Established, by kind of cause.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<Losses>,
     /// Until the next own attempt to connect.
     pub next_attempt_seconds: Option<u64>,
     /// Administratively down.
@@ -459,7 +478,7 @@ pub struct Peer {
     pub bfd: Option<BfdSession>,
     /// Most prefixes taken from it.
     pub max_prefixes: Option<u32>,
-    /// What went wrong last; it is kept when the session comes back.
+    /// What went wrong last, a session or an attempt. Once a session is Established, only the loss of the one before is kept.
     pub last_error: Option<Dated>,
     /// The last NOTIFICATION sent.
     pub notification_sent: Option<DatedNotification>,
