@@ -437,12 +437,10 @@ pub struct Peer {
     pub state: String,
     /// In this state for.
     pub state_seconds: u64,
-    /// For how long there has been no Established session: since the last one was lost, or since the peer was configured.
-    /// None while there is one.
+    /// Since the loss of the last Established session, or since the peer was configured. None while there is a session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down_seconds: Option<u64>,
-    /// Why there is no Established session, with what to do: the interface without carrier, the loss of the last session, or
-    /// what the last attempt showed. None while there is one.
+    /// Why there is no Established session, with what to do. None while there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<PeerCause>,
     /// Why the last attempt at a session failed. None while there is an Established session.
@@ -452,7 +450,7 @@ pub struct Peer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_loss: Option<PeerCause>,
     /// How often the session left Established, by kind of cause.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub losses: Vec<Losses>,
     /// Until the next own attempt to connect.
     pub next_attempt_seconds: Option<u64>,
@@ -774,6 +772,8 @@ mod tests {
     #[test]
     fn every_question_survives_the_wire() {
         let peer = "fe80::1%eth0".to_owned();
+        let (container_id, destination) = ("c1".to_owned(), "2001:db8::1".parse().unwrap());
+        let path = Query::Path { container_id, destination, source: None };
         for query in [
             Query::Agent,
             Query::Peers { address: None },
@@ -784,11 +784,7 @@ mod tests {
             Query::Routes { table: Table::Advertised { peer } },
             Query::Explain { prefix: "2001:db8::/32".parse().unwrap() },
             Query::Pods,
-            Query::Path {
-                container_id: "c1".to_owned(),
-                destination: "2001:db8::1".parse().unwrap(),
-                source: None,
-            },
+            path,
             Query::Events { after: 7, run: Some(3), wait: true },
             Query::Watch { after: 7, run: Some(3) },
             Query::ResetPeer { peer: "eth0".to_owned(), hard: true, message: "new optics".to_owned() },
