@@ -498,6 +498,7 @@ mod tests {
             peer,
             address,
             reason: "hold timer expired".to_owned(),
+            cause: trunkline_bgp::speaker::Cause::Closed,
             retained: FamilySet::EMPTY,
         });
         history.heard(&Event::Advertised { prefix: "10.0.0.0/8".parse().unwrap(), peer });

@@ -6,6 +6,7 @@ pub mod attach;
 pub mod bell;
 mod bpf;
 pub mod bundle;
+pub mod causes;
 pub mod check;
 pub mod cli;
 pub mod config;

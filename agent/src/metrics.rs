@@ -281,7 +281,14 @@ fn stand_peer(page: &mut Page, peer: &Peer) {
     page.put_count(m::PEER_STATE, &[name, &peer.remote_as.to_string()], state_number(&peer.state));
     page.put_bool(m::PEER_SHUTDOWN, &[name], peer.shutdown);
     page.put_count(m::PEER_STATE_SECONDS, &[name], peer.state_seconds);
+    page.put_count(m::PEER_DOWN_SECONDS, &[name], peer.down_seconds.unwrap_or_default());
+    if let Some(cause) = &peer.cause {
+        page.put_bool(m::PEER_DOWN_REASON, &[name, cause.kind.label()], true);
+    }
     page.put_count(m::PEER_FLAPS, &[name], peer.flaps);
+    for losses in &peer.losses {
+        page.put_count(m::PEER_LOSSES, &[name, losses.kind.label()], losses.count);
+    }
     if let Some(session) = &peer.session {
         page.put_count(m::PEER_HOLD_TIME, &[name], session.hold_seconds);
         page.put_count(m::PEER_KEEPALIVE, &[name], session.keepalive_seconds);
@@ -554,6 +561,17 @@ mod tests {
                 received: messages,
                 sent: messages,
                 flaps: 2,
+                down_seconds: Some(13),
+                cause: Some(PeerCause {
+                    kind: CauseKind::PrefixLimit,
+                    side: Some(CauseSide::Peer),
+                    text: "received NOTIFICATION".to_owned(),
+                    advice: "raise the limit".to_owned(),
+                    seconds_ago: 13,
+                }),
+                last_attempt: None,
+                last_loss: None,
+                losses: vec![Losses { kind: CauseKind::Bfd, count: 2 }],
                 last_down: None,
                 bfd: Some(BfdSession {
                     state: "Up".to_owned(),
@@ -623,6 +641,9 @@ mod tests {
             "trunkline_subnet_device_up{network=\"rack1\",subnet=\"pods\"} 0",
             "trunkline_bgp_peer_state{peer=\"10.0.0.1\",remote_as=\"65000\"} 6",
             "trunkline_bgp_peer_flaps_total{peer=\"10.0.0.1\"} 2",
+            "trunkline_bgp_peer_down_seconds{peer=\"10.0.0.1\"} 13",
+            "trunkline_bgp_peer_down_reason{peer=\"10.0.0.1\",reason=\"prefix_limit\"} 1",
+            "trunkline_bgp_peer_losses_total{peer=\"10.0.0.1\",reason=\"bfd\"} 2",
             "trunkline_bgp_peer_prefixes{peer=\"10.0.0.1\",family=\"ipv4-unicast\",kind=\"accepted\"} 9",
             "trunkline_bgp_peer_messages_total{peer=\"10.0.0.1\",direction=\"sent\",kind=\"update\"} 7",
             "trunkline_bgp_peer_last_error_age_seconds{peer=\"10.0.0.1\"} 61",

@@ -299,7 +299,10 @@ impl Observer {
                 since: Some(written_at(Duration::from_secs(peer.state_seconds))),
                 prefixes_received: peer.families.iter().map(|family| family.received as u64).sum(),
                 prefixes_advertised: peer.families.iter().map(|family| family.advertised as u64).sum(),
-                last_error: peer.last_error.as_ref().map(|error| error.text.clone()),
+                last_error: match &peer.cause {
+                    Some(cause) => Some(cause.text.clone()),
+                    None => peer.last_error.as_ref().map(|error| error.text.clone()),
+                },
             })
             .collect();
         peers.sort_by(|one, other| one.name.cmp(&other.name));

@@ -40,6 +40,7 @@ use trunkline_bgp::net::SpeakerHandle;
 use crate::addresses::{Addresses, Chosen};
 use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
 use crate::attach::workers::DeviceWorkers;
+use crate::causes;
 use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
 use crate::metrics::Metrics;
 use crate::plan::{self, Joined, OnLink, Place, Pod};
@@ -528,7 +529,7 @@ impl Pods {
     }
 }
 
-/// What was missing when the deadline passed: each peer with its state and its last error.
+/// What was missing when the deadline passed: each peer with its state and why it has no session.
 async fn missing(speaker: &SpeakerHandle, prefixes: &[IpNet], waited: Duration) -> Failure {
     let prefixes: Vec<String> = prefixes.iter().map(IpNet::to_string).collect();
     let message = format!(
@@ -539,8 +540,8 @@ async fn missing(speaker: &SpeakerHandle, prefixes: &[IpNet], waited: Duration) 
     let peers = speaker.peers().await.unwrap_or_default();
     let peers: Vec<String> = peers
         .iter()
-        .map(|peer| match &peer.last_error {
-            Some(error) => format!("peer {} is {} ({})", peer.address, peer.state, error.text),
+        .map(|peer| match causes::why(peer) {
+            Some(cause) => format!("peer {} is {} ({cause})", peer.address, peer.state),
             None => format!("peer {} is {}", peer.address, peer.state),
         })
         .collect();

@@ -15,7 +15,7 @@ use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
 use trunkline_api::attach::Code;
-use trunkline_api::control::{Peer, Query};
+use trunkline_api::control::{CauseKind, Peer, Query};
 use trunkline_bgp::types::Asn;
 use trunkline_bgp::wire::{Capability, Open, encode_keepalive};
 
@@ -27,7 +27,7 @@ const GOOD: &str = "{asn: 65000, address: 10.255.0.1, password: k1, connectRetry
 const SUBNET: &str = "10.14.0.0/24";
 
 fn good() -> Router {
-    Router { number: 1, asn: 65000, password: Some("k1"), prefixes: 1 }
+    Router { number: 1, asn: 65000, password: Some("k1"), prefixes: 1, connects: false }
 }
 
 /// A host whose one peer is well, and established.
@@ -246,10 +246,16 @@ fn greeting(asn: u32) -> Vec<u8> {
 }
 
 #[test]
-fn peers_that_misbehave_show_with_their_last_error_in_words() {
-    isolated("peers_that_misbehave_show_with_their_last_error_in_words", |_| {
-        let routers = routers(7);
-        let other = |number, asn, password, prefixes| Router { number, asn, password, prefixes };
+fn peers_that_misbehave_show_their_cause_in_words() {
+    isolated("peers_that_misbehave_show_their_cause_in_words", |_| {
+        let routers = routers(8);
+        let other = |number, asn, password, prefixes| Router {
+            number,
+            asn,
+            password,
+            prefixes,
+            connects: number == 2,
+        };
         let _speakers = speakers(
             &routers,
             &[
@@ -270,27 +276,58 @@ fn peers_that_misbehave_show_with_their_last_error_in_words() {
             "{asn: 65000, address: 10.255.0.5, connectRetrySeconds: 1}",
             "{asn: 65000, address: 10.255.0.6, connectRetrySeconds: 1, maxPrefixes: 3}",
             "{asn: 65000, address: 10.255.0.7, connectRetrySeconds: 1, maxPrefixes: 3}",
+            "{asn: 65000, address: 10.255.0.8, connectRetrySeconds: 1}",
         ];
         let mut host = Host::new("");
         host.manifests(&manifests(&peers.join("\n"), SUBNET));
         host.start();
         established(&host, "10.255.0.1");
-        for (number, words) in [
-            (2, "the passwords differ"),
-            (3, "Bad Peer AS"),
-            (4, "hold timer expired: nothing came from the peer for 3 s"),
-            (5, "Connection Not Synchronized"),
-            (6, "4 prefixes received, the limit is 3: raise the limit or have the peer filter"),
+        for (number, kind, words, advice) in [
+            (
+                2,
+                CauseKind::Passwords,
+                "the passwords differ: the kernel refused ",
+                "compare the password of 10.255.0.2 with the router's",
+            ),
+            (
+                3,
+                CauseKind::WrongAs,
+                "Bad Peer AS",
+                "the router is in AS 65009 and the Network says 65000: correct asn of this peer",
+            ),
+            (
+                4,
+                CauseKind::HoldTimer,
+                "hold timer expired: nothing came from the peer for 3 s",
+                "nothing comes from the router: `ping 10.255.0.4`",
+            ),
+            (5, CauseKind::Protocol, "Connection Not Synchronized", "compare both sides' BGP configuration"),
+            (
+                6,
+                CauseKind::PrefixLimit,
+                "4 prefixes received, the limit is 3: raise the limit or have the peer filter",
+                "the router sends more prefixes than this node's limit of 3",
+            ),
+            (
+                8,
+                CauseKind::Refused,
+                "10.255.0.8:179 refused the connection",
+                "no BGP process listens at 10.255.0.8",
+            ),
         ] {
             let address = format!("10.255.0.{number} ");
             let line = || {
                 let text = host.prints("peers");
                 text.lines().find(|line| line.starts_with(&address)).unwrap().to_owned()
             };
-            // The last error is that of the last try: between two refusals the peer may also just reset.
+            // Peer 4 comes back each time, and has its cause while it is down.
             within(Duration::from_secs(20), words, || line().contains(words));
             within(Duration::from_secs(20), words, || {
-                host.prints(&format!("peers 10.255.0.{number}")).contains(words)
+                let one = host.prints(&format!("peers 10.255.0.{number}"));
+                one.contains(words) && one.contains(advice)
+            });
+            within(Duration::from_secs(20), words, || {
+                peer(&host, address.trim()).cause.is_some_and(|cause| cause.kind == kind)
             });
         }
         within(Duration::from_secs(20), "the AS is named", || {

@@ -79,7 +79,7 @@ impl Running {
     /// Killed, and about to be started with a fault.
     fn killed(prefixes: u8) -> Running {
         let routers = routers(1);
-        let speakers = speakers(&routers, &[Router { number: 1, asn: 65000, password: None, prefixes }]);
+        let speakers = speakers(&routers, &[Router { number: 1, asn: 65000, prefixes, ..Router::default() }]);
         let mut host = Host::new("");
         host.manifests(&manifests(PEER, SUBNET));
         host.start();

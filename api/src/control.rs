@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::attach::{Bandwidth, full_name};
 
 mod bgp;
+mod cause;
 mod drain;
 mod history;
 mod path;
@@ -22,6 +23,7 @@ mod snapshot;
 mod way_out;
 
 pub use bgp::{BgpListener, BgpStatus, PeerRange};
+pub use cause::{CauseKind, CauseSide, Losses, PeerCause};
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
 pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
@@ -447,6 +449,21 @@ pub struct Peer {
     pub state: String,
     /// In this state for.
     pub state_seconds: u64,
+    /// Since the loss of the last Established session, or since the peer was configured. None while there is a session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down_seconds: Option<u64>,
+    /// Why there is no Established session, with what to do. None while there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<PeerCause>,
+    /// Why the last attempt at a session failed. None while there is an Established session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempt: Option<PeerCause>,
+    /// Why the session last left Established; kept when it comes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_loss: Option<PeerCause>,
+    /// How often the session left Established, by kind of cause.
+    #[serde(default)]
+    pub losses: Vec<Losses>,
     /// Until the next own attempt to connect.
     pub next_attempt_seconds: Option<u64>,
     /// Administratively down.
@@ -471,7 +488,7 @@ pub struct Peer {
     pub bfd: Option<BfdSession>,
     /// Most prefixes taken from it.
     pub max_prefixes: Option<u32>,
-    /// What went wrong last; it is kept when the session comes back.
+    /// What went wrong last, a session or an attempt. Once a session is Established, only the loss of the one before is kept.
     pub last_error: Option<Dated>,
     /// The last NOTIFICATION sent.
     pub notification_sent: Option<DatedNotification>,
@@ -770,6 +787,8 @@ mod tests {
     #[test]
     fn every_question_survives_the_wire() {
         let peer = "fe80::1%eth0".to_owned();
+        let (container_id, destination) = ("c1".to_owned(), "2001:db8::1".parse().unwrap());
+        let path = Query::Path { container_id, destination, source: None };
         for query in [
             Query::Agent,
             Query::Peers { address: None },
@@ -780,11 +799,7 @@ mod tests {
             Query::Routes { table: Table::Advertised { peer } },
             Query::Explain { prefix: "2001:db8::/32".parse().unwrap() },
             Query::Pods,
-            Query::Path {
-                container_id: "c1".to_owned(),
-                destination: "2001:db8::1".parse().unwrap(),
-                source: None,
-            },
+            path,
             Query::Events { after: 7, run: Some(3), wait: true },
             Query::Watch { after: 7, run: Some(3) },
             Query::ResetPeer { peer: "eth0".to_owned(), hard: true, message: "new optics".to_owned() },

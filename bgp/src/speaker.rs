@@ -32,6 +32,7 @@ use ipnet::IpNet;
 
 pub use crate::config::{ConfigError, PeerConfig, PeerRange, SpeakerConfig};
 pub use crate::rib::{FibPath, Origination, RouteChange};
+pub use crate::session::{Cause, CauseKind, ConnectFailure, ConnectKind, RefusedSegments, Side};
 pub use crate::types::PeerId;
 pub use explain::{ExplainedPath, ExplainedPeer, Explanation};
 pub use io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
@@ -39,8 +40,8 @@ pub use listing::{Listed, Listing};
 pub use route::Route;
 pub use search::{Fate, Found, RouteFilter, Search, Source};
 pub use status::{
-    BfdStatus, Dated, DatedNotification, FamilyStatus, MessageCounts, PeerStatus, RangeStatus, SessionStatus,
-    State, Traffic,
+    BfdStatus, DatedNotification, Failure, FamilyStatus, MessageCounts, PeerStatus, RangeStatus,
+    SessionStatus, State, Traffic,
 };
 
 use crate::bfd;
@@ -62,6 +63,8 @@ pub struct Speaker {
     ranges: Ranges,
     hub: Hub,
     deferral: Deferral,
+    /// The host's links; none are known before [`Speaker::set_links`].
+    links: Vec<bfd::HostLink>,
     /// The listening sockets have to be told anew.
     listen_changed: bool,
 }
@@ -85,6 +88,7 @@ impl Speaker {
             ranges: Ranges::default(),
             hub: Hub::new(rib, now),
             deferral: Deferral::new(deadline),
+            links: Vec::new(),
             listen_changed: false,
         })
     }
@@ -130,6 +134,7 @@ impl Speaker {
         let seed = self.config.seed.wrapping_add(u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let bfd = config.bfd_target();
         let mut peer = Peer::new(id, config, local, seed, now);
+        peer.set_links(&self.links);
         if !self.hub.frozen {
             if let Some(target) = bfd {
                 self.hub.actions.push_back(Action::SetBfd { peer: id, target });
@@ -310,13 +315,35 @@ impl Speaker {
         self.after(now);
     }
 
-    /// A connection of [`Action::Connect`] could not be made; `reason` in the operating system's words.
-    pub fn handle_connect_failed(&mut self, conn: ConnId, reason: String, now: Instant) {
+    /// A connection of [`Action::Connect`] could not be made.
+    pub fn handle_connect_failed(&mut self, conn: ConnId, failure: impl Into<ConnectFailure>, now: Instant) {
         if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
-            peer.handle_connect_failed(conn, reason, now, &mut self.hub);
+            peer.handle_connect_failed(conn, failure.into(), now, &mut self.hub);
             self.hub.conns.remove(&conn);
         }
         self.after(now);
+    }
+
+    /// When [`Speaker::handle_timeout`] gives up an attempt to connect; none if `conn` is no attempt. Before that the shell
+    /// says by [`Speaker::handle_refused_segments`] what the kernel refused meanwhile.
+    pub fn attempt_due(&self, conn: ConnId) -> Option<Instant> {
+        let peer = self.hub.conns.get(&conn)?;
+        self.peers.get(peer.0 as usize)?.as_ref()?.attempt_due(conn)
+    }
+
+    /// The kernel refused these segments since the attempt began.
+    pub fn handle_refused_segments(&mut self, conn: ConnId, refused: RefusedSegments) {
+        if let Some(peer) = peer_of(&mut self.peers, &self.hub, conn) {
+            peer.handle_refused_segments(conn, refused);
+        }
+    }
+
+    /// The host's links: a session that is lost while the link towards the peer has no carrier is lost by that.
+    pub fn set_links(&mut self, links: &[bfd::HostLink]) {
+        for peer in self.peers.iter_mut().flatten() {
+            peer.set_links(links);
+        }
+        self.links = links.to_vec();
     }
 
     /// Somebody connected, by this interface if the address is link-local. On `Ok` the shell keeps the connection under the name given, and an

@@ -12,7 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use trunkline_bgp::config::{Password, PeerConfig, PeerRange};
 use trunkline_bgp::net::{CommandError, Stopped};
 use trunkline_bgp::rib::Origination;
-use trunkline_bgp::speaker::{Change, Event, State, Stop};
+use trunkline_bgp::speaker::{Cause, Change, Event, State, Stop};
 use trunkline_bgp::types::{Asn, FamilySet};
 
 fn password(text: &str) -> Option<Password> {
@@ -48,8 +48,14 @@ async fn a_wrong_password_stays_down_says_so_and_an_edit_cures_it() {
     for (node, other) in [(&a, &b), (&b, &a)] {
         let status = node.until(other.address, "in error", |peer| peer.last_error.is_some()).await;
         assert_ne!(status.state, State::Established);
-        let error = status.last_error.unwrap().text;
-        assert!(error.contains("password") && error.contains(&other.address.to_string()), "{error}");
+        let failure = status.last_attempt.unwrap();
+        let error = failure.text;
+        assert!(error.contains("the passwords differ: the kernel refused"), "{error}");
+        assert!(
+            matches!(failure.cause, Cause::Passwords { refused } if refused.wrong > 0),
+            "{:?}",
+            failure.cause
+        );
         assert!(!error.contains("right") && !error.contains("wrong\""), "a secret in an error: {error}");
     }
     let mut peer = b.peer(&a);
@@ -288,6 +294,7 @@ async fn a_refused_connection_says_who_refused() {
     let status = a.until(peer.address, "in error", |peer| peer.last_error.is_some()).await;
     let error = status.last_error.unwrap().text;
     assert!(error.contains("127.7.11.3") && error.contains("refused"), "{error}");
+    assert_eq!(status.last_attempt.unwrap().cause, Cause::Refused);
 }
 
 #[tokio::test]

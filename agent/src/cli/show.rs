@@ -7,7 +7,7 @@ use std::path::Path;
 use trunkline_api::attach::Bandwidth;
 use trunkline_api::control::{
     AgentStatus, ClusterStatus, CordonStatus, Dated, DrainCause, DrainPhase, DrainStatus, DumpDone,
-    Explanation, GuardStatus, Peer, PeerDone, PeerFamily, PodStatus, Route, SubnetStatus,
+    Explanation, GuardStatus, Peer, PeerCause, PeerDone, PeerFamily, PodStatus, Route, SubnetStatus,
 };
 
 use super::probes;
@@ -240,7 +240,7 @@ pub fn peers(peers: &[Peer]) -> String {
         "ADVERTISED",
         "FLAPS",
         "BFD",
-        "LAST ERROR",
+        "CAUSE",
     ]);
     for peer in peers {
         let sum =
@@ -249,16 +249,29 @@ pub fn peers(peers: &[Peer]) -> String {
             if peer.range.is_some() { format!("{} (dynamic)", peer.name()) } else { peer.name() },
             peer.remote_as.to_string(),
             if peer.shutdown { "Shutdown".to_owned() } else { peer.state.clone() },
-            duration(peer.state_seconds),
+            duration(peer.down_seconds.unwrap_or(peer.state_seconds)),
             sum(|family| family.received),
             sum(|family| family.accepted),
             sum(|family| family.advertised),
             peer.flaps.to_string(),
             peer.bfd.as_ref().map_or("-", |bfd| &bfd.state).to_owned(),
-            peer.last_error.as_ref().map(dated).unwrap_or_default(),
+            why(peer),
         ]);
     }
     columns.render()
+}
+
+/// Why the peer is down; of one that is up, why it was down last.
+fn why(peer: &Peer) -> String {
+    match (&peer.cause, &peer.last_loss) {
+        (Some(cause), _) => caused(cause),
+        (None, Some(loss)) if peer.state == "Established" => format!("was down: {}", caused(loss)),
+        _ => peer.last_error.as_ref().map(dated).unwrap_or_default(),
+    }
+}
+
+fn caused(cause: &PeerCause) -> String {
+    format!("{} ({} ago)", cause.text, duration(cause.seconds_ago))
 }
 
 /// Everything about one peer.
@@ -270,7 +283,17 @@ pub fn peer(peer: &Peer) -> String {
     line("peer", peer.name());
     peer.range.iter().for_each(|prefix| line("", format!("dynamic: it came from {prefix}")));
     line("AS", format!("{}, this side {}", peer.remote_as, peer.local_as));
-    line("state", format!("{} for {}", peer.state, duration(peer.state_seconds)));
+    line(
+        "state",
+        match peer.down_seconds {
+            Some(seconds) => format!("{}, no session for {}", peer.state, duration(seconds)),
+            None => format!("{} for {}", peer.state, duration(peer.state_seconds)),
+        },
+    );
+    if let Some(cause) = &peer.cause {
+        line("cause", caused(cause));
+        line("", format!("→ {}", cause.advice));
+    }
     if !peer.rules.is_empty() {
         line("paths", peer.rules.join(", "));
     }
@@ -375,8 +398,11 @@ pub fn peer(peer: &Peer) -> String {
             ),
         );
     }
-    peer.last_down.iter().for_each(|said| line("last session down", dated(said)));
-    peer.last_error.iter().for_each(|said| line("last error", dated(said)));
+    match &peer.last_loss {
+        Some(loss) => line("last session down", caused(loss)),
+        None => peer.last_down.iter().for_each(|said| line("last session down", dated(said))),
+    }
+    peer.last_attempt.iter().for_each(|attempt| line("last attempt", caused(attempt)));
     for (name, said) in [
         ("notification sent", &peer.notification_sent),
         ("notification received", &peer.notification_received),

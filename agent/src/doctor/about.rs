@@ -3,6 +3,7 @@
 use trunkline_api::control::{AgentStatus, DrainCause, DrainPhase, Peer, PodStatus};
 
 use super::{Agent, Finding};
+use crate::cli::table::duration;
 
 /// Everything that the agent's answers show.
 pub(super) fn agent(agent: &Agent) -> Vec<Finding> {
@@ -142,16 +143,25 @@ fn session(peer: &Peer, drain: DrainPhase) -> Option<Finding> {
             "take `shutdown` out of the manifest when it is to come up",
         ));
     }
-    let why = peer.last_error.as_ref().map(|error| format!(": {}", error.text)).unwrap_or_default();
-    let text = format!("no session with peer {name}, AS {}: {}{why}", peer.remote_as, peer.state);
-    let fix = format!(
-        "compare address, AS number and password on both sides, and look whether the router listens: `trunkline peers {name}` \
-         has the details, docs/faults.md the usual causes"
-    );
+    let time = peer.down_seconds.map(|seconds| format!(" for {}", duration(seconds))).unwrap_or_default();
+    let text = format!("no session with peer {name}, AS {},{time}: {}", peer.remote_as, why(peer));
+    let fix = match &peer.cause {
+        Some(cause) => cause.advice.clone(),
+        None => format!("`trunkline peers {name}` has the details, docs/faults.md the usual causes"),
+    };
     Some(match peer.optional {
         true => Finding::warning("peers", text, fix),
         false => Finding::error("peers", text, fix),
     })
+}
+
+/// The cause, and where it says something else, the last attempt.
+fn why(peer: &Peer) -> String {
+    let Some(cause) = &peer.cause else { return format!("{}, no attempt has ended yet", peer.state) };
+    let loss = peer.last_loss.as_ref().filter(|loss| !loss.text.starts_with(&cause.text));
+    let loss = loss
+        .map(|loss| format!("; the last session was lost {} ago: {}", duration(loss.seconds_ago), loss.text));
+    format!("{}{}", cause.text, loss.unwrap_or_default())
 }
 
 fn pod(pod: &PodStatus) -> Option<Finding> {

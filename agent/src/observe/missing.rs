@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_api::control::ClusterStatus;
 use trunkline_bgp::speaker::{PeerStatus, State};
 
+use crate::causes;
 use crate::ipam::Summary;
 use crate::kernel::GuardStatus;
 use crate::reconcile::{BgpView, DRAINED, View};
@@ -121,8 +122,8 @@ fn routes(bgp: &BgpView, peers: &[PeerStatus]) -> Option<String> {
     let any_required =
         required().next().is_some() || waiting().next().is_some() || !bgp.required_ranges.is_empty();
     if any_required && !peers.iter().any(|peer| peer.state == State::Established) {
-        let states = required().map(|peer| match &peer.last_error {
-            Some(error) => format!("{} is {} ({})", peer.key(), peer.state, error.text),
+        let states = required().map(|peer| match causes::why(peer) {
+            Some(cause) => format!("{} is {} ({cause})", peer.key(), peer.state),
             None => format!("{} is {}", peer.key(), peer.state),
         });
         let absent = bgp.required_ranges.iter().map(|prefix| format!("nobody from {prefix} has come"));

@@ -13,6 +13,7 @@ use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;
 use trunkline_bgp::speaker::{self, BfdStatus, MessageCounts, PeerStatus, RangeStatus, State};
 
+use crate::causes;
 use crate::kernel::nft;
 use crate::plan::RefusedRange;
 use crate::probe::identifiers::duplicates;
@@ -104,7 +105,7 @@ fn station(monitor: &Monitor) -> BmpStation {
 }
 
 pub(super) fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
-    let dated = |said: &Option<speaker::Dated>| {
+    let dated = |said: &Option<speaker::Failure>| {
         said.as_ref().map(|said| Dated { text: said.text.clone(), seconds_ago: said.ago.as_secs() })
     };
     let notification = |said: &Option<speaker::DatedNotification>| {
@@ -115,6 +116,7 @@ pub(super) fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
             seconds_ago: said.ago.as_secs(),
         })
     };
+    let causes = causes::of(status);
     Peer {
         address: status.address,
         interface: status.key().interface().map(|name| name.to_string()),
@@ -124,6 +126,11 @@ pub(super) fn peer(status: &PeerStatus, bgp: &BgpView) -> Peer {
         rules: status.rules.clone(),
         state: status.state.name().to_owned(),
         state_seconds: status.state_for.as_secs(),
+        down_seconds: status.down_for.map(|time| time.as_secs()),
+        cause: causes.cause,
+        last_attempt: causes.last_attempt,
+        last_loss: causes.last_loss,
+        losses: causes.losses,
         next_attempt_seconds: status.next_attempt.map(|after| after.as_secs()),
         shutdown: status.shutdown,
         optional: bgp.optional.contains(&status.key()),
@@ -177,6 +184,7 @@ pub(super) fn waiting_peer(waiting: &Waiting, bgp: &BgpView) -> Peer {
         local_as: waiting.local_as.unwrap_or(bgp.local_as),
         optional: waiting.optional,
         last_error: Some(Dated { text: waiting.reason.clone(), seconds_ago: 0 }),
+        cause: Some(causes::not_found(waiting)),
         ..idle_peer()
     }
 }
@@ -193,6 +201,8 @@ pub(super) fn stopped_peer(peer: &StoppedPeer, stopped: &StoppedBgp) -> Peer {
         state_seconds: seconds,
         optional: peer.optional,
         last_error: Some(Dated { text: stopped.fault.clone(), seconds_ago: seconds }),
+        down_seconds: Some(seconds),
+        cause: Some(causes::no_speaker(&stopped.fault, stopped.since.elapsed())),
         ..idle_peer()
     }
 }
@@ -206,6 +216,11 @@ fn idle_peer() -> Peer {
         local_as: 0,
         state: State::Idle.name().to_owned(),
         state_seconds: 0,
+        down_seconds: None,
+        cause: None,
+        last_attempt: None,
+        last_loss: None,
+        losses: Vec::new(),
         next_attempt_seconds: None,
         shutdown: false,
         optional: false,

@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tokio::time::Instant;
-use trunkline_api::control::{AgentStatus, Peer};
+use trunkline_api::control::{AgentStatus, CauseKind, Peer, PeerCause};
 use trunkline_bgp::speaker::{self, PeerStatus, State};
 
 use super::trend::{Sample, Trend, Trends};
+use crate::causes;
 use crate::observe::Observer;
 use crate::reconcile::{BgpView, Waiting};
 
@@ -56,6 +57,10 @@ struct PeerRow {
     down: Option<Said>,
     /// What went wrong last.
     error: Option<Said>,
+    /// Why there is no Established session, and what to do.
+    cause: Option<Caused>,
+    /// Why the last attempt failed.
+    attempt: Option<Said>,
     trend: Trend,
 }
 
@@ -64,6 +69,20 @@ struct PeerRow {
 struct Said {
     text: String,
     at: u64,
+}
+
+/// Why there is no session, and what to do.
+#[derive(Debug, Serialize)]
+struct Caused {
+    kind: CauseKind,
+    text: String,
+    advice: String,
+}
+
+impl From<PeerCause> for Caused {
+    fn from(PeerCause { kind, text, advice, .. }: PeerCause) -> Caused {
+        Caused { kind, text, advice }
+    }
 }
 
 /// Milliseconds since 1970.
@@ -130,12 +149,13 @@ fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Inst
     let name = status.key().to_string();
     let sum = |count: fn(&speaker::FamilyStatus) -> usize| status.families.iter().map(count).sum::<usize>();
     let ago = |duration: Duration| now.saturating_sub(milliseconds(duration));
-    let said = |said: &Option<speaker::Dated>| {
+    let said = |said: &Option<speaker::Failure>| {
         said.as_ref().map(|said| Said { text: said.text.clone(), at: ago(said.ago) })
     };
     // Between two attempts the state changes every few seconds: what counts is when the session was lost.
     let since = match status.state {
         State::Established => Some(status.state_for),
+        // Never up: since the peer was configured, which the page does not call a loss.
         _ => status.last_down.as_ref().map(|down| down.ago),
     };
     PeerRow {
@@ -155,6 +175,8 @@ fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Inst
         bfd: status.bfd.as_ref().map(|bfd| bfd.status.state.to_string()),
         down: said(&status.last_down),
         error: said(&status.last_error),
+        cause: causes::of(status).cause.map(Caused::from),
+        attempt: said(&status.last_attempt),
         trend: trends.trend(&name, when),
         name,
     }
@@ -167,6 +189,7 @@ fn unfound(waiting: &Waiting, trends: &Trends, now: u64, when: Instant) -> PeerR
         remote_as: waiting.remote_as,
         optional: waiting.optional,
         error: Some(Said { text: waiting.reason.clone(), at: now }),
+        cause: Some(causes::not_found(waiting).into()),
         ..row
     }
 }
@@ -181,6 +204,7 @@ fn stopped(peer: &Peer, trends: &Trends, now: u64, when: Instant) -> PeerRow {
             .last_error
             .as_ref()
             .map(|error| Said { text: error.text.clone(), at: at(error.seconds_ago) }),
+        cause: peer.cause.clone().map(Caused::from),
         ..idle(peer.name(), trends, when)
     }
 }
@@ -203,6 +227,8 @@ fn idle(name: String, trends: &Trends, when: Instant) -> PeerRow {
         bfd: None,
         down: None,
         error: None,
+        cause: None,
+        attempt: None,
         trend: trends.trend(&name, when),
         name,
     }

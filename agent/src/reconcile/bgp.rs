@@ -46,7 +46,7 @@ pub(super) struct PrefixChanges {
     pub(super) originate: Vec<(IpNet, Origination)>,
 }
 
-/// The links of the host for BFD. Pods' links are not in [`Host::links`]. The agent's own devices
+/// The links of the host for BFD and for the causes of lost sessions. Pods' links are not in [`Host::links`]. The agent's own devices
 /// (VLAN, VXLAN) carry pods, and lead to no peer outside their connected network.
 pub(super) fn host_links(host: &Host) -> Vec<HostLink> {
     let link = |link: &Link| {
@@ -55,6 +55,7 @@ pub(super) fn host_links(host: &Host) -> Vec<HostLink> {
             name: link.name.parse().ok()?,
             index: link.index,
             addresses: link.addresses.clone(),
+            carrier: link.up && link.running,
             uplink: !link.own && link.name != "lo",
         })
     };

@@ -48,6 +48,8 @@ pub(crate) struct Router {
     pub(crate) password: Option<&'static str>,
     /// How many prefixes it announces.
     pub(crate) prefixes: u8,
+    /// It connects too; the others wait for the host.
+    pub(crate) connects: bool,
 }
 
 /// Speakers that run as long as this lives.
@@ -56,7 +58,7 @@ pub(crate) struct Speakers {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts routers; each waits for the host to connect.
+/// Starts routers.
 pub(crate) fn speakers(netns: &OwnedFd, routers: &[Router]) -> Speakers {
     let (stop, stopped) = oneshot::channel();
     let (ready, running) = mpsc::channel();
@@ -95,7 +97,9 @@ async fn speaker(router: Router) -> (net::SpeakerHandle, net::Events, net::Route
     let speaker = net::spawn(config, &shell).unwrap();
     let handle = &speaker.0;
     let mut peer = PeerConfig::new(HOST.parse().unwrap(), Asn(65001));
-    peer.passive = true;
+    peer.passive = !router.connects;
+    peer.local_address = Some(address.into());
+    peer.connect_retry = Duration::from_secs(1);
     peer.password = router.password.map(|password| Password::new(password).unwrap());
     handle.add_peer(peer).await.unwrap();
     for prefix in 0..router.prefixes {

@@ -143,7 +143,13 @@ catalogue! {
         PEER_STATE = Gauge, Code, "trunkline_bgp_peer_state" ["peer", "remote_as"],
             "1 Idle, 2 Connect, 3 Active, 4 OpenSent, 5 OpenConfirm, 6 Established (RFC 4271 §8.2.2)";
         PEER_SHUTDOWN = Gauge, Bool, "trunkline_bgp_peer_shutdown" ["peer"], "1 for a peer that is administratively down: it is not missed";
-        PEER_STATE_SECONDS = Gauge, Seconds, "trunkline_bgp_peer_state_seconds" ["peer"], "in this state for";
+        PEER_STATE_SECONDS = Gauge, Seconds, "trunkline_bgp_peer_state_seconds" ["peer"], "in this state for; without a session the state changes with each attempt, and `trunkline_bgp_peer_down_seconds` does not";
+        PEER_DOWN_SECONDS = Gauge, Seconds, "trunkline_bgp_peer_down_seconds" ["peer"],
+            "for how long there has been no Established session: since the last one was lost, or since the peer was configured; 0 while there is one";
+        PEER_DOWN_REASON = Gauge, Bool, "trunkline_bgp_peer_down_reason" ["peer", "reason"],
+            "1 while there is no Established session, with the kind of its cause; alerts.md lists the kinds and what to do. One series a peer, none before the first attempt has failed";
+        PEER_LOSSES = Counter, Count, "trunkline_bgp_peer_losses_total" ["peer", "reason"],
+            "times the session left Established, by kind of cause; there once it occurred";
         PEER_FLAPS = Counter, Count, "trunkline_bgp_peer_flaps_total" ["peer"], "times the session left Established";
         PEER_HOLD_TIME = Gauge, Seconds, "trunkline_bgp_peer_hold_time_seconds" ["peer"], "Hold Time as negotiated, 0 is off; of an established session";
         PEER_KEEPALIVE = Gauge, Seconds, "trunkline_bgp_peer_keepalive_seconds" ["peer"], "between own KEEPALIVEs, 0 is off; of an established session";

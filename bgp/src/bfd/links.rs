@@ -26,6 +26,8 @@ pub struct HostLink {
     pub index: u32,
     /// Its addresses, each with the length of its connected prefix.
     pub addresses: Vec<IpNet>,
+    /// It is up and has carrier.
+    pub carrier: bool,
     /// A peer behind a router may be reached by this link: it carries no pods.
     pub uplink: bool,
 }
@@ -96,7 +98,7 @@ mod tests {
 
     fn link(index: u32, name: &str, uplink: bool, addresses: &[&str]) -> HostLink {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        HostLink { name: name.parse().unwrap(), index, addresses, uplink }
+        HostLink { name: name.parse().unwrap(), index, addresses, carrier: true, uplink }
     }
 
     fn host() -> Vec<HostLink> {

@@ -2,7 +2,7 @@
 //!
 //! The password, the TTLs, the source address and the interface all have to be there at the SYN: the peer's kernel
 //! drops an unsigned one, and a SYN-ACK with the wrong TTL. The attempt has a time limit of its own, much
-//! shorter than the kernel's two minutes, and fails with a reason in words: it becomes the peer's last error.
+//! shorter than the kernel's two minutes, and fails with a kind and words, which become the peer's last error.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,9 +11,10 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::error::connect_failure;
+use super::error::{connect_failure, timed_out};
+use super::md5::Md5Counters;
 use super::sockopt;
-use crate::speaker::SocketOptions;
+use crate::speaker::{ConnectFailure, ConnectKind, SocketOptions};
 
 /// Connects from `local` to `remote` within `timeout`; the error is for people.
 pub(super) async fn connect(
@@ -21,13 +22,18 @@ pub(super) async fn connect(
     remote: SocketAddr,
     options: SocketOptions,
     timeout: Duration,
-) -> Result<TcpStream, String> {
+    before: Option<Md5Counters>,
+) -> Result<TcpStream, ConnectFailure> {
     let signed = options.password.is_some();
     let (socket, remote) = prepare(local, remote, &options)?;
-    match tokio::time::timeout(timeout, socket.connect(remote)).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(connect_failure(remote, &error, timeout, signed)),
-        Err(_) => Err(connect_failure(remote, &io::ErrorKind::TimedOut.into(), timeout, signed)),
+    let outcome = tokio::time::timeout(timeout, socket.connect(remote)).await;
+    match outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(stream) => Ok(stream),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            let refused = Md5Counters::since(before, Md5Counters::read());
+            Err(timed_out(timeout, signed, refused))
+        }
+        Err(error) => Err(connect_failure(remote, &error)),
     }
 }
 
@@ -45,8 +51,10 @@ fn prepare(
     local: Option<IpAddr>,
     mut remote: SocketAddr,
     options: &SocketOptions,
-) -> Result<(TcpSocket, SocketAddr), String> {
-    let fault = |what: &str, error: io::Error| format!("cannot connect to {remote}: {what}: {error}");
+) -> Result<(TcpSocket, SocketAddr), ConnectFailure> {
+    let fault = |what: &str, error: io::Error| {
+        ConnectFailure::new(ConnectKind::Other, format!("{remote}: {what}: {error}"))
+    };
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))
         .map_err(|error| fault("no socket", error))?;
     let set_up = || -> io::Result<()> {
@@ -70,9 +78,9 @@ fn prepare(
         let mut source = SocketAddr::new(local, 0);
         set_scope(&mut source, scope);
         socket.bind(&source.into()).map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRNOTAVAIL) => format!(
-                "cannot connect to {remote}: its source address {local} is on no interface of this host: add it or \
-                 correct it"
+            Some(libc::EADDRNOTAVAIL) => ConnectFailure::new(
+                ConnectKind::SourceAddress,
+                format!("the source address {local} is on no interface of this host: add it or correct it"),
             ),
             _ => fault(&format!("its source address {local}"), error),
         })?;

@@ -32,7 +32,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::task::TaskTracker;
 
 use super::error::connection_loss;
-use crate::speaker::ConnId;
+use crate::speaker::{ConnId, ConnectFailure};
 use crate::types::InterfaceName;
 
 /// Octets read at once, and about as many encoded ahead of the socket.
@@ -53,7 +53,7 @@ pub(super) enum Input {
     /// A configured peer connected; by this interface, if its address is link-local.
     Accepted { stream: TcpStream, remote: SocketAddr, interface: Option<InterfaceName> },
     /// An attempt to connect ended.
-    Connected { conn: ConnId, result: Result<TcpStream, String> },
+    Connected { conn: ConnId, result: Result<TcpStream, ConnectFailure> },
     /// Octets came: the first `length` of `buffer`, which goes back by [`Connection::recycle`].
     Bytes { conn: ConnId, buffer: Vec<u8>, length: usize },
     /// The socket took the rest of `buffer` (or failed, and then it takes no more).

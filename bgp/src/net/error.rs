@@ -1,13 +1,14 @@
 //! What can go wrong between the speaker and its sockets, in words that name the address and the fix.
 //!
-//! Two kinds: [`ListenError`] becomes a listening address's status; the reason of a failed attempt to connect is text, because it
-//! becomes the peer's last error and is only ever read by people. Errors of commands are the engine's own.
+//! Two kinds: [`ListenError`] becomes a listening address's status; a [`ConnectFailure`] becomes the
+//! peer's last error. Errors of commands are the engine's own.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::config::ConfigError;
+use crate::speaker::{ConnectFailure, ConnectKind, RefusedSegments};
 
 /// Why a listening socket could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -60,49 +61,47 @@ fn fix_of_listen(address: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// Why an attempt to connect failed, in words.
-pub(super) fn connect_failure(
-    remote: SocketAddr,
-    error: &io::Error,
-    timeout: Duration,
-    signed: bool,
-) -> String {
+/// Why an attempt to connect failed.
+pub(super) fn connect_failure(remote: SocketAddr, error: &io::Error) -> ConnectFailure {
     let host = remote.ip();
-    match error.raw_os_error() {
-        Some(libc::ECONNREFUSED) => {
-            format!("{remote} refused the connection: no BGP speaker listens there, or a firewall rejects it")
-        }
-        Some(libc::ENETUNREACH) => format!("no route to {host}: this host has no route that covers it"),
-        Some(libc::EHOSTUNREACH) => format!(
-            "{host} is unreachable: no answer to ARP or neighbour discovery, or it is more than one hop away \
-             and ebgpMultihop isn't set"
+    let (kind, text) = match error.raw_os_error() {
+        Some(libc::ECONNREFUSED) => (
+            ConnectKind::Refused,
+            format!(
+                "{remote} refused the connection: no BGP speaker listens there, or a firewall rejects it"
+            ),
         ),
-        Some(libc::EADDRNOTAVAIL) => {
+        Some(libc::ENETUNREACH) => {
+            (ConnectKind::NoRoute, format!("no route to {host}: this host has no route that covers it"))
+        }
+        Some(libc::EHOSTUNREACH) => (
+            ConnectKind::Unreachable,
+            format!(
+                "{host} is unreachable: no answer to ARP or neighbour discovery, or it is more than one hop away \
+                 and ebgpMultihop isn't set"
+            ),
+        ),
+        Some(libc::EADDRNOTAVAIL) => (
+            ConnectKind::SourceAddress,
             "the source address of the session is on no interface of this host: add it or correct it"
-                .to_owned()
+                .to_owned(),
+        ),
+        Some(libc::ECONNRESET) => {
+            (ConnectKind::Refused, format!("{remote} reset the connection while it was being made"))
         }
-        Some(libc::ECONNRESET) => format!("{remote} reset the connection while it was being made"),
         Some(libc::EPERM | libc::EACCES) => {
-            format!("a firewall rule of this host forbids connecting to {remote}")
+            (ConnectKind::Firewall, format!("a firewall rule of this host forbids connecting to {remote}"))
         }
-        _ if error.kind() == io::ErrorKind::TimedOut => timed_out(remote, timeout, signed),
-        _ => format!("cannot connect to {remote}: {error}"),
-    }
+        _ => (ConnectKind::Other, format!("{remote}: {error}")),
+    };
+    ConnectFailure::new(kind, text)
 }
 
-fn timed_out(remote: SocketAddr, timeout: Duration, signed: bool) -> String {
-    let after = timeout.as_secs_f32();
-    if signed {
-        format!(
-            "connecting to {remote} timed out after {after} s: it is down or filtered, or the passwords differ \
-             (a wrong TCP-MD5 password looks just like this: compare both sides)"
-        )
-    } else {
-        format!(
-            "connecting to {remote} timed out after {after} s: it is down or filtered, or it expects a password \
-             and none is set here"
-        )
-    }
+/// An attempt to connect that was not answered in time.
+pub(super) fn timed_out(timeout: Duration, signed: bool, refused: RefusedSegments) -> ConnectFailure {
+    // Segments of another peer's that say nothing of this one are left out.
+    let telling = if refused.telling(signed) > 0 { refused } else { RefusedSegments::default() };
+    ConnectFailure::new(ConnectKind::NoAnswer(telling), refused.no_answer(timeout.as_secs_f32(), signed))
 }
 
 /// Why an open connection ended, in words.
@@ -137,11 +136,30 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_speaks_of_the_password() {
+    fn a_failed_attempt_has_a_kind() {
         let remote = "192.0.2.1:179".parse().unwrap();
-        let error = io::Error::from(io::ErrorKind::TimedOut);
+        for (number, kind) in [
+            (libc::ECONNREFUSED, ConnectKind::Refused),
+            (libc::ENETUNREACH, ConnectKind::NoRoute),
+            (libc::EHOSTUNREACH, ConnectKind::Unreachable),
+            (libc::EADDRNOTAVAIL, ConnectKind::SourceAddress),
+            (libc::EPERM, ConnectKind::Firewall),
+            (libc::ENOBUFS, ConnectKind::Other),
+        ] {
+            assert_eq!(connect_failure(remote, &io::Error::from_raw_os_error(number)).kind, kind);
+        }
+    }
+
+    #[test]
+    fn a_timeout_tells_passwords_from_silence() {
         let after = Duration::from_secs(15);
-        assert!(connect_failure(remote, &error, after, true).contains("wrong TCP-MD5 password"));
-        assert!(connect_failure(remote, &error, after, false).contains("expects a password"));
+        let wrong = RefusedSegments { wrong: 2, ..RefusedSegments::default() };
+        let silent = timed_out(after, true, RefusedSegments::default());
+        assert_eq!(silent.kind, ConnectKind::NoAnswer(RefusedSegments::default()));
+        assert_eq!(silent.text, "no answer for 15 s: it is down or filtered, or the passwords differ");
+        assert_eq!(timed_out(after, true, wrong).kind, ConnectKind::NoAnswer(wrong));
+        let unsigned = timed_out(after, false, wrong);
+        assert_eq!(unsigned.kind, ConnectKind::NoAnswer(RefusedSegments::default()));
+        assert!(unsigned.text.contains("expects a password"), "{unsigned}");
     }
 }

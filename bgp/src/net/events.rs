@@ -160,6 +160,7 @@ mod tests {
             peer: PeerId(1),
             address: address.parse().unwrap(),
             reason: reason.to_owned(),
+            cause: crate::speaker::Cause::Other,
             retained: FamilySet::EMPTY,
         }
     }

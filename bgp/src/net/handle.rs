@@ -158,6 +158,7 @@ impl SpeakerHandle {
     /// [`Links::of`]: crate::bfd::Links::of
     pub async fn set_links(&self, links: Vec<HostLink>) -> Result<(), Stopped> {
         self.call(|owner, now| {
+            owner.speaker.set_links(&links);
             owner.bfd.set_links(links);
             owner.listeners.retry(now);
         })

@@ -35,6 +35,7 @@ mod handle;
 mod heap;
 mod listener;
 mod listing;
+mod md5;
 mod owner;
 mod sockopt;
 

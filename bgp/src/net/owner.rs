@@ -28,11 +28,12 @@ use super::events::EventSender;
 use super::handle::Command;
 use super::heap::Trim;
 use super::listener::Listeners;
+use super::md5::Md5Counters;
 use super::{ShellConfig, now, sockopt};
 use crate::bmp::{StationId, StationRead};
 use crate::rib::RouteChange;
 use crate::speaker::{
-    Action, ConnId, Event, ListenKey, ListenRange, PeerStatus, SocketOptions, Speaker, Stop,
+    Action, ConnId, ConnectFailure, Event, ListenKey, ListenRange, PeerStatus, SocketOptions, Speaker, Stop,
 };
 use crate::types::{InterfaceName, PeerId, PeerKey};
 
@@ -54,6 +55,13 @@ type StationWaits = (StationId, usize, oneshot::Sender<(Vec<u8>, StationRead)>);
 /// Who waits for the advertisement of a prefix.
 type Watchers = Vec<oneshot::Sender<PeerKey>>;
 
+/// An attempt to connect.
+struct Attempt {
+    task: AbortHandle,
+    /// The kernel's counters when it began.
+    before: Option<Md5Counters>,
+}
+
 pub(super) struct Owner {
     pub(super) speaker: Speaker,
     pub(super) listeners: Listeners,
@@ -64,7 +72,7 @@ pub(super) struct Owner {
     events: EventSender,
     refused: Arc<AtomicU64>,
     connect_timeout: Duration,
-    attempts: FxHashMap<ConnId, AbortHandle>,
+    attempts: FxHashMap<ConnId, Attempt>,
     connections: FxHashMap<ConnId, Connection>,
     /// Connections with something to send whose socket isn't known to be full.
     writable: VecDeque<ConnId>,
@@ -179,6 +187,7 @@ impl Owner {
                 }
             }
             if self.speaker.poll_timeout().is_some_and(|due| due <= at) {
+                self.count_refused_segments(at);
                 self.speaker.handle_timeout(at);
             }
             self.turn(at);
@@ -351,6 +360,21 @@ impl Owner {
         self.act();
     }
 
+    /// What the kernel refused during the attempts that are about to be given up.
+    fn count_refused_segments(&mut self, now: Instant) {
+        let due = |conn: &ConnId| self.speaker.attempt_due(*conn).is_some_and(|due| due <= now);
+        let ending: Vec<_> = self.attempts.iter().filter(|(conn, _)| due(conn)).collect();
+        if ending.is_empty() {
+            return;
+        }
+        let counters = Md5Counters::read();
+        let refused =
+            ending.into_iter().map(|(conn, attempt)| (*conn, Md5Counters::since(attempt.before, counters)));
+        for (conn, refused) in refused.collect::<Vec<_>>() {
+            self.speaker.handle_refused_segments(conn, refused);
+        }
+    }
+
     fn start_connecting(
         &mut self,
         conn: ConnId,
@@ -360,28 +384,31 @@ impl Owner {
     ) {
         let inputs = self.inputs.clone();
         let timeout = self.connect_timeout;
-        let attempt = tokio::spawn(async move {
-            let result = connect(local, remote, options, timeout).await;
+        let before = Md5Counters::read();
+        let task = tokio::spawn(async move {
+            let result = connect(local, remote, options, timeout, before).await;
             // The owner has ended: so has everything.
             let _ = inputs.send(Input::Connected { conn, result }).await;
         });
-        self.attempts.insert(conn, attempt.abort_handle());
+        self.attempts.insert(conn, Attempt { task: task.abort_handle(), before });
     }
 
-    fn connected(&mut self, conn: ConnId, result: Result<TcpStream, String>, now: Instant) {
+    fn connected(&mut self, conn: ConnId, result: Result<TcpStream, ConnectFailure>, now: Instant) {
         if self.attempts.remove(&conn).is_none() {
             return; // given up meanwhile; dropping the stream closes it
         }
         let ends = result.and_then(|stream| match (stream.local_addr(), stream.peer_addr()) {
             (Ok(local), Ok(remote)) => Ok((stream, local, remote)),
-            (Err(error), _) | (_, Err(error)) => Err(format!("the connection was lost at once: {error}")),
+            (Err(error), _) | (_, Err(error)) => {
+                Err(ConnectFailure::from(format!("the connection was lost at once: {error}")))
+            }
         });
         match ends {
             Ok((stream, local, remote)) => {
                 self.keep(conn, stream, remote);
                 self.speaker.handle_connected(conn, local, remote, now);
             }
-            Err(reason) => self.speaker.handle_connect_failed(conn, reason, now),
+            Err(failure) => self.speaker.handle_connect_failed(conn, failure, now),
         }
     }
 
@@ -419,7 +446,7 @@ impl Owner {
 
     fn close(&mut self, conn: ConnId, last_words: Vec<u8>) {
         if let Some(attempt) = self.attempts.remove(&conn) {
-            attempt.abort();
+            attempt.task.abort();
         }
         self.unsent.remove(&conn);
         if let Some(connection) = self.connections.remove(&conn) {
@@ -526,7 +553,7 @@ impl Owner {
         for (_, connection) in self.connections.drain() {
             connection.close(Vec::new(), &self.closing);
         }
-        self.attempts.drain().for_each(|(_, attempt)| attempt.abort());
+        self.attempts.drain().for_each(|(_, attempt)| attempt.task.abort());
         self.closing.close();
         self.closing.wait().await;
         for done in self.stopping.drain(..) {

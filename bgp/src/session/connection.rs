@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::State;
+use super::cause::RefusedSegments;
 use super::negotiated::Negotiated;
 use super::timers::{Kind, Timers};
 use crate::speaker::io::ConnId;
@@ -62,6 +63,8 @@ pub(crate) struct Connection {
     /// From OpenConfirm on.
     pub(crate) negotiated: Option<Negotiated>,
     pub(crate) since: Instant,
+    /// In Connect: segments that the kernel refused since the attempt began.
+    pub(crate) refused: RefusedSegments,
     input: Vec<u8>,
     output: Vec<u8>,
     /// The shell knows that there is something to send.
@@ -87,6 +90,7 @@ impl Connection {
             their_open: None,
             negotiated: None,
             since: now,
+            refused: RefusedSegments::default(),
             input: Vec::new(),
             output: Vec::new(),
             announced: false,

@@ -8,6 +8,7 @@ use crate::bfd::Diagnostic;
 use crate::wire::{Cease, MessageKind, Notification, WireError};
 
 use super::State;
+use super::cause::{ConnectFailure, RefusedSegments};
 
 /// Why a connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,17 +88,19 @@ pub enum Fault {
     /// TCP ended; in the operating system's words.
     #[error("connection lost: {0}")]
     Closed(String),
-    /// TCP never came to be; in the operating system's words.
+    /// TCP never came to be.
     #[error("cannot connect: {0}")]
-    Connect(String),
+    Connect(ConnectFailure),
     /// The ConnectRetryTimer expired before TCP came to be.
-    #[error("cannot connect: no answer for {seconds} s{hint}", hint = password_hint(*signed))]
+    #[error("cannot connect: {words}", words = refused.no_answer(*seconds as f32, *signed))]
     NoAnswer {
         /// How long, in seconds.
         seconds: u64,
         /// The attempt was signed by TCP-MD5: the kernel drops what is signed wrongly, so that a wrong password
         /// looks like a peer that isn't there.
         signed: bool,
+        /// What this host's kernel refused meanwhile.
+        refused: RefusedSegments,
     },
     /// An attempt that is not needed any more.
     #[error("the attempt is not needed any more")]
@@ -117,16 +120,6 @@ pub(crate) enum Retry {
     Now,
     /// Idle until an operator says otherwise.
     Never,
-}
-
-fn password_hint(signed: bool) -> &'static str {
-    match signed {
-        true => {
-            ": it is down or filtered, or the passwords differ (a wrong TCP-MD5 password looks just like this: \
-             compare both sides)"
-        }
-        false => "",
-    }
 }
 
 impl Fault {

@@ -29,6 +29,7 @@
 //! speaker's. An edit of this side's that needs a new session is such an end too: what stays agreed upon is kept. RFC 9494's long-lived stale paths
 //! follow on these, by `peer/retention.rs`.
 
+pub mod cause;
 pub(crate) mod connection;
 pub mod fault;
 pub mod negotiated;
@@ -38,6 +39,7 @@ mod timers;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use cause::{Cause, CauseKind, ConnectFailure, ConnectKind, RefusedSegments, Side};
 pub use fault::Fault;
 pub use negotiated::{Local, Negotiated, PeerRestart};
 pub use peer::Peer;
@@ -62,6 +64,11 @@ pub const COLLISION_TIME: Duration = Duration::from_secs(5);
 pub const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest IdleHoldTime.
 pub const LONGEST_IDLE_HOLD: Duration = Duration::from_secs(60);
+/// So long after Established a Down that the peer signals by BFD is its new BFD session and no failure of the path: FRR
+/// replaces its session when BGP is Established.
+pub const BFD_SETTLE_TIME: Duration = Duration::from_secs(1);
+/// In that case BFD has to be Up again after this; a session that is not Up sends one packet a second (RFC 5880 §6.8.3).
+pub const BFD_RETURN_TIME: Duration = Duration::from_secs(6);
 /// A session that was Established this long sets both waits back to the shortest.
 pub const LASTING: Duration = Duration::from_secs(10);
 

@@ -2,6 +2,7 @@
 //! What comes over a connection is in `messages`, what an operator sees in `status`.
 
 mod bfd;
+mod failures;
 mod messages;
 mod refresh;
 mod retention;
@@ -10,6 +11,7 @@ mod status;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use super::cause::{Cause, ConnectFailure};
 use super::connection::{self, Connection, Origin};
 use super::fault::{Fault, Retry};
 use super::negotiated::{Local, offer};
@@ -21,6 +23,7 @@ use crate::speaker::io::{Action, Change, ConnId, Event, ListenKey, Refusal, Sock
 use crate::speaker::status::Traffic;
 use crate::types::{Family, FamilySet, PeerId};
 use crate::wire::{Notification, Scratch};
+use failures::Failures;
 
 /// Timers of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ enum Timer {
     LongLivedV4,
     /// Long-lived Stale Time of IPv6 unicast.
     LongLivedV6,
+    /// The bound on BFD's return after the peer replaced its BFD session.
+    BfdReturn,
 }
 
 impl Kind for Timer {
@@ -50,6 +55,7 @@ impl Kind for Timer {
         Timer::Refresh,
         Timer::LongLivedV4,
         Timer::LongLivedV6,
+        Timer::BfdReturn,
     ];
 
     fn index(self) -> usize {
@@ -101,12 +107,9 @@ pub struct Peer {
     established_count: u64,
     flaps: u64,
     traffic: Traffic,
-    last_error: Option<(String, Instant)>,
-    last_down: Option<(String, Instant)>,
+    failures: Failures,
     notification_sent: Option<(Notification, Instant)>,
     notification_received: Option<(Notification, Instant)>,
-    /// The last text of [`Event::PeerError`].
-    reported: Option<String>,
     /// Texts of [`Event::MalformedUpdate`] in this session.
     malformed: Vec<String>,
     /// How the BFD session stands, and since when it has its state.
@@ -139,11 +142,9 @@ impl Peer {
             established_count: 0,
             flaps: 0,
             traffic: Traffic::default(),
-            last_error: None,
-            last_down: None,
+            failures: Failures::new(now),
             notification_sent: None,
             notification_received: None,
-            reported: None,
             malformed: Vec::new(),
             bfd: None,
             scratch: Scratch::default(),
@@ -264,6 +265,7 @@ impl Peer {
         self.sweep(gone, sink);
         self.idle_hold = FIRST_WAIT;
         self.connect_wait = FIRST_WAIT;
+        self.failures.forget_attempt();
         self.begin(now, sink);
     }
 
@@ -347,16 +349,16 @@ impl Peer {
         self.settle(now);
     }
 
-    /// TcpConnectionFails before there was one; `reason` in words.
+    /// TcpConnectionFails before there was one.
     pub fn handle_connect_failed(
         &mut self,
         conn: ConnId,
-        reason: String,
+        failure: ConnectFailure,
         now: Instant,
         sink: &mut impl Sink,
     ) {
         if let Some(slot) = self.slot_of(conn) {
-            self.fail(slot, Fault::Connect(reason), now, sink);
+            self.fail(slot, Fault::Connect(failure), now, sink);
         }
         self.settle(now);
     }
@@ -425,6 +427,7 @@ impl Peer {
                 Timer::LongLivedV4 => self.end_long_lived_time(Family::Ipv4Unicast, sink),
                 Timer::LongLivedV6 => self.end_long_lived_time(Family::Ipv6Unicast, sink),
                 Timer::Refresh => self.end_refresh(self.refreshing, sink),
+                Timer::BfdReturn => self.end_bfd_return(now, sink),
             }
         }
         for slot in 0..self.connections.len() {
@@ -480,7 +483,8 @@ impl Peer {
         if let Some(slot) = self.slot_in(State::Connect) {
             let seconds = self.attempt_time().as_secs();
             let signed = self.config.password.is_some();
-            self.drop_connection(slot, Fault::NoAnswer { seconds, signed }, now, sink);
+            let refused = self.connections[slot].as_ref().map(|attempt| attempt.refused).unwrap_or_default();
+            self.drop_connection(slot, Fault::NoAnswer { seconds, signed, refused }, now, sink);
         }
         if self.mode == Mode::Running && self.wants_to_connect() {
             self.connect(now, sink);
@@ -576,7 +580,8 @@ impl Peer {
     /// Ends a connection and tells whoever has to know.
     fn drop_connection(&mut self, slot: usize, fault: Fault, now: Instant, sink: &mut impl Sink) {
         let Some(mut connection) = self.connections[slot].take() else { return };
-        let text = fault.to_string();
+        let established = connection.state == State::Established;
+        let failure = self.failures.word(&fault, established);
         let notification = fault.notification().filter(|_| connection.state >= State::OpenSent);
         let hard = fault.is_hard() && connection.knows_hard_reset();
         let notification = notification.map(|it| if hard { Notification::hard_reset(&it) } else { it });
@@ -596,14 +601,18 @@ impl Peer {
                 sink.action(Action::Close { conn: connection.id, last_words });
             }
         }
-        if fault.is_error() {
-            self.last_error = Some((text.clone(), now));
-        }
-        if connection.state == State::Established {
-            self.lose_session(&connection, &fault, notification.as_ref(), text, now, sink);
-        } else if fault.is_error() && self.reported.as_ref() != Some(&text) {
-            self.reported = Some(text.clone());
-            sink.event(Event::PeerError { peer: self.id, address: self.config.key(), error: text });
+        if established {
+            self.failures.lost(failure.clone(), fault.is_error(), now);
+            self.lose_session(&connection, &fault, notification.as_ref(), failure, now, sink);
+        } else if fault.is_error() {
+            let (cause, error) = failure;
+            // What becomes of a second connection is no failure of the session that stands.
+            if self.established().is_none() {
+                self.failures.attempted((cause.clone(), error.clone()), now);
+            }
+            if self.failures.is_news(&cause, &error) {
+                sink.event(Event::PeerError { peer: self.id, address: self.config.key(), error, cause });
+            }
         }
     }
 
@@ -612,11 +621,12 @@ impl Peer {
         connection: &Connection,
         fault: &Fault,
         told: Option<&Notification>,
-        reason: String,
+        (cause, reason): (Cause, String),
         now: Instant,
         sink: &mut impl Sink,
     ) {
         self.abandon_refresh(sink);
+        self.timers.stop(Timer::BfdReturn);
         let retained = self.retain(connection.negotiated.as_ref(), fault, now, sink);
         self.end_of_rib = FamilySet::EMPTY;
         self.malformed.clear();
@@ -625,9 +635,8 @@ impl Peer {
             self.idle_hold = FIRST_WAIT;
             self.connect_wait = FIRST_WAIT;
         }
-        self.last_down = Some((reason.clone(), now));
         sink.down(self.id, retained, self.long_lived, fault, told);
-        sink.event(Event::PeerDown { peer: self.id, address: self.config.key(), reason, retained });
+        sink.event(Event::PeerDown { peer: self.id, address: self.config.key(), reason, cause, retained });
         self.begin_retention(now, sink);
     }
 

@@ -16,7 +16,7 @@ pub(crate) trait Kind: Copy + 'static {
 }
 
 /// The most kinds that a table holds.
-pub(crate) const CAPACITY: usize = 7;
+pub(crate) const CAPACITY: usize = 8;
 
 /// Deadlines by kind.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 
 use crate::bfd;
 use crate::config::Password;
+use crate::session::Cause;
 use crate::types::{Asn, Family, FamilySet, InterfaceName, PeerId, PeerKey};
 
 /// One TCP connection, or one attempt to make it. Never used again.
@@ -199,6 +200,8 @@ pub enum Event {
         address: PeerKey,
         /// Why, in words.
         reason: String,
+        /// Why.
+        cause: Cause,
         /// The families whose paths are kept as stale for the peer's Restart Time (RFC 4724 §4.2).
         retained: FamilySet,
     },
@@ -211,6 +214,8 @@ pub enum Event {
         address: PeerKey,
         /// What went wrong, in words.
         error: String,
+        /// What went wrong.
+        cause: Cause,
     },
     /// The BFD session of a peer has become Up, or has left Up.
     Bfd {

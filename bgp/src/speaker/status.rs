@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::bfd;
+use crate::session::{Cause, CauseKind};
 use crate::types::{Asn, Family, InterfaceName, PeerId, PeerKey};
 
 /// The states of RFC 4271 §8.2.2.
@@ -85,10 +86,19 @@ pub struct PeerStatus {
     pub bfd: Option<BfdStatus>,
     /// Prefix limit over both families.
     pub max_prefixes: Option<u32>,
-    /// What went wrong last, and how long ago; kept when the session comes back.
-    pub last_error: Option<Dated>,
+    /// How long there has been no Established session: since the last one was lost, or since the peer was configured.
+    /// None while there is one.
+    pub down_for: Option<Duration>,
+    /// The interface towards the peer, if it has no carrier now.
+    pub no_carrier: Option<InterfaceName>,
+    /// What went wrong last, a session or an attempt. Once a session is Established, only the loss of the one before is kept.
+    pub last_error: Option<Failure>,
     /// Why the session last left Established, and how long ago; failures to connect since then do not hide it.
-    pub last_down: Option<Dated>,
+    pub last_down: Option<Failure>,
+    /// Why the last attempt at a session failed; none while the session is Established.
+    pub last_attempt: Option<Failure>,
+    /// How often the session left Established, by kind of cause; kinds that never occurred are left out.
+    pub losses: Vec<(CauseKind, u64)>,
     /// The last NOTIFICATION sent; what TCP says afterwards does not hide it.
     pub notification_sent: Option<DatedNotification>,
     /// The last NOTIFICATION received, likewise.
@@ -206,10 +216,12 @@ pub struct MessageCounts {
     pub octets: u64,
 }
 
-/// Something said, and how long ago.
+/// The loss of a session, or a failed attempt at one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dated {
-    /// In words.
+pub struct Failure {
+    /// Why.
+    pub cause: Cause,
+    /// Why, in words.
     pub text: String,
     /// How long ago.
     pub ago: Duration,

@@ -139,3 +139,50 @@ fn bfd_up_has_a_peer_tried_at_once() {
     say(&mut all, BfdState::Up, None);
     assert_eq!(all.state(1, 2), State::Connect);
 }
+
+/// Both up for an instant, with BFD Up before.
+fn just_established() -> Net {
+    let mut all = Net::pair();
+    for node in all.nodes.values_mut() {
+        node.peers.values_mut().for_each(|peer| peer.bfd = Some(watched()));
+    }
+    all.boot_all();
+    say(&mut all, BfdState::Up, None);
+    all.run_until_up(1, 2);
+    all
+}
+
+#[test]
+fn a_bfd_session_replaced_at_the_start_costs_no_session() {
+    let mut all = just_established();
+    all.run(Duration::from_millis(20));
+    down(&mut all, Cause::NeighborDown, false);
+    assert_eq!(all.state(1, 2), State::Established);
+    all.run(secs(3));
+    say(&mut all, BfdState::Up, None);
+    all.run(secs(20));
+    assert_eq!((all.state(1, 2), all.status(1, 2).flaps), (State::Established, 0));
+}
+
+#[test]
+fn a_bfd_session_that_does_not_return_ends_the_session() {
+    let mut all = just_established();
+    down(&mut all, Cause::NeighborDown, false);
+    all.run(secs(5));
+    assert_eq!(all.state(1, 2), State::Established);
+    all.run(Duration::from_millis(1500));
+    let status = all.status(1, 2);
+    assert_eq!(status.flaps, 1);
+    assert!(status.last_down.unwrap().text.starts_with("BFD session down"));
+}
+
+#[test]
+fn silence_at_the_start_ends_the_session_at_once() {
+    let mut all = just_established();
+    down(&mut all, Cause::TimeExpired, false);
+    assert_ne!(all.state(1, 2), State::Established);
+    let mut all = just_established();
+    all.run(secs(2));
+    down(&mut all, Cause::NeighborDown, false);
+    assert_ne!(all.state(1, 2), State::Established, "that is no start any more");
+}

@@ -6,6 +6,7 @@
 mod add_path;
 mod bfd;
 mod bmp;
+mod causes;
 mod chaos;
 mod collision;
 mod default_route;

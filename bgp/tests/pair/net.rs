@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use trunkline_bgp::bfd::Target;
 use trunkline_bgp::speaker::{
-    Action, ConnId, Event, FibPath, Origination, PeerConfig, PeerRange, PeerStatus, SocketOptions, Speaker,
-    SpeakerConfig, State, Stop,
+    Action, ConnId, ConnectFailure, ConnectKind, Event, FibPath, Origination, PeerConfig, PeerRange,
+    PeerStatus, SocketOptions, Speaker, SpeakerConfig, State, Stop,
 };
 use trunkline_bgp::types::{Asn, Family, PeerId};
 use trunkline_bgp::wire::{self, Capability, MAX_EXTENDED, MessageKind, Notification, Open};
@@ -332,8 +332,8 @@ impl Net {
             Delivery::Refused { pipe } => {
                 let end = self.pipes[pipe].ends[0].take();
                 if let Some(End::Speaker { host, conn, .. }) = self.live(end) {
-                    let reason = "connection refused".to_owned();
-                    self.with(host, |speaker, now| speaker.handle_connect_failed(conn, reason, now));
+                    let failure = ConnectFailure::new(ConnectKind::Refused, "connection refused");
+                    self.with(host, |speaker, now| speaker.handle_connect_failed(conn, failure, now));
                 }
             }
             Delivery::Bytes { pipe, to, bytes } => {

@@ -51,8 +51,8 @@ pub(super) fn dashboard() -> Dashboard {
                 title: "Peers that are down",
                 panels: vec![
                     Panel::new(Table, "Down, since", "s", "peer",
-                        &[("trunkline_bgp_peer_state_seconds{instance=~\"$node\"} and on (instance, peer) trunkline_bgp_peer_state != 6", "in this state for")],
-                        "Each session that is not Established, and for how long it has been in its present state.")
+                        &[("(trunkline_bgp_peer_down_seconds{instance=~\"$node\"} * on (instance, peer) group_left (reason) trunkline_bgp_peer_down_reason{instance=~\"$node\"}) or on (instance, peer) (trunkline_bgp_peer_down_seconds{instance=~\"$node\"} and on (instance, peer) trunkline_bgp_peer_state != 6)", "no session for")],
+                        "Each session that is not Established, for how long there has been none, and the kind of its cause.")
                         .alert("TrunklinePeerDown"),
                     Panel::new(Series, "Sessions down, by node", "short", "node",
                         &[("count by (instance) (trunkline_bgp_peer_state{instance=~\"$node\"} != 6)", "{{instance}}")],

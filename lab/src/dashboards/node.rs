@@ -58,8 +58,8 @@ pub(super) fn dashboard() -> Dashboard {
                     Panel::new(Stat, "Accepts connections", "short", "peer", &[("min(trunkline_bgp_listening{instance=~\"$node\"})", "accepts")],
                         "no: the agent cannot listen at one of its addresses; sessions that this node opens run all the same.")
                         .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineBgpNotListening").width(6),
-                    Panel::new(Table, "In this state for", "s", "peer", &[("trunkline_bgp_peer_state_seconds{instance=~\"$node\"}", "for")],
-                        "How long each session has been in its state.").alert("TrunklinePeerDown").width(12),
+                    Panel::new(Table, "Causes", "short", "peer", &[("trunkline_bgp_peer_down_reason{instance=~\"$node\"}", "cause")],
+                        "The kind of cause of each session that is not Established: docs/alerts.md says what to do about each.").alert("TrunklinePeerDown").width(12),
                     Panel::new(Series, "Prefixes accepted", "short", "peer",
                         &[("sum by (peer, family) (trunkline_bgp_peer_prefixes{kind=\"accepted\",instance=~\"$node\"})", "{{peer}} {{family}}")],
                         "What each peer told and import policy let through.").alert("TrunklinePrefixLimitNear"),

@@ -25,6 +25,8 @@ pub(super) fn dashboard() -> Dashboard {
                         "The session's state (RFC 4271); of several the least.").words(SESSION).bad(Bounds::Below(6.0)).alert("TrunklinePeerDown"),
                     Panel::new(Stat, "For", "s", "node", &[("min(trunkline_bgp_peer_state_seconds{instance=~\"$node\",peer=~\"$peer\"})", "for")],
                         "How long it has been in this state.").alert("TrunklinePeerDown"),
+                    Panel::new(Stat, "No session for", "s", "node", &[("max(trunkline_bgp_peer_down_seconds{instance=~\"$node\",peer=~\"$peer\"})", "no session for")],
+                        "How long there has been no Established session; 0 while there is one.").bad(Bounds::Above(1.0)).alert("TrunklinePeerDown"),
                     Panel::new(Stat, "Losses", "short", "node", &[("sum(trunkline_bgp_peer_flaps_total{instance=~\"$node\",peer=~\"$peer\"})", "losses")],
                         "Times the session left Established since the peer was configured.").alert("TrunklinePeerFlapping"),
                     Panel::new(Stat, "Hold Time", "s", "node", &[("min(trunkline_bgp_peer_hold_time_seconds{instance=~\"$node\",peer=~\"$peer\"})", "hold time")],
@@ -36,6 +38,11 @@ pub(super) fn dashboard() -> Dashboard {
                     Panel::new(Series, "Round-trip time", "s", "node", &[("trunkline_bgp_peer_round_trip_seconds{instance=~\"$node\",peer=~\"$peer\"}", "{{peer}}")],
                         "Of the session's TCP connection, as the kernel has smoothed it (RFC 6298). A rise without a fault is a path that got longer or a router that is busy.")
                         .alert("TrunklinePeerFlapping").width(24),
+                    Panel::new(Table, "Cause", "short", "node", &[("trunkline_bgp_peer_down_reason{instance=~\"$node\",peer=~\"$peer\"}", "cause")],
+                        "Why there is no session, by kind: docs/alerts.md says what to do about each.").alert("TrunklinePeerDown").width(12),
+                    Panel::new(Series, "Losses by cause", "short", "node",
+                        &[("sum by (reason) (increase(trunkline_bgp_peer_losses_total{instance=~\"$node\",peer=~\"$peer\"}[$__rate_interval]))", "{{reason}}")],
+                        "Losses of the session by kind of cause.").alert("TrunklinePeerFlapping").width(12),
                     Panel::new(Table, "Last NOTIFICATION", "s", "node", &[("trunkline_bgp_peer_last_notification_age_seconds{instance=~\"$node\",peer=~\"$peer\"}", "ago")],
                         "The last one each way with its code and subcode (RFC 4271 §4.5, RFC 4486), and how long ago it was.")
                         .alert("TrunklinePeerFlapping").width(12),

@@ -8,6 +8,7 @@ mod attach;
 mod bed;
 mod bfd;
 mod book;
+mod causes;
 pub(crate) mod checks;
 mod containerlab;
 mod crash;
@@ -179,6 +180,7 @@ fn all() -> Vec<&'static Test> {
         extras::TESTS,
         manifests::TESTS,
         faults::TESTS,
+        causes::TESTS,
         library::TESTS,
         bfd::TESTS,
         unnumbered::TESTS,

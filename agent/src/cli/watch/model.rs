@@ -325,7 +325,8 @@ impl Model {
         peers.retain(|peer| {
             let said =
                 [&peer.last_down, &peer.last_error].map(|said| said.as_ref().map_or("", |it| &it.text));
-            self.passes(&[&peer.name(), &peer.remote_as.to_string(), state(peer), said[0], said[1]])
+            let cause = peer.cause.as_ref().map_or("", |cause| &cause.text);
+            self.passes(&[&peer.name(), &peer.remote_as.to_string(), state(peer), said[0], said[1], cause])
         });
         peers
     }
@@ -409,12 +410,12 @@ pub(super) fn state(peer: &Peer) -> &str {
     if peer.shutdown { "Shutdown" } else { &peer.state }
 }
 
-/// Since when it is up, or is not, in seconds; none if it never was up. Between two attempts the state changes every few seconds: what counts is
-/// when the session was lost.
+/// Since when it is up, or is not, in seconds; none if an older agent does not say. Between two attempts the state changes every few seconds: what
+/// counts is when the session was lost.
 pub(super) fn since(peer: &Peer) -> Option<u64> {
     match peer.state.as_str() {
         "Established" => Some(peer.state_seconds),
-        _ => peer.last_down.as_ref().map(|down| down.seconds_ago),
+        _ => peer.down_seconds.or(peer.last_down.as_ref().map(|down| down.seconds_ago)),
     }
 }
 
@@ -422,6 +423,9 @@ pub(super) fn since(peer: &Peer) -> Option<u64> {
 fn aged(peer: &Peer, age: u64) -> Peer {
     let mut peer = peer.clone();
     peer.state_seconds += age;
+    peer.down_seconds.iter_mut().for_each(|seconds| *seconds += age);
+    let causes = [&mut peer.cause, &mut peer.last_loss, &mut peer.last_attempt];
+    causes.into_iter().flatten().for_each(|cause| cause.seconds_ago += age);
     let said = [&mut peer.last_down, &mut peer.last_error];
     said.into_iter().flatten().for_each(|said: &mut Dated| said.seconds_ago += age);
     let notifications = [&mut peer.notification_sent, &mut peer.notification_received];

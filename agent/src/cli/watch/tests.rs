@@ -41,10 +41,14 @@ fn merge(into: &mut Value, change: Value) {
 fn down() -> Value {
     let text = "received Cease/Administrative Shutdown: \"maintenance in rack 1 until 05:00, call 4711\"";
     let said = json!({ "text": text, "secondsAgo": 65 });
+    let advice = "an operator shut the session down on the router: it comes back when it is enabled there";
+    let cause =
+        json!({ "kind": "shutdown", "side": "peer", "text": text, "advice": advice, "secondsAgo": 65 });
     peer(
         "10.2.0.1",
         "Active",
         json!({ "remoteAs": 65002, "stateSeconds": 3, "flaps": 1, "lastDown": said, "lastError": said, "families": [],
+            "downSeconds": 65, "cause": cause, "lastLoss": cause,
             "notificationReceived": { "code": 6, "subcode": 2, "text": text, "secondsAgo": 65 } }),
     )
 }

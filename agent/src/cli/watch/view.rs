@@ -353,16 +353,28 @@ fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     }
 }
 
-/// Why the peer is not as it should be, as far as it has said so.
+/// Why the peer has no session, and what to do.
 fn last_words(peer: &Peer) -> Vec<String> {
+    let name = peer.name();
+    if let Some(cause) = &peer.cause {
+        let attempt = peer.last_attempt.as_ref().filter(|attempt| attempt.text != cause.text);
+        let attempt = attempt.map(|attempt| {
+            format!("  {name} last attempt {} ago: {}", duration(attempt.seconds_ago), attempt.text)
+        });
+        let cause_line = format!(
+            "  {name} down for {}: {}",
+            since(peer).map_or_else(|| "?".to_owned(), duration),
+            cause.text
+        );
+        let advice = format!("    → {}", cause.advice);
+        return [cause_line, advice].into_iter().chain(attempt).collect();
+    }
     let down = peer.last_down.as_ref().filter(|_| peer.state != "Established");
     let error = peer.last_error.as_ref().filter(|error| down.is_none_or(|down| down.text != error.text));
-    let down = down.map(|said| {
-        format!("  {} session down {} ago: {}", peer.name(), duration(said.seconds_ago), said.text)
-    });
-    let error = error.map(|said| {
-        format!("  {} last error {} ago: {}", peer.name(), duration(said.seconds_ago), said.text)
-    });
+    let down =
+        down.map(|said| format!("  {name} session down {} ago: {}", duration(said.seconds_ago), said.text));
+    let error =
+        error.map(|said| format!("  {name} last error {} ago: {}", duration(said.seconds_ago), said.text));
     down.into_iter().chain(error).collect()
 }
 
@@ -380,7 +392,7 @@ fn peer_lines(peers: &[Peer], columns: usize) -> (String, Vec<String>) {
         number(heading("ADV", "ADVERTISED"), 0),
         words("BFD", 3),
         number("FLAPS", 2),
-        words("LAST ERROR", 4),
+        words("CAUSE", 4),
     ]);
     for peer in peers {
         let sum =
@@ -402,7 +414,10 @@ fn peer_lines(peers: &[Peer], columns: usize) -> (String, Vec<String>) {
             sum(|family| family.advertised),
             peer.bfd.as_ref().map_or("-", |bfd| &bfd.state).to_owned(),
             peer.flaps.to_string(),
-            peer.last_error.as_ref().map(|error| error.text.clone()).unwrap_or_default(),
+            match (&peer.cause, &peer.last_error) {
+                (Some(cause), _) => cause.text.clone(),
+                (None, error) => error.as_ref().map(|error| error.text.clone()).unwrap_or_default(),
+            },
         ]);
     }
     grid.lines(columns)

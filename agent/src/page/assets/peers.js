@@ -26,8 +26,14 @@ export function why(peer) {
     if (!peer.down || now() - peer.down.at > 3_600_000) return null;
     return h("span", { class: "muted" }, "lost ", since(peer.down.at, "lost at"), " ago: ", peer.down.text);
   }
-  const said = [peer.down?.text, peer.error?.text].filter((text, index, all) => text && all.indexOf(text) === index);
-  return said.length ? said.map((text, index) => h("span", { class: index ? "then" : "reason" }, index ? "now: " : "", text)) : null;
+  if (!peer.cause) return null;
+  const { text, advice } = peer.cause;
+  return [
+    h("span", { class: "reason" }, text),
+    h("span", { class: "then" }, `→ ${advice}`),
+    peer.down && peer.down.text !== text ? h("span", { class: "then" }, `last session down: ${peer.down.text}`) : null,
+    peer.attempt && peer.attempt.text !== text ? h("span", { class: "then" }, "last attempt: ", peer.attempt.text) : null,
+  ];
 }
 
 export function table(peers, caption) {
@@ -150,4 +156,4 @@ function known(peer, { found, at }) {
   ];
 }
 
-export const reason = (peer) => sentence(peer.down?.text ?? peer.error?.text ?? "no attempt has ended yet");
+export const reason = (peer) => sentence(peer.cause?.text ?? "no attempt has ended yet");

@@ -6,12 +6,15 @@
 //!   that its BFD does not share fate with its control plane: the paths go (§4.3.1). Without the C bit BFD went down with
 //!   the restart itself, and the paths stay (§4.3.2). This side's own C bit plays no part: it is this side that runs.
 //! - AdminDown of the peer is no failure (§3.2).
+//! - A Down that the peer signals within [`BFD_SETTLE_TIME`] of Established does not end the session: FRR replaces its BFD
+//!   session when BGP is Established, and each start would cost a session. BFD has [`BFD_RETURN_TIME`] to come Up again.
 //! - BGP does not wait for BFD. When BFD comes Up while the next attempt to connect is awaited, it is made at once.
 
 use std::time::Instant;
 
-use super::{Fault, Peer, Sink, State};
+use super::{Fault, Peer, Sink, State, Timer};
 use crate::bfd::{self, Cause, Down, Status};
+use crate::session::{BFD_RETURN_TIME, BFD_SETTLE_TIME};
 use crate::speaker::io::Event;
 use crate::speaker::status::BfdStatus;
 
@@ -21,6 +24,9 @@ impl Peer {
         let before = self.bfd.map(|(status, _)| status.state);
         let since = self.bfd.filter(|(old, _)| old.state == status.state).map_or(now, |(_, since)| since);
         self.bfd = Some((status, since));
+        if status.state == bfd::State::Up {
+            self.timers.stop(Timer::BfdReturn);
+        }
         if let Some(down) = down {
             let event = Event::Bfd {
                 peer: self.id,
@@ -47,6 +53,7 @@ impl Peer {
     /// There is no BFD session any more.
     pub fn forget_bfd(&mut self) {
         self.bfd = None;
+        self.timers.stop(Timer::BfdReturn);
     }
 
     pub(super) fn bfd_status(&self, now: Instant) -> Option<BfdStatus> {
@@ -56,6 +63,9 @@ impl Peer {
     }
 
     fn path_down(&mut self, down: Down, now: Instant, sink: &mut impl Sink) {
+        if down.cause == Cause::NeighborDown && self.is_settling(now) {
+            return self.timers.set(Timer::BfdReturn, now + BFD_RETURN_TIME);
+        }
         if let Some(slot) = self.slot_in(State::Established) {
             let diagnostic = match down.cause {
                 Cause::TimeExpired => bfd::Diagnostic::TIME_EXPIRED,
@@ -64,6 +74,18 @@ impl Peer {
             self.fail(slot, Fault::BfdDown { diagnostic }, now, sink);
         } else if down.control_plane_independent {
             self.sweep(self.stale, sink);
+        }
+    }
+
+    /// The session was Established a moment ago.
+    fn is_settling(&self, now: Instant) -> bool {
+        self.established().is_some_and(|c| now.saturating_duration_since(c.since) < BFD_SETTLE_TIME)
+    }
+
+    /// The peer's new BFD session has not come Up: that was a failure of the path after all.
+    pub(super) fn end_bfd_return(&mut self, now: Instant, sink: &mut impl Sink) {
+        if let Some(slot) = self.slot_in(State::Established) {
+            self.fail(slot, Fault::BfdDown { diagnostic: bfd::Diagnostic::NEIGHBOR_DOWN }, now, sink);
         }
     }
 }

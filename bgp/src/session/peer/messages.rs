@@ -159,7 +159,7 @@ impl Peer {
         }
         self.timers.stop(Timer::ConnectRetry);
         self.established_count += 1;
-        self.reported = None;
+        self.failures.established();
         self.end_of_rib = FamilySet::EMPTY;
         self.refreshing = FamilySet::EMPTY;
         self.malformed.clear();

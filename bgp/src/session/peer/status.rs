@@ -4,16 +4,13 @@ use std::time::Instant;
 
 use super::{Peer, Timer};
 use crate::speaker::io::ConnId;
-use crate::speaker::status::{Dated, DatedNotification, FamilyStatus, PeerStatus, SessionStatus};
+use crate::speaker::status::{DatedNotification, FamilyStatus, PeerStatus, SessionStatus};
 use crate::wire::{Capability, Notification, Open};
 
 impl Peer {
     /// Everything but the tables' counts, which are zero.
     pub fn status(&self, now: Instant) -> PeerStatus {
         let ago = |since: Instant| now.saturating_duration_since(since);
-        let dated = |entry: &Option<(String, Instant)>| {
-            entry.as_ref().map(|(text, when)| Dated { text: text.clone(), ago: ago(*when) })
-        };
         let notification = |entry: &Option<(Notification, Instant)>| {
             entry.as_ref().map(|(notification, when)| DatedNotification {
                 code: notification.code,
@@ -57,8 +54,12 @@ impl Peer {
             flaps: self.flaps,
             bfd: self.bfd_status(now),
             max_prefixes: self.config.max_prefixes,
-            last_error: dated(&self.last_error),
-            last_down: dated(&self.last_down),
+            down_for: session.is_none().then(|| ago(self.failures.down_since())),
+            no_carrier: self.failures.no_carrier(),
+            last_error: self.failures.last_error(now),
+            last_down: self.failures.last_loss(now),
+            last_attempt: self.failures.last_attempt(now),
+            losses: self.failures.losses(),
             notification_sent: notification(&self.notification_sent),
             notification_received: notification(&self.notification_received),
         }

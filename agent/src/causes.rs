@@ -1,0 +1,213 @@
+//! Why a peer has no session: the cause before the symptom.
+//!
+//! ```text
+//!  interface without carrier ──┐
+//!  loss of the last session ───┼─► the cause ──► advice ──► `peers`, `doctor`, `watch`, page, metrics
+//!  failure of the last attempt ┘
+//! ```
+//!
+//! After a cut cable every attempt says "no answer", which is a symptom. So the loss of the session stays the cause until
+//! an attempt proves something else: a refused connection, a wrong AS, segments with a wrong TCP-MD5 signature.
+
+pub mod advice;
+
+use std::time::Duration;
+
+use trunkline_api::control::{CauseKind, CauseSide, Losses, PeerCause};
+use trunkline_bgp::speaker::{self, Cause, Failure, PeerStatus, Side, State};
+
+use crate::reconcile::Waiting;
+use advice::{About, advice};
+
+/// What an operator sees of a peer's failures.
+#[derive(Debug, Default)]
+pub struct Causes {
+    /// Why there is no Established session.
+    pub cause: Option<PeerCause>,
+    /// Why the session last left Established.
+    pub last_loss: Option<PeerCause>,
+    /// Why the last attempt failed.
+    pub last_attempt: Option<PeerCause>,
+    /// How often the session was lost, by kind.
+    pub losses: Vec<Losses>,
+}
+
+/// The causes of a peer that the speaker has.
+pub fn of(status: &PeerStatus) -> Causes {
+    let about = About::of(status);
+    let word = |failure: &Failure| said(failure, &about);
+    Causes {
+        cause: first(status).as_ref().map(word),
+        last_loss: status.last_down.as_ref().map(word),
+        last_attempt: status.last_attempt.as_ref().map(word),
+        losses: status
+            .losses
+            .iter()
+            .map(|(kind, count)| Losses { kind: kind_of(*kind), count: *count })
+            .collect(),
+    }
+}
+
+/// Why a peer has no Established session, in words; none while there is one, and before an attempt has failed.
+pub fn why(status: &PeerStatus) -> Option<String> {
+    first(status).map(|failure| failure.text)
+}
+
+/// An unnumbered peer that was not found yet.
+pub fn not_found(waiting: &Waiting) -> PeerCause {
+    PeerCause {
+        kind: CauseKind::Discovery,
+        side: None,
+        text: waiting.reason.clone(),
+        advice: advice::discovery(waiting.interface.as_str()),
+        seconds_ago: 0,
+    }
+}
+
+/// A peer while no speaker runs.
+pub fn no_speaker(fault: &str, since: Duration) -> PeerCause {
+    PeerCause {
+        kind: CauseKind::Speaker,
+        side: Some(CauseSide::Local),
+        text: fault.to_owned(),
+        advice: advice::SPEAKER.to_owned(),
+        seconds_ago: since.as_secs(),
+    }
+}
+
+/// What is shown first.
+fn first(status: &PeerStatus) -> Option<Failure> {
+    if status.state == State::Established {
+        return None;
+    }
+    let since = status.down_for.unwrap_or_default();
+    if status.shutdown {
+        let cause = Cause::Shutdown { by: Side::Local };
+        return Some(Failure { cause, text: "administratively down".to_owned(), ago: since });
+    }
+    if let Some(interface) = status.no_carrier {
+        let text = format!("{interface} has no carrier");
+        return Some(Failure { cause: Cause::Carrier { interface }, text, ago: since });
+    }
+    match (&status.last_down, &status.last_attempt) {
+        (Some(loss), Some(attempt)) if !proves_more(&attempt.cause, &loss.cause) => Some(loss.clone()),
+        (_, Some(attempt)) => Some(attempt.clone()),
+        (loss, None) => loss.clone(),
+    }
+}
+
+/// Whether a failed attempt explains the absence of a session better than the loss of the last one does.
+fn proves_more(attempt: &Cause, loss: &Cause) -> bool {
+    match attempt {
+        // The two sides have spoken, or this host alone is at fault.
+        Cause::WrongAs { .. }
+        | Cause::Refused
+        | Cause::NoRoute
+        | Cause::SourceAddress
+        | Cause::Firewall
+        | Cause::PrefixLimit { .. }
+        | Cause::Protocol { .. } => true,
+        // The segments may be another peer's, and a closed connection may be what the loss has led to.
+        Cause::Passwords { .. } | Cause::Rejected => matches!(
+            loss,
+            Cause::Closed
+                | Cause::HoldTimer { .. }
+                | Cause::Configuration { .. }
+                | Cause::Reset { .. }
+                | Cause::Other
+        ),
+        _ => false,
+    }
+}
+
+fn said(failure: &Failure, about: &About) -> PeerCause {
+    PeerCause {
+        kind: kind_of(failure.cause.kind()),
+        side: side_of(&failure.cause),
+        text: failure.text.clone(),
+        advice: advice(&failure.cause, about),
+        seconds_ago: failure.ago.as_secs(),
+    }
+}
+
+fn kind_of(kind: speaker::CauseKind) -> CauseKind {
+    use speaker::CauseKind as Of;
+    match kind {
+        Of::Carrier => CauseKind::Carrier,
+        Of::Bfd => CauseKind::Bfd,
+        Of::HoldTimer => CauseKind::HoldTimer,
+        Of::PrefixLimit => CauseKind::PrefixLimit,
+        Of::WrongAs => CauseKind::WrongAs,
+        Of::Passwords => CauseKind::Passwords,
+        Of::Shutdown => CauseKind::Shutdown,
+        Of::Reset => CauseKind::Reset,
+        Of::Deconfigured => CauseKind::Deconfigured,
+        Of::Configuration => CauseKind::Configuration,
+        Of::Closed => CauseKind::Closed,
+        Of::Refused => CauseKind::Refused,
+        Of::Rejected => CauseKind::Rejected,
+        Of::NoAnswer => CauseKind::NoAnswer,
+        Of::Unreachable => CauseKind::Unreachable,
+        Of::NoRoute => CauseKind::NoRoute,
+        Of::SourceAddress => CauseKind::SourceAddress,
+        Of::Firewall => CauseKind::Firewall,
+        Of::Protocol => CauseKind::Protocol,
+        Of::Other => CauseKind::Other,
+    }
+}
+
+fn side_of(cause: &Cause) -> Option<CauseSide> {
+    match cause {
+        Cause::Bfd { by }
+        | Cause::HoldTimer { by }
+        | Cause::PrefixLimit { by, .. }
+        | Cause::WrongAs { by, .. }
+        | Cause::Shutdown { by }
+        | Cause::Reset { by }
+        | Cause::Deconfigured { by }
+        | Cause::Configuration { by }
+        | Cause::Protocol { by } => Some(match by {
+            Side::Local => CauseSide::Local,
+            Side::Peer => CauseSide::Peer,
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_bgp::speaker::RefusedSegments;
+
+    use super::*;
+
+    fn passwords() -> Cause {
+        Cause::Passwords { refused: RefusedSegments { wrong: 3, ..RefusedSegments::default() } }
+    }
+
+    #[test]
+    fn a_symptom_does_not_replace_the_cause() {
+        let by = Side::Peer;
+        for loss in [
+            Cause::Bfd { by },
+            Cause::PrefixLimit { by, limit: None },
+            Cause::Deconfigured { by },
+            Cause::Shutdown { by },
+        ] {
+            for attempt in [Cause::NoAnswer, Cause::Unreachable, Cause::Rejected, passwords()] {
+                assert!(!proves_more(&attempt, &loss), "{attempt:?} after {loss:?}");
+            }
+            assert!(proves_more(&Cause::Refused, &loss));
+        }
+    }
+
+    #[test]
+    fn a_proof_replaces_an_unspecific_loss() {
+        let by = Side::Peer;
+        for loss in [Cause::Closed, Cause::HoldTimer { by }, Cause::Configuration { by }] {
+            for attempt in [passwords(), Cause::Rejected, Cause::Refused] {
+                assert!(proves_more(&attempt, &loss), "{attempt:?} after {loss:?}");
+            }
+            assert!(!proves_more(&Cause::NoAnswer, &loss));
+        }
+    }
+}
