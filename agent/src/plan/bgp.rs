@@ -142,7 +142,7 @@ fn plan_kernel(plan: &mut Plan, table: u32, peers: &[peers::Peer<'_>], host: &Ho
         .collect();
     kernel.learned = (!importing.is_empty()).then(|| Learned {
         table,
-        left_out: left_out.iter().filter(|peer| importing.contains_key(peer)).copied().collect(),
+        left_out: host.left_out.iter().filter(|peer| importing.contains_key(peer)).copied().collect(),
         peers: importing,
     });
 }

@@ -1,6 +1,6 @@
 //! The BGP side of the plan: from a network's peers to the speaker's, and to the hops of the network's table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
 use std::time::Duration;

@@ -29,8 +29,8 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
-    GuardSettings, Hop, Intent, Joined, Mode, NodeIdentity, Offer, POD_TABLE, Place, Plan, Pod, PodPlan,
-    ProbeSettings, RouteKey, RouteTarget, Session, Tunnels, join, plan, plan_pod,
+    GuardSettings, Intent, Joined, Mode, NodeIdentity, Offer, Place, Plan, Pod, PodPlan, ProbeSettings,
+    Session, Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
 
