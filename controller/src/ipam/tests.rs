@@ -145,7 +145,7 @@ fn named_addresses_reserved_retained_taken() {
         "reserved ones are left out"
     );
 
-    // Kept in this namespace: bound again with its MAC address. In another one: refused.
+    // Retained in this namespace: bound again with its MAC address. In another namespace: refused.
     adopt(&mut ipam, "10.0.0.2", "web", Seen::Kept).unwrap();
     let other = Request { namespace: "shop", ..named(&[RESERVED]) };
     let error = ipam.allocate(&other, 1).unwrap_err();
@@ -162,7 +162,7 @@ fn named_addresses_reserved_retained_taken() {
     ipam.refuse(RESERVED, "web");
     assert_eq!(ipam.holder(RESERVED), Some(("web", State::Retained)));
 
-    // In use by the pod of that name itself, which was replaced before its address was kept.
+    // In use by the pod of the same name, which was replaced before its address was retained.
     adopt(&mut ipam, "10.0.0.2", "web", Seen::Bound).unwrap();
     assert!(ipam.allocate(&named(&[RESERVED]), 1).is_err());
     let granted = ipam.allocate(&Request { own: &[RESERVED], ..named(&[RESERVED]) }, 1).unwrap();

@@ -1,4 +1,4 @@
-//! Who gets the Lease, and when: an election against an API server that has one Lease, in virtual time.
+//! Election tests in virtual time, against an API server with one Lease.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,12 +21,12 @@ struct Server {
     lease: Value,
     version: u64,
     watch: Option<mpsc::UnboundedSender<Value>>,
-    /// Who writes the Lease just before the next write comes.
+    /// A rival that writes the Lease just before the next write arrives.
     rival: Option<&'static str>,
 }
 
 impl Server {
-    /// The Lease as this holder has left it.
+    /// A server whose Lease this holder has left.
     fn held_by(holder: &str) -> Server {
         let mut server = Server::default();
         server.put(json!({
@@ -81,7 +81,8 @@ impl Server {
     }
 }
 
-/// Has the process `me` stand for election; it may write no earlier than after `settled`. After how many seconds it leads, and the Lease.
+/// Runs an election for the process `me`, whose earlier writes are settled at second `settled`.
+/// Returns the second at which it leads, and the Lease.
 async fn elected(server: Server, settled: u64) -> (u64, Value) {
     let server = Arc::new(Mutex::new(server));
     let api = Arc::clone(&server);
