@@ -1,4 +1,4 @@
-//! Every CNI command against an agent that speaks the protocol: what is asked, and what is printed.
+//! Every CNI command against a test agent with the protocol: the request, and the printed result.
 #![allow(missing_docs, reason = "a test")]
 
 mod support;
@@ -116,7 +116,7 @@ fn a_previous_result_is_kept_and_added_to() {
     assert_eq!(result["dns"], previous["dns"]);
     assert_eq!(result["from.the.future"], previous["from.the.future"]);
 
-    // The configuration's own dns takes the place of the one before; nulls of Go are empty lists.
+    // The configuration's own dns replaces the previous one; Go's nulls are empty lists.
     let configuration = agent.configuration(
         "1.0.0",
         json!({"prevResult": {"interfaces": null, "ips": null}, "dns": {"nameservers": ["192.0.2.54"]}}),
@@ -213,7 +213,7 @@ fn bandwidth_is_the_capability_s_or_the_annotations() {
     assert_eq!(wanted(both.clone()), json!({"ingress": {"rate": 5_000_000, "burst": 80_000}}));
     both["bandwidth"] = json!({});
     assert_eq!(wanted(both)["ingress"], json!({"rate": 10_000_000}));
-    // What runtimes write where nobody chose a burst.
+    // The value that runtimes write if no burst was chosen.
     for burst in [i32::MAX as u64, u64::from(u32::MAX)] {
         let capable =
             json!({"bandwidth": {"egressRate": 2_000_000, "egressBurst": burst, "shapedSubnets": []}});
@@ -265,7 +265,7 @@ fn del_passes_on_the_namespace_if_there_is_one() {
         );
         assert_eq!(detach.conf_name, "pods");
     }
-    // The plugin's own namespace is never touched, and DEL works without it.
+    // The plugin's own namespace is never used, and DEL works without it.
     run("DEL", &agent.configuration("1.0.0", json!({})), &[("CNI_NETNS_OVERRIDE", "")]).silence();
     assert_eq!(agent.asked().descriptors.len(), 0);
 }
@@ -326,7 +326,7 @@ fn gc_names_what_stays() {
             gc.valid.iter().map(|one| format!("{} {}", one.container_id, one.ifname)).collect();
         assert_eq!(names, ["c1 eth0", "c2 eth1"]);
     }
-    // Go's empty list is null: then nothing stays.
+    // Go's empty list is null: no attachment is valid.
     let mut configuration = agent.configuration("1.1.0", json!({}));
     configuration["cni.dev/valid-attachments"] = Value::Null;
     run("GC", &configuration, &[]).silence();

@@ -1,4 +1,4 @@
-//! Everything that can go wrong around the plugin: the code, and a message that names what and the fix.
+//! Failures around the plugin: each has a code, and a message with the cause and the fix.
 #![allow(missing_docs, reason = "a test")]
 
 mod support;
@@ -10,7 +10,7 @@ use support::{Act, Agent, NETNS, attachment, configuration, done, environment, p
 
 const COMMANDS: [&str; 4] = ["ADD", "DEL", "CHECK", "GC"];
 
-/// What any command needs.
+/// Keys that suffice for any command.
 fn complete() -> Value {
     json!({
         "cni.dev/valid-attachments": [],
@@ -18,7 +18,7 @@ fn complete() -> Value {
     })
 }
 
-/// The keys for a command; ADD would refuse a result that has its interface already.
+/// The keys for a command; ADD would refuse a result that already has its interface.
 fn keys(command: &str) -> Value {
     if command == "ADD" { json!({}) } else { complete() }
 }
@@ -37,7 +37,7 @@ fn no_agent_is_said_with_the_socket_and_the_fix() {
             .failure(50, &["cannot reach the agent at", socket]);
     };
     try_it();
-    // A socket that a dead agent left behind.
+    // A socket left behind by a dead agent.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     try_it();
@@ -45,7 +45,7 @@ fn no_agent_is_said_with_the_socket_and_the_fix() {
 
 #[test]
 fn the_default_socket_is_named_when_none_is_configured() {
-    // Whether or not an agent runs on this machine, it is not asked: the name of the network is refused first.
+    // An agent on this machine is not contacted: the name of the network is refused first.
     let configuration = configuration("/x", "1.0.0", json!({"socket": null, "name": "a b"}));
     run("ADD", &configuration, &[]).failure(7, &["name", "`a b`"]);
     assert_eq!(trunkline_api::attach::DEFAULT_SOCKET, "/run/trunkline/agent.sock");
@@ -163,7 +163,7 @@ fn configuration_that_would_not_be_done_is_refused() {
         run("ADD", &agent.configuration("1.0.0", more), &[]).failure(code, parts);
     }
     agent.was_not_asked();
-    // What says nothing is no reason to refuse.
+    // Keys without effect are no reason to refuse.
     let nothing = json!({"ipam": {}, "ipMasq": false, "capabilities": {"ips": true}, "dns": {}, "args": {},
                          "runtimeConfig": {"portMappings": []}, "cni.dev/x": 1, "subnet": ""});
     run("ADD", &agent.configuration("1.0.0", nothing), &[]).result();

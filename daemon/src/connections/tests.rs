@@ -1,4 +1,4 @@
-//! Which connection gives way, and the budgets of a source.
+//! Tests of the eviction order and of the budgets of a source.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,7 +19,7 @@ fn source(number: u8) -> Source {
     Source::of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)))
 }
 
-/// Connections in the order of their age: the source's number, and `o` opening, `i` idle, `b` busy.
+/// Connections ordered by age: the source's number, and `o` opening, `i` idle, `b` busy.
 fn registry(connections: &[(u8, char)]) -> (Registry, Vec<Arc<Entry>>) {
     let mut registry = Registry::new(LIMITS);
     let entries = connections.iter().map(|(number, state)| {
@@ -143,7 +143,7 @@ fn a_response_that_is_not_yet_sent_is_not_idle() {
     assert!(is_refused());
     entries[0].flushed();
     assert!(!is_refused());
-    // A flush in the middle of a response says nothing.
+    // A flush in the middle of a response does not end the request.
     entries[0].begin();
     entries[0].flushed();
     assert!(is_refused());

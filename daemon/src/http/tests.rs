@@ -1,4 +1,4 @@
-//! Paths, statuses, and clients that are many or slow.
+//! Tests of paths and statuses, with many or slow clients.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
