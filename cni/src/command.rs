@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_listed_as_a_command_is_one() {
+    fn listed_commands_exist() {
         let refused =
             |command: &str| run(command, b"").is_err_and(|fault| fault.message.contains("not a command"));
         assert!(!COMMANDS.into_iter().any(refused));

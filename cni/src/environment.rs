@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_arguments_are_named_unless_they_are_to_be_ignored() {
+    fn unknown_arguments_are_refused_unless_ignored() {
         assert_eq!(Arguments::parse("").unwrap(), Arguments::default());
         assert_eq!(Arguments::parse("A=b;IgnoreUnknown=true").unwrap(), Arguments::default());
         let failure = Arguments::parse("IP=10.0.0.1;IPS=10.0.0.2;B=c").unwrap_err();

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_read_and_wrong_ones_say_what_to_write() {
+    fn flags_are_parsed_and_wrong_values_name_the_fix() {
         Config::command().debug_assert();
         let read = |flags: &[&str]| Config::try_parse_from([&["trunkline-controller"], flags].concat());
         let config =
@@ -146,7 +146,7 @@ mod tests {
 
     /// "1 to 1024" in a flag's help is what it takes, and a number that is bounded says so.
     #[test]
-    fn the_help_names_the_bounds() {
+    fn help_names_the_bounds() {
         let takes = |flag: &str, value: u64| {
             Config::try_parse_from(["trunkline-controller", flag, &value.to_string()]).is_ok()
         };

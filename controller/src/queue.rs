@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_worked_on_once_however_often_it_is_added() {
+    async fn key_added_repeatedly_is_processed_once() {
         let queue = Queue::new(Duration::ZERO);
         for key in [1, 2, 1, 1] {
             queue.add(key);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failed_work_comes_back_later_and_later_but_at_once_after_an_event() {
+    async fn failed_work_backs_off_until_an_event() {
         let queue = Queue::new(Duration::ZERO);
         queue.add(7);
         let mut waits = Vec::new();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gap_collects_what_comes_in_it() {
+    async fn events_in_a_gap_are_coalesced() {
         let gap = Duration::from_secs(1);
         let queue = Queue::new(gap);
         queue.add(1);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_at_once_than_allowed() {
+    async fn concurrency_is_bounded() {
         let queue = Queue::new(Duration::ZERO);
         for key in 0..10 {
             queue.add(key);

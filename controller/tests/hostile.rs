@@ -308,7 +308,7 @@ async fn large_bodies_leave_memory_to_other_sources() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_client_ca_only_its_certificates_are_served() {
+async fn client_ca_refuses_other_certificates() {
     let authority = |name: &str| {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_is_watched_by_the_kernel() {
+    async fn sockets_have_keepalive_and_user_timeout() {
         let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let address = format!("https://{}", server.local_addr().expect("an address"));
         let connected = sockets().call(address.parse().expect("a URI")).await.expect("a connection");

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_as_prometheus_has_it() {
+    fn text_format_matches_prometheus() {
         let gauge = |name, labels| Metric {
             name,
             kind: Kind::Gauge,

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_is_trusted_if_the_file_says_so() {
+    async fn only_certificates_of_the_ca_file_are_trusted() {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let key = PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caught_panic_is_an_error_in_its_words() {
+    fn caught_panic_is_an_error_with_its_message() {
         assert_eq!(caught(|| 3), Ok(3));
         let index = std::hint::black_box(4);
         let error = caught(|| [1, 2, 3][index]).unwrap_err();

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_networks_that_want_the_same_the_older_serves() {
+    fn older_of_two_conflicting_networks_is_served() {
         let mut cluster = Cluster::default();
         for (name, spec, created) in [
             ("a-over", r#"{"type": "Overlay", "netID": 1}"#, "2026-01-02T00:00:00Z"),

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_from_anew_removes_what_it_lacks_but_not_what_was_written_meanwhile() {
+    fn new_list_removes_missing_rows_except_own_writes() {
         let mut table: Table<&str, u32> = Table::default();
         table.begin();
         for key in ["a", "b", "c"] {

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_and_go() {
+    fn pages_exist_only_while_needed() {
         let mut rows = Rows::new(1000);
         let row = Row { namespace: 7, mac: [2; 6], state: State::InUse };
         for index in [0, 255, 256, 999] {

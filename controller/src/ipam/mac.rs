@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_free_one_of_the_network_is_taken() {
+    fn next_free_mac_of_the_network_is_chosen() {
         let mut macs = Macs::default();
         assert_eq!(macs.unused(1, 0xab00_00ff), [0x02, 0x12, 0x34, 0, 0, 0xff]);
         macs.add(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);

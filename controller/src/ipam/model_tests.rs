@@ -98,7 +98,7 @@ fn adopt(ipam: &mut Ipam, address: IpAddr, namespace: usize, kept: bool) -> Resu
 
 proptest! {
     #[test]
-    fn no_address_twice_and_nothing_leaks(steps in prop::collection::vec(moves(), 0..120)) {
+    fn no_address_is_allocated_twice_or_leaked(steps in prop::collection::vec(moves(), 0..120)) {
         let universe = universe();
         let mut ipam = Ipam::default();
         specs().into_iter().for_each(|spec| ipam.set_subnet(spec, None).unwrap());

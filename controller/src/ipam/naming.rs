@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_hybridnets() {
+    fn instance_names_match_hybridnet() {
         for (address, name) in [
             ("10.14.0.7", "10-14-0-7"),
             ("234e:0:4567::5f", "234e-0-4567-0-0-0-0-5f"),

@@ -52,7 +52,7 @@ fn adopt(ipam: &mut Ipam, address: &str, namespace: &str, seen: Seen) -> Result<
 }
 
 #[test]
-fn an_address_goes_through_its_life() {
+fn address_goes_through_its_life_cycle() {
     let mut ipam = ipam();
     let address = ip("10.0.0.1");
     assert_eq!(give(&mut ipam, &request()).unwrap(), ["10.0.0.1"]);
@@ -78,7 +78,7 @@ fn an_address_goes_through_its_life() {
 }
 
 #[test]
-fn a_network_stays_on_its_subnet_until_that_is_full() {
+fn network_stays_on_a_subnet_until_it_is_full() {
     let mut ipam = ipam();
     ipam.resume_network("n", Some("b"), None);
     let mut given = Vec::new();
@@ -103,7 +103,7 @@ fn a_network_stays_on_its_subnet_until_that_is_full() {
 }
 
 #[test]
-fn both_families_or_neither() {
+fn dual_stack_allocates_both_families_or_neither() {
     let mut ipam = ipam();
     let both = Request { family: IpFamily::DualStack, ..request() };
     assert_eq!(ipam.network_usage("n").dual_stack.available, 2);
@@ -129,7 +129,7 @@ fn both_families_or_neither() {
 }
 
 #[test]
-fn named_addresses_reserved_retained_taken() {
+fn named_addresses_may_be_reserved_or_retained() {
     let mut ipam = ipam();
     let named = |addresses: &'static [IpAddr]| Request { addresses, ..request() };
     const RESERVED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -197,7 +197,7 @@ fn named_addresses_reserved_retained_taken() {
 }
 
 #[test]
-fn a_named_mac_address_is_one_pods() {
+fn named_mac_address_belongs_to_one_pod() {
     let mut ipam = ipam();
     let mac = Some([2, 0, 0, 0, 0, 1]);
     let both = Request { mac, family: IpFamily::DualStack, ..request() };
@@ -218,7 +218,7 @@ fn a_named_mac_address_is_one_pods() {
 }
 
 #[test]
-fn two_instances_of_one_address_are_told_and_never_merged() {
+fn instances_of_one_address_are_reported_not_merged() {
     let mut ipam = ipam();
     adopt(&mut ipam, "10.0.0.1", "web", Seen::Bound).unwrap();
     let conflict = adopt(&mut ipam, "10.0.0.1", "shop", Seen::Bound).unwrap_err();
@@ -238,7 +238,7 @@ fn two_instances_of_one_address_are_told_and_never_merged() {
 }
 
 #[test]
-fn an_instance_waits_for_its_subnet_and_outlives_it() {
+fn instance_waits_for_its_subnet_and_outlives_it() {
     let mut ipam = ipam();
     adopt(&mut ipam, "10.5.0.1", "web", Seen::Bound).unwrap();
     adopt(&mut ipam, "10.5.0.2", "web", Seen::Bound).unwrap();
@@ -254,7 +254,7 @@ fn an_instance_waits_for_its_subnet_and_outlives_it() {
 }
 
 #[test]
-fn a_changed_subnet_keeps_its_holders_and_its_cursor() {
+fn changed_subnet_keeps_its_holders_and_its_cursor() {
     let mut ipam = ipam();
     give(&mut ipam, &request()).unwrap();
     let spec = subnet("a", "n", "10.0.0.0/24", "10.0.0.1", "10.0.0.9");
@@ -265,7 +265,7 @@ fn a_changed_subnet_keeps_its_holders_and_its_cursor() {
 }
 
 #[test]
-fn a_range_over_another_is_refused() {
+fn overlapping_range_is_refused() {
     let mut ipam = ipam();
     for (start, end) in [("10.0.0.9", "10.0.0.20"), ("10.0.0.3", "10.0.0.4")] {
         let error = ipam.set_subnet(subnet("over", "n", "10.0.0.0/24", start, end), None).unwrap_err();

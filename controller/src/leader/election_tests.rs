@@ -109,7 +109,7 @@ async fn elected(server: Server, settled: u64) -> (u64, Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_its_own_lease_leads_again_at_once_and_who_finds_anothers_waits() {
+async fn own_lease_is_reacquired_at_once_foreign_lease_is_waited_out() {
     let (seconds, lease) = elected(Server::held_by("me"), 0).await;
     assert_eq!((seconds, &lease["spec"]["leaseTransitions"]), (0, &json!(4)));
     assert!(lease["spec"]["renewTime"].is_string(), "it was renewed: {lease}");
@@ -121,14 +121,14 @@ async fn who_finds_its_own_lease_leads_again_at_once_and_who_finds_anothers_wait
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_term_before_wrote_is_waited_for() {
+async fn writes_of_the_previous_term_are_waited_for() {
     assert_eq!(elected(Server::held_by("me"), 4).await.0, 4);
     assert_eq!(elected(Server::held_by(""), 4).await.0, 4);
     assert_eq!(elected(Server::held_by("other"), 4).await.0, 15);
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_that_wants_it_at_the_same_moment_may_get_it() {
+async fn concurrent_candidate_may_win() {
     let rival = Server { rival: Some("other"), ..Server::held_by("me") };
     let (seconds, lease) = elected(rival, 0).await;
     assert_eq!((seconds, &lease["spec"]["leaseTransitions"]), (15, &json!(5)), "it was the other's by then");

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_by_itself_and_for_good() {
+    async fn fence_expires_permanently() {
         let second = Duration::from_secs(1);
         let fence = Fence::new(Instant::now() + 10 * second, 5 * second);
         tokio::time::advance(9 * second).await;

@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fence_falls_before_others_may_lead() {
+    fn fence_expires_before_others_may_lead() {
         for seconds in [3, 15, 600] {
             let config = Config { name: String::new(), duration_seconds: seconds };
             assert!(config.deadline() + config.patience() <= config.duration());

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_free_when_its_duration_has_passed_since_it_was_seen_to_change() {
+    fn lease_expires_by_the_observers_clock() {
         let now = Instant::now();
         let second = Duration::from_secs(1);
         // The holder's clock is a year behind: only the time of observation counts.
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_lease_is_free_to_a_process_at_once_and_changes_no_hands() {
+    fn own_lease_is_free_at_once_without_a_transition() {
         let (now, then) = (Instant::now(), Timestamp::UNIX_EPOCH);
         let taken = claim("a").taking(Some(&claim("z").taking(None, then)), then);
         let mut observed = None;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_keeps_the_version_that_was_seen() {
+    fn writes_carry_the_observed_version() {
         let now = Timestamp::UNIX_EPOCH;
         let made = at_version(claim("a").taking(None, now), "7");
         let taken = claim("b").taking(Some(&made), now);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_it_keeps_it_then_who_was_first() {
+    fn user_of_the_address_keeps_it_then_the_oldest() {
         for (sides, keeps, refused) in [
             (vec![side("a", 2, false), side("b", 1, false)], "b", vec!["a"]),
             (vec![side("a", 2, true), side("b", 1, false)], "a", vec!["b"]),

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_gone_or_going() {
+    fn addresses_of_deleted_and_terminating_pods() {
         let plain = [instance(A, "Pod", "new")];
         let set = [instance(A, "StatefulSet", "new")];
         let reserved = [instance(A, "StatefulSet", "")];
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_addresses_keeps_them_whatever_is_written_meanwhile() {
+    fn pod_keeps_its_addresses_while_it_lives() {
         for annotations in [
             &[][..],
             &[(annotation::IP_POOL, "10.0.0.8,10.0.0.9")],
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_for_pods_without_a_node_or_with_its_network() {
+    fn no_addresses_without_a_node_or_with_host_network() {
         let unscheduled = PodRow { node: None, ..pod("ReplicaSet", &[]) };
         let host = PodRow { host_network: true, ..pod("ReplicaSet", &[]) };
         for pod in [unscheduled, host] {
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_without_an_entry_or_with_a_bad_one_are_named() {
+    fn missing_or_bad_pool_entry_is_reported() {
         for (annotations, text) in [
             ((annotation::IP_POOL, "10.0.0.1"), "ip-pool has 1 entries and none for ordinal 1"),
             ((annotation::MAC_POOL, "02:00:00:00:00:01"), "mac-pool has 1 entries"),

@@ -124,7 +124,7 @@ fn instance(address: IpAddr) -> Key {
 }
 
 #[test]
-fn which_network_and_family_a_pod_gets() {
+fn pod_gets_the_selected_network_and_family() {
     for (case, node, annotations, network, given) in [
         ("defaults", "n1", &[][..], "rack", &["10.0.0.1/24"][..]),
         ("family", "n1", &[(annotation::IP_FAMILY, "DualStack")], "rack", &["10.0.0.1/24", "fd00::1/112"]),
@@ -151,7 +151,7 @@ fn which_network_and_family_a_pod_gets() {
 
 /// The agent decides which of them count: the controller only knows the current Network.
 #[test]
-fn extra_prefixes_are_the_pod_s_own() {
+fn extra_prefixes_come_from_the_pod_only() {
     const EXTRA: (&str, &str) = (annotation::EXTRA_PREFIXES, "fd00:9::/64, 10.9.0.0/16");
     let shown =
         |giving: &Giving| -> Vec<String> { giving.extra_prefixes.iter().map(ToString::to_string).collect() };
@@ -172,7 +172,7 @@ fn owned((name, value): (&str, &str)) -> (String, String) {
 }
 
 #[test]
-fn a_refusal_says_what_to_change() {
+fn refusal_names_the_fix() {
     for (node, annotations, reason, text) in [
         ("n2", &[][..], "network", "no Underlay Network selects node n2"),
         ("n3", &[], "network", "node n3 is not known"),
@@ -201,7 +201,7 @@ fn a_refusal_says_what_to_change() {
 }
 
 #[test]
-fn who_found_no_address_is_next_when_one_is_free() {
+fn waiting_pod_gets_the_next_free_address() {
     let mut books = books();
     for name in ["a", "b", "c"] {
         let given = giving(plan(&mut books, name, pod("n1", "ReplicaSet", &[])));
@@ -235,7 +235,7 @@ fn who_found_no_address_is_next_when_one_is_free() {
 }
 
 #[test]
-fn of_two_networks_for_a_node_the_older_one_serves() {
+fn older_of_two_networks_for_a_node_is_served() {
     let mut books = books();
     let mut network = |name: &str, made: &str, spec: Value| {
         let mut network: trunkline_api::resources::Network = manifest("Network", name, spec);
@@ -256,7 +256,7 @@ fn of_two_networks_for_a_node_the_older_one_serves() {
 }
 
 #[test]
-fn a_subnet_in_anothers_way_gives_nothing_until_that_is_out_of_the_way() {
+fn overlapping_subnet_is_served_once_the_other_is_gone() {
     let spec = |cidr: &str, start: &str, end: &str| json!({"network": "rack", "range": {"version": "4", "cidr": cidr, "start": start, "end": end}});
     let mut books = books();
     books.set_subnet(&"x".into(), manifest("Subnet", "x", spec("10.0.0.0/24", "10.0.0.3", "10.0.0.4")));
@@ -293,7 +293,7 @@ fn a_stateful_pod_gets_its_address_and_mac_back() {
 }
 
 #[test]
-fn an_answer_that_never_came_is_asked_for_again_or_settled() {
+fn unanswered_write_is_repeated_or_settled() {
     let unanswered = |books: &mut Books, given: &Giving| {
         let unanswered = Unanswered {
             pod_uid: Arc::clone(&given.pod.uid),
@@ -322,7 +322,7 @@ fn reporting(node: &str, address: &str) -> PodRow {
 }
 
 #[test]
-fn a_kubelet_claims_no_address_that_is_not_its_pods() {
+fn kubelet_cannot_claim_foreign_addresses() {
     let mut books = books();
     let given = giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[])));
     answered(&mut books, "p", &given);
@@ -346,7 +346,7 @@ fn a_kubelet_claims_no_address_that_is_not_its_pods() {
 }
 
 #[test]
-fn after_etcd_was_put_back_a_running_pod_keeps_what_it_has() {
+fn running_pod_keeps_its_address_after_etcd_restore() {
     let mut books = books();
     let running = |address: &str| reporting("n1", address);
     let given = giving(plan(&mut books, "p", running("10.0.0.2")));

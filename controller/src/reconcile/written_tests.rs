@@ -165,7 +165,7 @@ fn steps(uid: &str, place: usize, finalizer: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_strangers_finalizer_stays() {
+async fn foreign_finalizer_stays() {
     let leader = leader(|(_, path, _)| match path.contains("subnets") {
         true => (404, json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": "gone"})),
         false => (200, instance("2", "", json!({"finalizers": ["backup.example.com/copy"]}))),
@@ -199,7 +199,7 @@ async fn a_strangers_finalizer_stays() {
 }
 
 #[tokio::test]
-async fn a_finalizer_that_is_elsewhere_by_now_is_left_to_the_event_that_says_so() {
+async fn moved_finalizer_is_left_to_its_own_event() {
     for (code, outcome) in
         [(422, Outcome::Done), (409, Outcome::Done), (403, Outcome::Failed), (500, Outcome::Failed)]
     {
@@ -241,7 +241,7 @@ fn unanswered(leader: &Leader, rebind: bool) {
 }
 
 #[tokio::test]
-async fn a_create_without_an_answer_is_settled_when_its_pod_is_gone() {
+async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     let missing = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found"});
     // Not written: the address is free again.
     let absent = missing.clone();
@@ -277,7 +277,7 @@ async fn a_create_without_an_answer_is_settled_when_its_pod_is_gone() {
 }
 
 #[tokio::test]
-async fn a_binding_without_an_answer_is_settled_when_its_pod_is_gone() {
+async fn unanswered_binding_is_settled_when_its_pod_is_gone() {
     let kept = instance("1", "", json!({"finalizers": [IP_ALLOCATED]}));
     for (there, state) in [
         // Not written, and nothing new to see: the address is retained as before.
@@ -299,7 +299,7 @@ async fn a_binding_without_an_answer_is_settled_when_its_pod_is_gone() {
 
 /// An IPInstance has the prefixes of the pod that it is bound to, and none of the previous pod.
 #[tokio::test]
-async fn a_kept_address_gets_its_next_pod_s_prefixes() {
+async fn retained_address_gets_the_next_pods_prefixes() {
     let former = json!({EXTRA_PREFIXES: "10.8.0.0/16", "note": "mine"});
     for (own, written) in [(Some("10.9.0.0/16,10.9.0.0/16"), json!("10.9.0.0/16")), (None, Value::Null)] {
         let leader = leader(move |_| (200, instance("2", "new", json!({"finalizers": [IP_ALLOCATED]}))));

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_grow_to_a_bound_have_no_end_and_begin_anew() {
+    fn delays_grow_to_a_bound_and_reset() {
         let mut delays = Delays::default();
         // Jitter adds at most as much again.
         assert!(delays.next().is_some_and(|first| first >= FIRST && first <= 2 * FIRST));

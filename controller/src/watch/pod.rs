@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evicted_completed_and_running_pods_are_told_apart() {
+    fn evicted_completed_and_running_pods_are_distinguished() {
         let running = json!([{"name": "a", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]);
         let ended = json!([{"name": "a", "state": {"terminated": {"exitCode": 0}}}]);
         for (phase, reason, statuses, evicted, completed, runs) in [

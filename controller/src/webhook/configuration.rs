@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chart_has_it_as_it_is_here() {
+    fn chart_template_is_current() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/trunkline/templates/webhooks.yaml");
         let template = chart_template().unwrap();
         if std::env::var_os("WRITE_CHART").is_some() {

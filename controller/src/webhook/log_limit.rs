@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_floods_the_log_leaves_others_theirs() {
+    fn log_limit_is_per_source() {
         let (limit, now) = (LogLimit::default(), Instant::now());
         let logged = (0..10_000).filter(|_| limit.admits(source(1), now).is_some()).count();
         assert_eq!(logged, BURST as usize);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn many_sources_share_one_count() {
+    fn sources_beyond_the_limit_share_one_count() {
         let (limit, now) = (LogLimit::default(), Instant::now());
         let logged = (0..100_000).filter(|number| limit.admits(source(*number), now).is_some()).count();
         assert_eq!(logged, SOURCES + BURST as usize);

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_comes_into_the_folder_is_served() {
+    async fn replaced_files_are_served() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (certificate("first"), certificate("second"));
         let shutdown = CancellationToken::new();

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_goes_in_steps() {
+    fn rotation_proceeds_in_steps() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let terms = terms(&["hook.kube-system.svc", "127.0.0.1"]);
         let first = written(None, &terms, false, start);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_wait_does_not() {
+    fn new_names_and_expiry_rotate_at_once() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let old = terms(&["a"]);
         let first = written(None, &old, false, start);
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(named.current.names, ["a", "b"]);
         assert_eq!(named.previous_ca, Some(first.current.ca.clone()));
         assert_eq!(step(Some(&named), &old, true, start).unwrap(), Step::Wait(start + 60 * DAY));
-        // Expired while no replica ran: a new one for both names.
+        // Expired while no replica ran: a new certificate, or the prepared one if there is one.
         let fresh = written(Some(&first), &old, true, start + 91 * DAY);
         assert!(fresh.current.expires > start + 91 * DAY);
         let prepared = written(Some(&first), &old, true, start + 89 * DAY);

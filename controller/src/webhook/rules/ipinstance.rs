@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn creating() {
+    fn create_rules() {
         let facts = cluster();
         for (case, ip, network, subnet, refusal) in [
             ("right", "10.1.0.7/24", "n", "s1", ""),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn changing() {
+    fn update_rules() {
         let facts = cluster();
         let old = labelled("10.1.0.7/24", "n", "s1");
         let mut new = old.clone();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn creating() {
+    fn create_rules() {
         let overlay = json!({"type": "Overlay", "netID": 4});
         let global = json!({"type": "GlobalBGP"});
         let mut both = cluster();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn changing() {
+    fn update_rules() {
         let facts = &cluster();
         let old = bgp("rack1");
         for (case, spec, refusal) in [
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn deleting() {
+    fn delete_rules() {
         let mut facts = cluster();
         let rack1 = facts.networks[0].clone();
         expect("unused", delete(&rack1, &facts), "");

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_the_nodes_addresses() {
+    fn claims_must_be_addresses_of_the_node() {
         let addresses = Some(vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()]);
         let facts = Facts { node_addresses: addresses, ..Facts::default() };
         for (claim_of, refusal) in [

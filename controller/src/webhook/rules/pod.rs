@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps() {
+    fn selection_is_written_on_the_pod() {
         let mut cluster = cluster();
         give(&mut cluster, "10.2.0.7/24", "bgp", "bgp4", "kept-0");
         let kept = |pod: NewPod| NewPod { name: "kept-0".to_owned(), ..pod };
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_has_of_its_own_stays() {
+    fn mutation_keeps_other_values() {
         let cluster = cluster();
         let mut own = pod(&[("note", "mine"), (a::SPECIFIED_NETWORK, "rack1")]);
         own.node_selector = Some(texts(&[("disk", "ssd"), ("network", "rack9")]));
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn host_network_pods_are_only_made_to_tolerate() {
+    fn host_network_pods_only_get_a_toleration() {
         let cluster = cluster();
         let host = NewPod { host_network: true, ..pod(&[(a::SPECIFIED_NETWORK, "nowhere")]) };
         let patch = mutate(&host, &cluster, &policy()).unwrap().patch;
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes() {
+    fn requests_are_checked_against_the_cluster() {
         let mut cluster = cluster();
         give(&mut cluster, "10.1.0.7/24", "rack1", "v4", "kept-0");
         let rack1 = (a::SPECIFIED_NETWORK, "rack1");
@@ -786,7 +786,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet() {
+    fn unknown_names_are_reported_as_missing() {
         let cluster = cluster();
         for (pod, wanted) in [
             (pod(&[]), None),

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn creating() {
+    fn create_rules() {
         let facts = cluster();
         let with = |range: Value| {
             let mut all = v4("10.3.0.0/24");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn changing() {
+    fn update_rules() {
         let mut facts = cluster();
         let old = vlan(json!({"netID": 10}));
         facts.subnets.push(subnet("s", old.clone()));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn deleting() {
+    fn delete_rules() {
         let mut facts = cluster();
         let there = facts.subnets[0].clone();
         expect("unused", delete(&there, &facts), "");
