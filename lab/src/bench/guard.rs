@@ -1,8 +1,10 @@
-//! What the guard and the marks of translated connections cost: a node of this commit beside a node of the commit before them (`--before`,
-//! a folder with its programs), or beside one with the guard switched off.
+//! Cost of the guard and of the marks of translated connections. A node of this commit is compared
+//! with a node of the commit before them (`--before`, a folder with its programs), or with one
+//! whose guard is switched off.
 //!
-//! Both nodes are up at the same time, each between its own routers, and take turns, measurement by measurement. Traffic goes from a pod to
-//! a pod of the same node: no wire in between hides what a packet costs the node.
+//! Both nodes run at the same time, each between its own routers, and alternate, measurement by
+//! measurement. Traffic goes from a pod to a pod of the same node, so that no wire hides the node's
+//! cost per packet.
 
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -28,11 +30,11 @@ const TOPOLOGY: &str = "one-rack";
 const NODE: &str = "node1";
 const FEW: usize = 10;
 const MANY: usize = 1_000;
-/// ADDs of each node for each number of pods.
+/// ADDs on each node for each number of pods.
 const SAMPLES: usize = 100;
-/// Rounds of traffic, each node once.
+/// Rounds of traffic, once on each node.
 const ROUNDS: usize = 9;
-/// How long connections are counted in a round.
+/// Duration of the connection count in a round.
 const COUNTED: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -44,13 +46,13 @@ pub(crate) struct Node {
     pub connections_per_second: f64,
 }
 
-/// Both nodes with so many pods.
+/// Both nodes with this number of pods.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct With {
     pub pods: usize,
     pub before: Node,
     pub now: Node,
-    /// Now through before.
+    /// Now divided by before.
     pub ratio_add_p50: f64,
     pub ratio_mbit: f64,
     pub ratio_connections: f64,
@@ -59,7 +61,7 @@ pub(crate) struct With {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figures {
     pub bench: &'static str,
-    /// What "before" is.
+    /// The meaning of "before".
     pub before: String,
     pub with: Vec<With>,
     pub bounds: Vec<Bound>,
@@ -146,7 +148,7 @@ impl<'a> Loaded<'a> {
         Ok(Loaded { contender: Contender { host, conf, path: plugin_path(host) }, from, to, address })
     }
 
-    /// ADD's time; the pod is taken away again.
+    /// Measures ADD; the pod is detached again.
     fn add(&self, pod: &Sandbox) -> Result<f64> {
         let run = |verb| self.contender.host.within(|| self.contender.run(verb, pod));
         let took = ms(run("ADD")?.took);
@@ -154,13 +156,13 @@ impl<'a> Loaded<'a> {
         Ok(took)
     }
 
-    /// Connections that are opened one after another, each until the server has closed it.
+    /// Counts connections opened one after another, each until the server has closed it.
     fn connections(&self) -> Result<f64> {
         let listener = self.to.ns.within(|| Ok(TcpListener::bind((IpAddr::from([0; 4]), 0))?))?;
         let to = SocketAddr::new(self.address, listener.local_addr()?.port());
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                // Ends with the first connection that says so.
+                // Ends with the first connection that requests it.
                 while let Ok((mut connection, _)) = listener.accept() {
                     let mut octet = [0];
                     if matches!(connection.read(&mut octet), Ok(1..)) {
@@ -172,7 +174,8 @@ impl<'a> Loaded<'a> {
                 let start = Instant::now();
                 let mut opened = 0_u32;
                 while start.elapsed() < COUNTED {
-                    // Closed by a reset: a port in TIME_WAIT would be missing soon, and the search for a free one is slower than the node.
+                    // Closed by a reset. Otherwise ports in TIME_WAIT would soon run out, and the
+                    // search for a free one is slower than the node.
                     let stream = TcpStream::connect(to)?;
                     SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
                     drop(stream);
@@ -228,7 +231,7 @@ fn measure(former: &Fabric, present: &Fabric) -> Result<Figures> {
     Ok(Figures { bench: "guard", before: String::new(), with, bounds })
 }
 
-/// The nodes' medians, taken in turns.
+/// The nodes' medians, measured alternately.
 fn compared(fabrics: [&Fabric; 2], nodes: &[Loaded<'_>; 2], pods: usize) -> Result<[Node; 2]> {
     let mut times = [Vec::new(), Vec::new()];
     step(&format!("ADD with {pods} pods, taking turns"), || {
