@@ -94,7 +94,7 @@ impl<'a> Podman<'a> {
         self.run(&args)
     }
 
-    /// Starts a container that does nothing until it is told to end.
+    /// Starts a container that does nothing until it is stopped.
     pub(crate) fn container(&'a self, name: &str, network: &str) -> Result<Container<'a>> {
         let mut container = Container { podman: self, name: name.to_owned(), addresses: Vec::new() };
         self.start(&["-d", "--name", name], network, &["sleep", "100000"])?;
@@ -110,14 +110,14 @@ impl<'a> Podman<'a> {
         Ok(container)
     }
 
-    /// Runs a command of busybox in a container of its own that is gone afterwards; what it printed.
+    /// Runs a busybox command in a temporary container; returns its output.
     pub(crate) fn once(&self, network: &str, what: &[&str]) -> Result<String> {
         self.start(&["--rm"], network, what)
     }
 }
 
 impl Container<'_> {
-    /// Runs a command of busybox in it; what it printed.
+    /// Runs a busybox command in it; returns its output.
     pub(crate) fn exec(&self, what: &[&str]) -> Result<String> {
         let mut args = vec!["exec", &self.name, "/bin/busybox"];
         args.extend(what);
@@ -140,7 +140,7 @@ impl Container<'_> {
 
 impl Drop for Container<'_> {
     fn drop(&mut self) {
-        // Of a test that failed. Its own error says more than what this one could.
+        // After a failed test, whose own error matters more than this one.
         let _gone = self.end();
     }
 }

@@ -1,4 +1,4 @@
-//! The plugin's verbs against a running agent, the ordinary and the awkward ones.
+//! The plugin's verbs with a running agent, in normal and difficult cases.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -242,7 +242,7 @@ fn chain(context: &Context) -> Result<Verdict> {
         ensure!(seen == "10.1.0.1".parse::<IpAddr>()?, "the pod was asked by {seen}");
         cni::run_chain(bed.fabric, "DEL", &chain, &pod)?;
 
-        // Behind another plugin: what that one gave stays in the result.
+        // After another plugin: its result is kept.
         let second = bed.pod("behind")?;
         let mut behind = ours;
         behind["prevResult"] = json!({
