@@ -287,8 +287,8 @@ impl Check<'_> {
         Err(self.fault(field, format!("kind {kind:?} is not run here; the only kind is \"linux\"")))
     }
 
-    /// Merges a node's settings, its kind's and the defaults, as containerlab does: of lists the
-    /// nearest one counts and comes last, maps are merged by key.
+    /// Merges a node's settings, its kind's and the defaults, as containerlab does: lists are
+    /// concatenated with the node's own last, maps are merged by key.
     fn node(&self, field: &str, body: &Body, own: NodeFile) -> Result<Node, TopologyError> {
         let kind = own.kind.clone().or_else(|| body.defaults.kind.clone());
         let Some(kind) = kind else {

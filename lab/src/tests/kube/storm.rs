@@ -175,8 +175,8 @@ impl Storm {
         ))
     }
 
-    /// Waits until only the retained IPInstances of the StatefulSets' pods are left; returns their
-    /// number.
+    /// Waits until only the retained IPInstances of the StatefulSets' pods are left. Returns the
+    /// number of leaked ones, which is 0.
     fn settle(&self, cluster: &Cluster) -> Result<usize> {
         let left = cluster.wait(self.pretended.all())?;
         ensure!(left.is_empty(), "{} pods are left of the test itself", left.len());
