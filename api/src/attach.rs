@@ -1,19 +1,22 @@
 //! The attach protocol: the requests of the CNI plugin, and the agent's replies.
 //!
 //! # Framing
-//! The agent listens on a unix stream socket ([`DEFAULT_SOCKET`]). A connection carries one request and one reply:
+//! The agent listens on a unix stream socket ([`DEFAULT_SOCKET`]). A connection carries one request
+//! and one reply:
 //!
-//! 1. The client sends **one JSON object on one line**, ended by `\n` ([`encode`], at most [`MAX_LINE`] octets).
+//! 1. The client sends **one JSON object on one line**, terminated by `\n` ([`encode`], at most
+//!    [`MAX_LINE`] octets).
 //! 2. If there is a network namespace, **one file descriptor** of it travels by `SCM_RIGHTS` with
-//! the **first `sendmsg`** of that line (Linux delivers it with the first octet). The agent may be
-//! in another mount namespace, so it never opens the path ([`Attach::netns`] is for people to
-//! read). A long line may take more `write`s after the first; the descriptor is sent once.
+//!    the **first `sendmsg`** of that line (Linux delivers it with the first octet). The agent may
+//!    be in another mount namespace, so it never opens the path ([`Attach::netns`] is for people to
+//!    read). A long line may take more `write`s after the first; the descriptor is sent once.
 //! 3. The server answers with one JSON object on one line, [`Reply`], and closes.
 //!
 //! The receiving side therefore calls `recvmsg` with room for descriptors until it has seen `\n`
-//! (with rustix: `RecvAncillaryBuffer` over `rustix::cmsg_space!(ScmRights(1))`, flag `CMSG_CLOEXEC`), keeps the
-//! first descriptor, closes any more, gives up past [`MAX_LINE`], and hands the line to [`Request::decode`].
-//! `MSG_CTRUNC` means that a client sent more descriptors than one: refuse it with [`Code::InvalidContent`].
+//! (with rustix: `RecvAncillaryBuffer` over `rustix::cmsg_space!(ScmRights(1))`, flag
+//! `CMSG_CLOEXEC`). It keeps the first descriptor, closes any others, gives up beyond [`MAX_LINE`],
+//! and passes the line to [`Request::decode`]. `MSG_CTRUNC` means that a client sent more than one
+//! descriptor: refuse it with [`Code::InvalidContent`].
 //!
 //! A client that closes (the read side sees end of file) has given up, usually because its deadline
 //! passed. [`Attach::deadline_ms`] is that deadline, so that the agent's own, more precise answer
@@ -338,7 +341,8 @@ impl Failure {
     }
 }
 
-/// Error codes of the CNI specification 1.1.0, and Trunkline's own from 100 on. On the wire: the number.
+/// Error codes of the CNI specification 1.1.0, and Trunkline's own from 100 on. On the wire: the
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "u32", from = "u32")]
 pub enum Code {
@@ -356,7 +360,8 @@ pub enum Code {
     InvalidContent,
     /// 7: the network configuration is invalid.
     InvalidConfiguration,
-    /// 8: CNI_NETNS is not the namespace of a container (libcni's number; the specification has none).
+    /// 8: CNI_NETNS is not the namespace of a container (libcni's number; the specification has
+    /// none).
     InvalidNamespace,
     /// 11: a later attempt may succeed.
     TryAgainLater,

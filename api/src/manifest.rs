@@ -36,7 +36,8 @@ pub struct ManifestError {
     pub line: u64,
     /// Kind and name, if readable: `Network rack1`.
     pub resource: String,
-    /// Path of the field, such as `spec.config.bgpPeers[0].asn`; empty if the YAML itself is broken.
+    /// Path of the field, such as `spec.config.bgpPeers[0].asn`; empty if the YAML itself is
+    /// broken.
     pub field: String,
     /// The fault and the fix.
     pub message: String,

@@ -36,7 +36,8 @@ pub const LIMITS: Limits = Limits {
     octets_per_source: 0,
     work_per_source: 1,
 };
-/// From the end of a response to the end of the next request's head: longer than Prometheus' usual interval.
+/// From the end of a response to the end of the next request's head: longer than Prometheus' usual
+/// interval.
 const IDLE: Duration = Duration::from_secs(90);
 /// A client that reads nothing of a response for this long is considered gone.
 const STALLED: Duration = Duration::from_secs(30);

@@ -195,7 +195,7 @@ impl Host {
         self.run("nft", ["delete table inet silence"]).map(drop)
     }
 
-    /// Starts a daemon that stays in the foreground, in a process group of its own, its outputs in a log file.
+    /// Starts a daemon in the foreground, in its own process group, with its outputs in a log file.
     pub(crate) fn daemon(
         &self,
         log: &str,

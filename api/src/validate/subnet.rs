@@ -12,7 +12,8 @@ use crate::resources::{IpVersion, Network, NetworkMode, ParsedRange, Subnet, par
 /// Maximum number of addresses of a subnet, as in hybridnet.
 const MAX_CAPACITY: u128 = 1 << 16;
 
-/// Prefixes that no fabric routes to a pod. 169.254.1.1 and a link-local address are the pods' gateways.
+/// Prefixes that no fabric routes to a pod. 169.254.1.1 and a link-local address are the pods'
+/// gateways.
 const NOT_ROUTED: [(&str, &str); 8] = [
     ("0.0.0.0/8", "\"this network\" (RFC 1122)"),
     ("127.0.0.0/8", "loopback"),

@@ -62,6 +62,7 @@ impl<K: Clone + Eq + Hash, V> Table<K, V> {
         }
     }
 
+    /// Removes a row and returns it.
     pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,

@@ -1,8 +1,8 @@
 //! The name of an address's IPInstance, as in hybridnet, so that each finds the other's objects.
 //!
-//! `10.14.0.7` is `10-14-0-7`; an IPv6 address is its eight groups without leading zeros, `fd00:14::7` is
-//! `fd00-14-0-0-0-0-0-7`. The name follows from the address alone, so the API server itself refuses
-//! a duplicate within a namespace.
+//! `10.14.0.7` becomes `10-14-0-7`. An IPv6 address becomes its eight groups without leading zeros:
+//! `fd00:14::7` becomes `fd00-14-0-0-0-0-0-7`. The name follows from the address alone, so the API
+//! server itself refuses a duplicate within a namespace.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -20,7 +20,8 @@ pub(super) fn subnet(name: &str, network: &str, cidr: &str, start: &str, end: &s
     }
 }
 
-/// A network `n` with `a` (10.0.0.1-3), `b` (10.0.1.1-2), a private `p` (10.0.2.1-2) and `six` (fd00::1-2).
+/// A network `n` with `a` (10.0.0.1-3), `b` (10.0.1.1-2), a private `p` (10.0.2.1-2) and `six`
+/// (fd00::1-2).
 fn ipam() -> Ipam {
     let mut ipam = Ipam::default();
     for spec in [

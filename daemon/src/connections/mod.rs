@@ -5,14 +5,20 @@
 //! accept ──► Registry: admit, evict another, or refuse ──► Connection ──► supervise(serve) ──► closed, and removed from the registry
 //! ```
 //!
-//! - A source is an IPv4 address or an IPv6 /64. It has [`Limits::per_source`] connections at most, the listener [`Limits::total`].
-//! - At a limit a new connection evicts another one. The classes give way in this order: no complete request head yet, idle between two
-//!   requests, a request that takes longer than [`SLOW`], a request under way. Within a class the source with the most connections gives way
-//!   first, and there the oldest connection. A source never evicts a connection of a source that has as few connections as itself.
-//! - The first request head, the TLS handshake included, has [`Limits::first_request`]. After that an idle connection may stay until another
-//!   one needs its place.
-//! - Accepting never waits for a place. Where the process has no descriptor left ([`ConnectionLimiter::accept`]), a connection is evicted too.
-//! - Request bodies ([`Request::charge`]) and expensive work ([`Client::work`]) have budgets per source.
+//! - A source is an IPv4 address or an IPv6 /64. It has at most [`Limits::per_source`] connections,
+//!   the listener at most [`Limits::total`].
+//! - At a limit a new connection evicts another one. The classes are evicted in this order: no
+//!   complete request head yet, idle between two requests, a request that takes longer than
+//!   [`SLOW`], a request under way. Within a class the source with the most connections comes
+//!   first, and of these the oldest connection. A source never evicts a connection of a source that
+//!   has as few connections as itself.
+//! - The first request head, the TLS handshake included, must be complete within
+//!   [`Limits::first_request`]. After that an idle connection may stay until another one needs its
+//!   place.
+//! - Accepting never waits for a place. If the process has no free descriptor
+//!   ([`ConnectionLimiter::accept`]), a connection is evicted too.
+//! - Request bodies ([`Request::charge`]) and expensive work ([`Client::work`]) have budgets per
+//!   source.
 
 mod registry;
 mod stream;
@@ -120,7 +126,8 @@ pub struct ConnectionMetrics {
 }
 
 impl ConnectionMetrics {
-    /// Registers both metrics of the catalogue: `open` with the label `listener`, `dropped` with `listener` and `reason`.
+    /// Registers both metrics of the catalogue: `open` with the label `listener`, `dropped` with
+    /// `listener` and `reason`.
     ///
     /// # Errors
     /// The registry has one of them already.
@@ -256,7 +263,8 @@ fn is_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| lacks.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-/// Raises the soft limit of descriptors to the hard limit, so that the limits of connections are reached before it.
+/// Raises the soft limit of descriptors to the hard limit, so that the limits of connections are
+/// reached first.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -202,7 +202,8 @@ impl Registry {
     }
 }
 
-/// The oldest connection of the source with the most, of the first class that has one, up to `last`.
+/// The oldest connection of the source with the most, in the first class that has one, up to
+/// `last`.
 fn oldest<'a>(
     sources: impl Iterator<Item = &'a [Arc<Entry>]>,
     now: Instant,

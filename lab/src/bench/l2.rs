@@ -211,7 +211,8 @@ fn turns(contenders: &[Contender<'_>], pods: &[Vec<Sandbox>], verb: &str) -> Res
     Ok(times)
 }
 
-/// Mbit/s between two pods on two nodes, and between two hosts, on the same VLAN of the same switch; medians.
+/// Mbit/s between two pods on two nodes, and between two hosts, on the same VLAN of the same
+/// switch; medians.
 fn wire(fabric: &Fabric) -> Result<(f64, f64)> {
     let conf = cni::trunkline(Some("pods"));
     let pod = |node: &str| -> Result<_> {

@@ -359,7 +359,8 @@ fn nat(context: &Context) -> Result<Verdict> {
             let count = |l: &str| l.split("packets ").nth(1)?.split_whitespace().next()?.parse().ok();
             Ok(text.lines().filter_map(count).collect())
         };
-        // Two pods: NAT is decided by a connection's first packet, and a ping's connection lasts for half a minute.
+        // Two pods: NAT is decided by a connection's first packet, and a ping's connection lasts
+        // for half a minute.
         let ((before, _), (after, _)) = (bed.attached("before", "global")?, bed.attached("after", "global")?);
         let ping = |pod: &Sandbox, what: &str| -> Result<()> {
             let flow = Flow { name: what.to_owned(), from: pod.ns.clone(), to: "192.0.2.10".parse()? };

@@ -211,7 +211,8 @@ fn header(kind: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// AS 65000, hold time 0; IPv4 unicast, four-octet AS numbers, and graceful restart at 2 s for every other peer.
+/// AS 65000, hold time 0; IPv4 unicast, four-octet AS numbers, and graceful restart with 2 s for
+/// every second peer.
 fn open(number: u8) -> Vec<u8> {
     let mut capabilities = vec![1, 4, 0, 1, 0, 1, 65, 4, 0, 0, 0xfd, 0xe8];
     if number.is_multiple_of(2) {

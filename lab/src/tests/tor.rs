@@ -332,7 +332,8 @@ impl Rack<'_> {
         self.has(pod)
     }
 
-    /// With a limit below what the node advertises, the router ends the sessions and names the cause.
+    /// With a limit below the number of the node's prefixes, the router ends the sessions and
+    /// reports the cause.
     fn limit_ends_the_session(&self, configuration: &str) -> Result<()> {
         let (limit, lower) = self.section.limit;
         if configuration.matches(limit).count() != 2 {

@@ -1,4 +1,5 @@
-//! The admission rules: pure functions of an object, the object that it replaces, and [`Facts`] about the cluster.
+//! The admission rules: pure functions of an object, the object that it replaces, and [`Facts`]
+//! about the cluster.
 //!
 //! [`trunkline_api::validate`] has the rules for one object and for a set; the agent applies them
 //! to files too. This module has the rules that only an API server needs: objects arrive one by

@@ -92,7 +92,7 @@ impl Speaker {
     }
 }
 
-/// What is told.
+/// The advertised table, and the number of sinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Load {
