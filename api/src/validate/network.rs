@@ -157,8 +157,8 @@ fn check_extra_prefixes(network: &Network, faults: &mut Faults<'_>) {
     }
 }
 
-/// Checks that a node is in one Underlay network, and so has one local AS. `node` is its name in
-/// messages.
+/// Checks that a node is in at most one Underlay network, and so has one local AS. `node` is its
+/// name in messages.
 pub(super) fn check_node(
     networks: &[Network],
     node: &str,
