@@ -57,7 +57,7 @@ fn faults(network: &Network, facts: &Facts) -> Vec<Fault> {
     let mut found = of("Network", name, validate(&networks, &[]));
     let overlaps = neighbour_overlaps(std::slice::from_ref(network), &facts.subnets);
     found.extend(overlaps.iter().map(NeighbourOverlap::network_fault));
-    // Without a selector it selects no node, or, as the only one of its type, every node.
+    // Only Underlay networks restrict memberships; the other types select every node.
     if network.network_type() == NetworkType::Underlay {
         let nodes = facts.nodes.iter().filter(|node| network.selects(&node.labels));
         let nodes = nodes.map(|node| (node.name.as_str(), &node.labels));

@@ -15,8 +15,8 @@ use crate::interop::router::{Path, SECOND, Session, Way, parse, wait_established
 use crate::interop::us::{PATIENCE, Us, speaker};
 use crate::shell::{Seen, wait_for};
 
-/// The second speaker, between the two, advertises the router's prefix to this side, or this side's
-/// prefix to the router.
+/// The second speaker, between the two, also advertises the router's prefix to the router, or this
+/// side's prefix to this side (`sent`). So that side has two paths to advertise.
 pub(super) fn add_path(cell: &Cell<'_>, sent: bool) -> Result<()> {
     let session = Session { add_path: true, second: !sent, ..Session::new(Way::V4) };
     let second = Us::start(cell.hop, speaker(65003, Ipv4Addr::new(10, 0, 0, 3), false))?;

@@ -32,9 +32,9 @@ const LINKS: [&str; 3] = ["eth1", "eth2", "eth3"];
 /// distribute flows by ports.
 const CONNECTIONS: usize = 20;
 
-/// The pod on the first node, and its addresses; its backend is there too.
+/// Addresses of the backend on the first node.
 const NEAR: [&str; 2] = ["10.201.0.50", "fd00:201::50"];
-/// The pod on the second node.
+/// Addresses of the backend on the second node.
 const FAR: [&str; 2] = ["10.201.0.60", "fd00:201::60"];
 const PORT: u16 = 8080;
 const HOST_PORT: u16 = 20_000;
