@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the image's root: the programs, the libraries that the loader finds for them, and nothing else.
+# Creates the image's root: the programs, their shared libraries, and nothing else.
 #   image-root.sh ROOT [FOLDER OF OUR PROGRAMS]
 set -eu
 root=$1
@@ -11,7 +11,7 @@ for program in trunkline trunkline-controller trunkline-cni; do
 done
 cp -L /usr/sbin/nft "$root/usr/sbin/"
 
-# The plugin is static: ldd has nothing to say of it, and fails.
+# The plugin is static, so ldd fails for it.
 libraries=$(for program in "$root"/usr/bin/* "$root"/usr/sbin/*; do ldd "$program" || true; done | grep -o '/[^ ]*' | sort -u)
 for file in $libraries; do
     mkdir -p "$root$(dirname "$file")"

@@ -1,29 +1,35 @@
-//! The attach protocol: what the CNI plugin asks of the agent, and what it gets back.
+//! The attach protocol: the requests of the CNI plugin, and the agent's replies.
 //!
 //! # Framing
-//! The agent listens on a unix stream socket ([`DEFAULT_SOCKET`]). A connection carries one request and one reply:
+//! The agent listens on a unix stream socket ([`DEFAULT_SOCKET`]). A connection carries one request
+//! and one reply:
 //!
-//! 1. The client sends **one JSON object on one line**, ended by `\n` ([`encode`], at most [`MAX_LINE`] octets).
-//! 2. Where there is a network namespace, **one file descriptor** of it travels by `SCM_RIGHTS` with the **first
-//!    `sendmsg`** of that line (Linux delivers it with the first octet). The agent may live in another
-//!    mount namespace, so it never opens the path ([`Attach::netns`] is for people to read). A long line may take more
-//!    `write`s after the first; the descriptor comes once.
+//! 1. The client sends **one JSON object on one line**, terminated by `\n` ([`encode`], at most
+//!    [`MAX_LINE`] octets).
+//! 2. If there is a network namespace, **one file descriptor** of it travels by `SCM_RIGHTS` with
+//!    the **first `sendmsg`** of that line (Linux delivers it with the first octet). The agent may
+//!    be in another mount namespace, so it never opens the path ([`Attach::netns`] is for people to
+//!    read). A long line may take more `write`s after the first; the descriptor is sent once.
 //! 3. The server answers with one JSON object on one line, [`Reply`], and closes.
 //!
 //! The receiving side therefore calls `recvmsg` with room for descriptors until it has seen `\n`
-//! (with rustix: `RecvAncillaryBuffer` over `rustix::cmsg_space!(ScmRights(1))`, flag `CMSG_CLOEXEC`), keeps the
-//! first descriptor, closes any more, gives up past [`MAX_LINE`], and hands the line to [`Request::decode`].
-//! `MSG_CTRUNC` means that a client sent more descriptors than one: refuse it with [`Code::InvalidContent`].
+//! (with rustix: `RecvAncillaryBuffer` over `rustix::cmsg_space!(ScmRights(1))`, flag
+//! `CMSG_CLOEXEC`). It keeps the first descriptor, closes any others, gives up beyond [`MAX_LINE`],
+//! and passes the line to [`Request::decode`]. `MSG_CTRUNC` means that a client sent more than one
+//! descriptor: refuse it with [`Code::InvalidContent`].
 //!
-//! A client that goes away (the read side sees end of file) has given up, usually because its deadline passed:
-//! [`Attach::deadline_ms`] says when it will, so that the agent's own answer, which knows what was missing, comes first.
+//! A client that closes (the read side sees end of file) has given up, usually because its deadline
+//! passed. [`Attach::deadline_ms`] is that deadline, so that the agent's own, more precise answer
+//! arrives first.
 //!
 //! # Versions
-//! [`VERSION`] changes only with what the other side must understand. Fields that one side does not know are ignored.
+//! [`VERSION`] changes only with incompatible additions. Each side ignores fields that it does not
+//! know.
 //!
-//! # What must hold
-//! `attach` is idempotent per (container id, ifname): asked again, the answer is the same. `detach` succeeds on what is
-//! not there. `gc` touches only attachments made through the same network configuration ([`Gc::conf_name`]).
+//! # Invariants
+//! `attach` is idempotent for each (container id, ifname): a repeated request gets the same answer.
+//! `detach` succeeds for an attachment that does not exist. `gc` deletes only attachments of the
+//! same network configuration ([`Gc::conf_name`]).
 
 mod pieces;
 
@@ -40,49 +46,51 @@ pub use pieces::ListReply;
 
 /// Version of this protocol.
 pub const VERSION: u32 = 1;
-/// Where the agent listens unless configured otherwise.
+/// Default path of the agent's socket.
 pub const DEFAULT_SOCKET: &str = "/run/trunkline/agent.sock";
-/// The longest line that either side takes, in octets. A GC request for 10,000 containers has about 1 MB.
+/// The longest line of either side, in octets. A GC request for 10,000 containers has about 1 MB.
 pub const MAX_LINE: usize = 8 << 20;
 
-/// What a client asks. On the wire: `{"version":1,"command":"attach",…}`.
+/// A request. On the wire: `{"version":1,"command":"attach",…}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// [`VERSION`] of the client.
     pub version: u32,
-    /// Where the question came from, for traces; not from every client.
+    /// Origin of the request, for traces; not all clients send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// What is asked.
+    /// The command.
     #[serde(flatten)]
     pub command: Command,
 }
 
-/// Where a question came from. Nothing depends on it but what a trace of the question says.
+/// Origin of a request. It only affects traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// When the client was started, by this node's clock, in nanoseconds since 1970.
     pub started_unix_nano: u64,
-    /// `TRACEPARENT` of its environment: W3C Trace Context, as OpenTelemetry hands it to programs. Empty if there is none.
+    /// `TRACEPARENT` of its environment: W3C Trace Context, as OpenTelemetry passes it to programs.
+    /// Empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub traceparent: String,
 }
 
-/// The commands, with the [`Reply`] that each gets.
+/// The commands, with the [`Reply`] to each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum Command {
-    /// Give a container its interface: `Reply<Attachment>`. The netns comes with it.
+    /// Attach a container: `Reply<Attachment>`. The request carries the netns.
     Attach(Box<Attach>),
-    /// Take it away: `Reply<Done>`. The netns comes with it if it is still there.
+    /// Detach a container: `Reply<Done>`. The request carries the netns if it still exists.
     Detach(Detach),
-    /// Is it still as it was made?: `Reply<Done>`. The netns comes with it.
+    /// Check that an attachment is unchanged: `Reply<Done>`. The request carries the netns.
     Check(Check),
-    /// Take away everything that is not named: `Reply<Done>`.
+    /// Delete all attachments that are not named: `Reply<Done>`.
     Gc(Gc),
-    /// Could a container be attached now?: `Reply<Done>`; an error with [`Code::NotAvailable`] or [`Code::LimitedConnectivity`] if not.
+    /// Check whether a container could be attached now: `Reply<Done>`; otherwise an error with
+    /// [`Code::NotAvailable`] or [`Code::LimitedConnectivity`].
     Status,
-    /// An operator's question: the reply is as [`Query`] says.
+    /// An operator's query; [`Query`] documents the reply.
     Query(Query),
 }
 
@@ -95,23 +103,23 @@ pub struct Interface {
     pub ifname: String,
 }
 
-/// Give a container its interface.
+/// Request to attach a container.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attach {
-    /// Which one.
+    /// The interface.
     #[serde(flatten)]
     pub interface: Interface,
-    /// `name` of the CNI network configuration; GC is by this name.
+    /// `name` of the CNI network configuration; GC selects by this name.
     pub conf_name: String,
-    /// CNI_NETNS, to be shown and logged; the namespace itself comes as a descriptor.
+    /// CNI_NETNS, for display and logs; the namespace itself arrives as a descriptor.
     pub netns: String,
-    /// The pod, where the runtime has pods.
+    /// The pod, if the runtime has pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// What was asked for by name.
+    /// Values that the request names.
     #[serde(default, skip_serializing_if = "Wanted::is_empty")]
     pub wanted: Wanted,
-    /// The client waits this long, in milliseconds from now.
+    /// The client's timeout, in milliseconds from now.
     pub deadline_ms: u64,
 }
 
@@ -127,7 +135,7 @@ pub struct Pod {
     pub uid: String,
 }
 
-/// `namespace/name`, the name alone without a namespace, and nothing without a name.
+/// `namespace/name`, only the name without a namespace, and empty without a name.
 pub fn full_name(namespace: &str, name: &str) -> String {
     match (namespace, name) {
         (_, "") => String::new(),
@@ -136,109 +144,111 @@ pub fn full_name(namespace: &str, name: &str) -> String {
     }
 }
 
-/// What was asked for by name. Whatever is left open, the agent chooses.
+/// Values that a request names. The agent chooses the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// The Network to take addresses from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// The Subnets, at most one a family.
+    /// The Subnets, at most one of each family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subnets: Vec<String>,
-    /// The addresses, at most one a family.
+    /// The addresses, at most one of each family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
     /// The MAC address of the container's side, `02:12:34:00:00:01`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// How fast it may be.
+    /// Its rate limits.
     #[serde(default, skip_serializing_if = "Bandwidth::is_empty")]
     pub bandwidth: Bandwidth,
-    /// Prefixes that it may send from besides its addresses.
+    /// Prefixes from which it may send in addition to its addresses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
-/// How fast a container's interface may be (CNI's capability `bandwidth`), seen from the container.
+/// Rate limits of a container's interface (CNI's capability `bandwidth`), as the container sees the
+/// directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bandwidth {
-    /// What goes to the container.
+    /// Limit towards the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress: Option<RateLimit>,
-    /// What comes from it.
+    /// Limit from the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<RateLimit>,
 }
 
 impl Bandwidth {
-    /// Whether nothing is limited.
+    /// Whether there is no limit.
     pub fn is_empty(&self) -> bool {
         *self == Bandwidth::default()
     }
 }
 
-/// A limit of one direction.
+/// A rate limit of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimit {
-    /// In bits per second, frames' Ethernet headers included; from [`RateLimit::MIN_RATE`] on.
+    /// In bits per second, Ethernet headers included; at least [`RateLimit::MIN_RATE`].
     pub rate: u64,
-    /// What may go at once after a pause, in bits, at most [`RateLimit::MAX_BURST`]; none: the agent chooses by the rate.
+    /// Maximum burst after a pause, in bits, at most [`RateLimit::MAX_BURST`]; none: the agent
+    /// derives it from the rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
 }
 
 impl RateLimit {
-    /// The slowest rate, that of Kubernetes' annotations.
+    /// The lowest rate, as in Kubernetes' annotations.
     pub const MIN_RATE: u64 = 1_000;
-    /// The largest burst: the kernel counts it in 32 bits of octets.
+    /// The largest burst: the kernel counts its octets in 32 bits.
     pub const MAX_BURST: u64 = (1 << 35) - 8;
 }
 
 impl Wanted {
-    /// Whether everything is left open.
+    /// Whether the request names no value.
     pub fn is_empty(&self) -> bool {
         *self == Wanted::default()
     }
 }
 
-/// Take a container's interface away.
+/// Request to detach a container.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Detach {
-    /// Which one.
+    /// The interface.
     #[serde(flatten)]
     pub interface: Interface,
     /// `name` of the CNI network configuration.
     pub conf_name: String,
 }
 
-/// Is a container's interface still as it was made?
+/// Request to check that a container's interface is unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// Which one.
+    /// The interface.
     #[serde(flatten)]
     pub interface: Interface,
     /// `name` of the CNI network configuration.
     pub conf_name: String,
-    /// The addresses that the runtime believes it has (`prevResult`).
+    /// The interface's addresses in the runtime's view (`prevResult`).
     pub addresses: Vec<IpNet>,
 }
 
-/// Take away every attachment of this network configuration that is not named.
+/// Request to delete every attachment of this network configuration that is not named.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gc {
     /// `name` of the CNI network configuration.
     pub conf_name: String,
-    /// What stays.
+    /// Attachments to keep.
     pub valid: Vec<Interface>,
 }
 
-/// What the agent answers. On the wire: `{"ok":{…}}` or `{"error":{…}}`.
+/// The agent's reply. On the wire: `{"ok":{…}}` or `{"error":{…}}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reply<T> {
-    /// It was done.
+    /// Success.
     Ok(T),
-    /// It was not.
+    /// Failure.
     Error(Failure),
 }
 
@@ -260,14 +270,14 @@ impl<T> From<Reply<T>> for Result<T, Failure> {
     }
 }
 
-/// Nothing more to say.
+/// A success without further data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
-/// An interface as it was made.
+/// An attached interface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// The Network that its addresses are from.
+    /// The Network of its addresses.
     pub network: String,
     /// Its addresses, IPv4 first.
     pub addresses: Vec<AttachedAddress>,
@@ -286,12 +296,12 @@ pub struct Attachment {
 /// An address of an [`Attachment`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedAddress {
-    /// With the length it has on the interface, `10.14.0.7/32`.
+    /// With its prefix length on the interface, `10.14.0.7/32`.
     pub address: IpNet,
     /// Next hop of the container's default route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
-    /// The Subnet it is from.
+    /// Its Subnet.
     pub subnet: String,
 }
 
@@ -300,78 +310,81 @@ pub struct AttachedAddress {
 pub struct AttachedRoute {
     /// Destination.
     pub destination: IpNet,
-    /// Next hop; on the link if none.
+    /// Next hop; none for a route on the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
 }
 
-/// Why something was not done. Passed on to the runtime as it is.
+/// Reason for a failure, which the plugin passes on to the runtime unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}{}{details}", if details.is_empty() { "" } else { ": " })]
 pub struct Failure {
-    /// What kind.
+    /// The kind of failure.
     pub code: Code,
-    /// In one sentence, with the field or value and the fix.
+    /// One sentence with the field or value, and the fix.
     pub message: String,
-    /// More for whoever looks into it; may be empty.
+    /// Details for an analysis; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub details: String,
 }
 
 impl Failure {
-    /// A failure without further details.
+    /// A failure without details.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Failure { code, message: message.into(), details: String::new() }
     }
 
-    /// The same failure, with more for whoever looks into it.
+    /// The same failure, with details.
     #[must_use]
     pub fn with_details(self, details: impl Into<String>) -> Self {
         Failure { details: details.into(), ..self }
     }
 }
 
-/// Error codes of the CNI specification 1.1.0, and Trunkline's own from 100 on. On the wire: the number.
+/// Error codes of the CNI specification 1.1.0, and Trunkline's own from 100 on. On the wire: the
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "u32", from = "u32")]
 pub enum Code {
-    /// 1: a CNI version that the plugin does not speak.
+    /// 1: a CNI version that the plugin does not support.
     IncompatibleVersion,
     /// 2: a field of the network configuration that is not supported.
     UnsupportedField,
-    /// 3: the container is not known, or its namespace is gone. The runtime need not clean up.
+    /// 3: the container is unknown, or its namespace is gone. The runtime need not clean up.
     UnknownContainer,
     /// 4: CNI_… variables are missing or wrong.
     InvalidEnvironment,
-    /// 5: reading or writing failed.
+    /// 5: a read or write failed.
     Io,
-    /// 6: something could not be decoded.
+    /// 6: an input could not be decoded.
     InvalidContent,
-    /// 7: the network configuration is wrong.
+    /// 7: the network configuration is invalid.
     InvalidConfiguration,
-    /// 8: CNI_NETNS is not the namespace of a container (libcni's number; the specification has none).
+    /// 8: CNI_NETNS is not the namespace of a container (libcni's number; the specification has
+    /// none).
     InvalidNamespace,
-    /// 11: it may well work later.
+    /// 11: a later attempt may succeed.
     TryAgainLater,
     /// 50: STATUS: nothing can be attached now.
     NotAvailable,
-    /// 51: STATUS: nothing can be attached now, and what is attached may not reach everything.
+    /// 51: STATUS: nothing can be attached now, and existing attachments may have limited
+    /// connectivity.
     LimitedConnectivity,
-    /// 100: no address is left.
+    /// 100: no address is free.
     PoolExhausted,
-    /// 101: CHECK found something that is not as it was made.
+    /// 101: CHECK found a difference from the attachment.
     CheckFailed,
-    /// 102: the Network or Subnet that was asked for is not there, or not on this node.
+    /// 102: the requested Network or Subnet does not exist, or not on this node.
     NoSuchNetwork,
-    /// 103: the address that was asked for belongs to someone else, or to no subnet.
+    /// 103: the requested address is in use, or outside all subnets.
     AddressNotAvailable,
     /// 999: everything else.
     Internal,
-    /// A number this version does not know.
+    /// A code that this version does not know.
     Other(u32),
 }
 
-/// One row a code: the number and its name.
+/// Number and name of each code.
 const CODES: [(u32, Code); 16] = [
     (1, Code::IncompatibleVersion),
     (2, Code::UnsupportedField),
@@ -406,15 +419,15 @@ impl From<Code> for u32 {
     }
 }
 
-/// A line that is no message of this protocol.
+/// Reason for which a line is no message of this protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Another version.
+    /// The line has another version.
     #[error(
         "the other side speaks version {theirs} of the attach protocol, this one {VERSION}: install the same version of trunkline and trunkline-cni"
     )]
     Version {
-        /// What it said.
+        /// The version in the line.
         theirs: u32,
     },
     /// Not JSON, or not of the expected shape.
@@ -429,13 +442,13 @@ impl From<DecodeError> for Failure {
 }
 
 impl Request {
-    /// A request of this version.
+    /// A request with this version.
     pub fn new(command: Command) -> Self {
         Request { version: VERSION, origin: None, command }
     }
 
-    /// Reads a request line, with or without its `\n`. The version is looked at first, so that a client of
-    /// another version is told so, whatever else has changed.
+    /// Decodes a request line, with or without its `\n`. The version is checked first, so that a
+    /// client of another version gets the matching error, whatever else has changed.
     pub fn decode(line: &[u8]) -> Result<Request, DecodeError> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -449,14 +462,14 @@ impl Request {
     }
 }
 
-/// One line, `\n` included.
+/// Encodes a message as one line, `\n` included.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, serde_json::Error> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)
 }
 
-/// Reads a reply line, with or without its `\n`.
+/// Decodes a reply line, with or without its `\n`.
 pub fn decode_reply<T: DeserializeOwned>(line: &[u8]) -> Result<Reply<T>, DecodeError> {
     Ok(serde_json::from_slice(line)?)
 }

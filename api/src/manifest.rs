@@ -1,11 +1,12 @@
 //! From the text of a manifest file to resources.
 //!
-//! A file holds one or more YAML documents, each a Network, a Subnet or a NodeInfo. Every document is read, so that all
-//! faults of a file are told at once; each [`ManifestError`] has the line, the resource, the field's path
-//! and what to write instead. Lines of the file are never quoted: one of them may be a password.
+//! A file has one or more YAML documents, each a Network, a Subnet or a NodeInfo. Every document is
+//! read, so all faults of a file are reported at once. Each [`ManifestError`] has the line, the
+//! resource, the field's path and the fix. It never quotes a line of the file, which could contain
+//! a password.
 //!
-//! The text is cut at document markers before it is parsed, because only then the `kind` of a
-//! document can decide what it is read as, while lines and field paths stay exact.
+//! The text is split at document markers before it is parsed. Then the `kind` of a document can
+//! select its type, while lines and field paths stay exact.
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ use crate::resources::{Network, NodeInfo, Subnet};
 
 const KINDS: &str = "Network, Subnet or NodeInfo";
 
-/// A resource that the agent reads from files.
+/// A resource in the agent's files.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resource {
     /// `kind: Network`
@@ -33,11 +34,12 @@ pub enum Resource {
 pub struct ManifestError {
     /// Line in the text, from 1.
     pub line: u64,
-    /// Kind and name, as far as they could be read: `Network rack1`.
+    /// Kind and name, if readable: `Network rack1`.
     pub resource: String,
-    /// Path of the field, such as `spec.config.bgpPeers[0].asn`; empty if the YAML itself is broken.
+    /// Path of the field, such as `spec.config.bgpPeers[0].asn`; empty if the YAML itself is
+    /// broken.
     pub field: String,
-    /// What is wrong with it, and what would be right.
+    /// The fault and the fix.
     pub message: String,
 }
 
@@ -53,7 +55,7 @@ impl fmt::Display for ManifestError {
     }
 }
 
-/// What every document begins with.
+/// The common beginning of every document.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Header {
@@ -85,12 +87,13 @@ pub fn parse(text: &str) -> Result<Vec<Resource>, Vec<ManifestError>> {
 /// One YAML document of a text.
 struct Document {
     text: String,
-    /// Lines before it.
+    /// Number of lines before it.
     offset: u64,
 }
 
-/// Cuts a text at its document markers. A marker is `---` at the start of a line and nothing else can be
-/// (YAML 1.2 §9.1.2), so this needs no parser. What follows on the marker's line belongs to the document.
+/// Splits a text at its document markers. A marker is `---` at the start of a line; nothing else
+/// can begin a line with it (YAML 1.2 §9.1.2), so this needs no parser. The rest of the marker's
+/// line belongs to the document.
 fn documents(text: &str) -> Vec<Document> {
     let mut documents = vec![Document { text: String::new(), offset: 0 }];
     for (number, line) in (0..).zip(text.split_inclusive('\n')) {
@@ -134,7 +137,7 @@ impl Document {
         }
     }
 
-    /// Where something is first said.
+    /// The first line that is neither empty nor a comment.
     fn first_line(&self) -> u64 {
         let blank = |line: &&str| matches!(line.trim_start().chars().next(), None | Some('#'));
         self.offset + 1 + self.text.lines().take_while(blank).count() as u64
@@ -161,7 +164,8 @@ impl Document {
 }
 
 impl Document {
-    /// The parser's words without position and surrounding lines; where they are about the parser, others.
+    /// The parser's message without position and quoted lines. Messages about the parser itself are
+    /// replaced.
     fn message(&self, error: &serde_saphyr::Error) -> String {
         let text = error.without_snippet().to_string();
         let Some(place) = error.location() else { return text };
@@ -188,7 +192,7 @@ impl Document {
         }
     }
 
-    /// The plain value at a place, from 1. Only asked for numbers, which are no secrets.
+    /// The plain value at a position, counted from 1. Only used for numbers, which are no secrets.
     fn scalar(&self, line: u64, column: u64) -> &str {
         let index = |number: u64| usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
         let line = self.text.lines().nth(index(line)).unwrap_or_default();
@@ -210,7 +214,7 @@ impl Header {
 mod tests {
     use super::*;
 
-    /// The single error of a Network with this spec (indented by two).
+    /// The only error of a Network with this spec (indented by two).
     fn network_error(spec: &str) -> ManifestError {
         let text = format!(
             "# a comment\n---\napiVersion: {API_VERSION}\nkind: Network\nmetadata: {{name: rack1}}\nspec:\n{spec}\n"
@@ -222,7 +226,7 @@ mod tests {
 
     #[test]
     fn an_error_names_line_resource_field_and_fix() {
-        // (spec, line, field, what the message must say)
+        // (spec, line, field, text of the message)
         let table = [
             ("  netIDD: 3", 7, "spec.netIDD", "unknown field `netIDD`, expected one of nodeSelector, netID"),
             (

@@ -1,13 +1,16 @@
-//! The catalogue of metrics: what agent and controller export, declared once.
+//! The catalogue of metrics of agent and controller.
 //!
-//! A metric is declared here by name, type, labels, unit and help, and nowhere else. The exporters (`agent/src/metrics.rs`,
-//! `controller/src/metrics.rs`) name the constant and bring the value, `docs/metrics.md` is written from the same list by
-//! `cargo lab docs`, and dashboards and alerts are checked against it. So a name that is exported and not documented, or charted and not
-//! exported, cannot be built or does not pass the tests.
+//! A metric is declared here by name, type, labels, unit and help, and nowhere else. The exporters
+//! (`agent/src/metrics.rs`, `controller/src/metrics.rs`) use the constant and supply the value.
+//! `cargo lab docs` writes `docs/metrics.md` from the same list, and dashboards and alerts are
+//! checked against it. So a metric without documentation, or a chart of an unknown metric, does not
+//! compile or fails the tests.
 //!
-//! **Names are an interface**: to be added to, never renamed. They follow Prometheus' conventions: base units (seconds, bytes), `_total` at the
-//! end of counters, no unit twice. **Cardinality is bounded**: labels are peers, networks, subnets, families and words of a fixed list;
-//! nothing is per pod, address or prefix, and no label has text that a peer or a user may write at length.
+//! **Names are an interface**: additions are fine, renames are not. They follow Prometheus'
+//! conventions: base units (seconds, bytes), `_total` at the end of counters, one unit for each
+//! quantity. **Cardinality is bounded**: labels are peers, networks, subnets, families and words of
+//! a fixed list. No label is per pod, address or prefix, and none has long text of a peer or a
+//! user.
 
 mod agent;
 mod controller;
@@ -15,29 +18,29 @@ mod page;
 
 pub use page::page;
 
-/// The agent's metrics.
+/// Metrics of the agent.
 pub mod of_agent {
     pub use super::agent::*;
 }
 
-/// The controller's metrics, its webhook's too.
+/// Metrics of the controller and its webhook.
 pub mod of_controller {
     pub use super::controller::*;
 }
 
-/// What kind of number it is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Goes up and down.
+    /// Can rise and fall.
     Gauge,
-    /// Only grows, until the process starts anew.
+    /// Only rises until the process restarts.
     Counter,
-    /// Counts by size; with the upper bounds of the buckets, in the metric's unit.
+    /// A distribution; with the upper bounds of the buckets, in the metric's unit.
     Histogram(&'static [f64]),
 }
 
 impl Kind {
-    /// Prometheus' word for it.
+    /// Prometheus' name of the type.
     pub fn word(self) -> &'static str {
         match self {
             Kind::Gauge => "gauge",
@@ -47,7 +50,7 @@ impl Kind {
     }
 }
 
-/// What the number counts.
+/// The unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Seconds.
@@ -58,14 +61,14 @@ pub enum Unit {
     Timestamp,
     /// 0 or 1.
     Bool,
-    /// A number out of a list that the help has.
+    /// A number from a list in the help text.
     Code,
-    /// Things, which the name says.
+    /// A count; the name of the metric says of what.
     Count,
 }
 
 impl Unit {
-    /// As the page has it.
+    /// The word on the page.
     pub fn word(self) -> &'static str {
         match self {
             Unit::Seconds => "seconds",
@@ -85,22 +88,22 @@ pub struct Metric {
     pub name: &'static str,
     /// Its type.
     pub kind: Kind,
-    /// Names of its labels, in the order in which values are given.
+    /// Names of its labels, in the order of the values.
     pub labels: &'static [&'static str],
     /// What its number counts.
     pub unit: Unit,
-    /// What it says, in Markdown: `# HELP`, and the line of the page.
+    /// Its description in Markdown: `# HELP`, and the line of the page.
     pub help: &'static str,
 }
 
-/// Metrics that stand together on the page.
+/// A section of the page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Section {
     /// Its heading.
     pub title: &'static str,
-    /// What is to be known of all of them, in Markdown; may be empty.
+    /// Introduction in Markdown; may be empty.
     pub intro: &'static str,
-    /// They.
+    /// Its metrics.
     pub metrics: &'static [Metric],
 }
 
@@ -109,7 +112,7 @@ pub fn all() -> impl Iterator<Item = &'static Metric> {
     agent::SECTIONS.iter().chain(controller::SECTIONS).flat_map(|section| section.metrics)
 }
 
-/// Declares metrics as constants, and the list of them by sections: what is declared is listed.
+/// Declares metrics as constants, and lists them by sections.
 macro_rules! catalogue {
     ($($title:literal, $intro:literal { $($name:ident = $kind:expr, $unit:ident, $metric:literal [$($label:literal),*], $help:literal;)+ })+) => {
         $($(
@@ -122,7 +125,7 @@ macro_rules! catalogue {
                 help: $help,
             };
         )+)+
-        /// All of them, as the page has them.
+        /// All sections, as on the page.
         pub const SECTIONS: &[$crate::metrics::Section] = &[$($crate::metrics::Section {
             title: $title,
             intro: $intro,
@@ -156,7 +159,8 @@ mod tests {
             let apart: BTreeSet<_> = labels.iter().collect();
             assert_eq!(apart.len(), labels.len(), "{name}: a label is there twice");
             let unbounded = ["pod", "prefix", "address", "route", "container"];
-            // A configured range of peers goes by its prefix, a listener by its address, and there are as many as somebody writes.
+            // Ranges of peers have their prefix as a label, and listeners their address: their
+            // number is that in the configuration.
             let few = name.starts_with("trunkline_bgp_range_") || name == "trunkline_bgp_listening";
             assert!(few || !labels.iter().any(|label| unbounded.contains(label)), "{name}: cardinality");
             assert!(!help.contains(['\n', '|']) && help.len() > 10, "{name}: {help:?}");

@@ -1,40 +1,43 @@
-//! Annotations, labels, finalizers and conditions: hybridnet's names, so that pods and nodes need no new ones.
+//! Annotations, labels, finalizers and conditions, with hybridnet's names, so that pods and nodes
+//! need no change.
 
 /// API group of Network, Subnet, NodeInfo and IPInstance.
 pub const GROUP: &str = "networking.alibaba.com";
 /// `apiVersion` of Network, Subnet, NodeInfo and IPInstance.
 pub const API_VERSION: &str = "networking.alibaba.com/v1";
 
-/// What a pod, or its namespace, may ask for.
+/// Annotations of a pod or its namespace.
 pub mod annotation {
-    /// Addresses to choose from, by ordinal of a stateful pod: `10.0.0.1,10.0.0.2`, dual stack as `v4/v6`.
+    /// Addresses by the ordinal of a stateful pod: `10.0.0.1,10.0.0.2`, dual stack as `v4/v6`.
     pub const IP_POOL: &str = "networking.alibaba.com/ip-pool";
     /// `IPv4`, `IPv6` or `DualStack`.
     pub const IP_FAMILY: &str = "networking.alibaba.com/ip-family";
-    /// MAC addresses to choose from, by ordinal of a stateful pod.
+    /// MAC addresses by the ordinal of a stateful pod.
     pub const MAC_POOL: &str = "networking.alibaba.com/mac-pool";
-    /// `"false"`: a stateful pod does not keep its address over a restart.
+    /// `"false"`: a stateful pod does not keep its address when it is recreated.
     pub const IP_RETAIN: &str = "networking.alibaba.com/ip-retain";
-    /// A Service that other clusters reach too.
+    /// A Service that is also reachable from other clusters.
     pub const GLOBAL_SERVICE: &str = "networking.alibaba.com/global-service";
-    /// The Network to take the address from.
+    /// The Network of the address.
     pub const SPECIFIED_NETWORK: &str = "networking.alibaba.com/specified-network";
-    /// The Subnet to take the address from, for dual stack as `v4/v6`.
+    /// The Subnet of the address, for dual stack as `v4/v6`.
     pub const SPECIFIED_SUBNET: &str = "networking.alibaba.com/specified-subnet";
     /// `Underlay`, `Overlay` or `GlobalBGP`.
     pub const NETWORK_TYPE: &str = "networking.alibaba.com/network-type";
-    /// Most that may go to the pod, in bits per second as a Kubernetes quantity: `10M`.
+    /// Rate limit towards the pod, in bits per second as a Kubernetes quantity: `10M`.
     pub const INGRESS_BANDWIDTH: &str = "kubernetes.io/ingress-bandwidth";
-    /// Most that may come from the pod, likewise.
+    /// Rate limit from the pod, likewise.
     pub const EGRESS_BANDWIDTH: &str = "kubernetes.io/egress-bandwidth";
-    /// Prefixes that the pod may send from besides its addresses: `10.9.0.0/16,fd00:9::/64`. A pod's own only, and within its Network's
-    /// `extraPrefixes`. On an IPInstance: those of its pod.
+    /// Prefixes from which the pod may send in addition to its addresses:
+    /// `10.9.0.0/16,fd00:9::/64`. Only on the pod itself, and within its Network's `extraPrefixes`.
+    /// On an IPInstance: those of its pod.
     pub const EXTRA_PREFIXES: &str = "trunkline.io/extra-prefixes";
-    /// Written by the webhook once it has dealt with a pod.
+    /// Marks a pod that the webhook has handled.
     pub const HANDLED_BY_WEBHOOK: &str = "networking.alibaba.com/handled-by-webhook";
-    /// On a Node: addresses besides those in its status that the node may claim in its NodeInfo, separated by commas.
+    /// On a Node: addresses in addition to those in its status that the node may claim in its
+    /// NodeInfo, separated by commas.
     pub const EXTRA_LOCAL_IPS: &str = "networking.alibaba.com/extra-local-ips";
-    /// Written on pods for a policy-only Calico beside this network.
+    /// Written on pods for a policy-only Calico.
     pub const CALICO_POD_IPS: &str = "cni.projectcalico.org/podIPs";
 }
 
@@ -60,47 +63,48 @@ pub mod label {
     pub const SPECIFIED_NETWORK: &str = "networking.alibaba.com/specified-network";
     /// As the annotation of the same name.
     pub const SPECIFIED_SUBNET: &str = "networking.alibaba.com/specified-subnet";
-    /// Whether a node's Network has an address left: [`super::QUOTA_NONEMPTY`] or [`super::QUOTA_EMPTY`].
+    /// Whether a node's Network has a free address: [`super::QUOTA_NONEMPTY`] or
+    /// [`super::QUOTA_EMPTY`].
     pub const ADDRESS_QUOTA: &str = "networking.alibaba.com/address-quota";
-    /// The same for IPv4 alone.
+    /// The same for IPv4 only.
     pub const IPV4_ADDRESS_QUOTA: &str = "networking.alibaba.com/ipv4-address-quota";
-    /// The same for IPv6 alone.
+    /// The same for IPv6 only.
     pub const IPV6_ADDRESS_QUOTA: &str = "networking.alibaba.com/ipv6-address-quota";
     /// The same for a pair of IPv4 and IPv6.
     pub const DUAL_STACK_ADDRESS_QUOTA: &str = "networking.alibaba.com/dualstack-address-quota";
     /// `Underlay`, `Overlay` or `GlobalBGP`.
     pub const NETWORK_TYPE: &str = "networking.alibaba.com/network-type";
-    /// The node is in an Underlay Network.
+    /// Set on nodes in an Underlay Network.
     pub const UNDERLAY_NETWORK_ATTACHMENT: &str = "networking.alibaba.com/underlay-network-attachment";
-    /// The node is in the Overlay Network.
+    /// Set on nodes in the Overlay Network.
     pub const OVERLAY_NETWORK_ATTACHMENT: &str = "networking.alibaba.com/overlay-network-attachment";
-    /// The node is in a Network of mode BGP.
+    /// Set on nodes in a Network of mode BGP.
     pub const BGP_NETWORK_ATTACHMENT: &str = "networking.alibaba.com/bgp-network-attachment";
-    /// The remote cluster that a resource belongs to.
+    /// The remote cluster of a resource.
     pub const REMOTE_CLUSTER: &str = "networking.alibaba.com/remote-cluster";
-    /// Objects with this label are left alone by the webhook.
+    /// The webhook ignores objects with this label.
     pub const WEBHOOK_IGNORE: &str = "webhook.hybridnet.io/ignore";
 }
 
-/// What holds an object back from deletion.
+/// Finalizers, which delay the deletion of an object.
 pub mod finalizer {
-    /// An IPInstance whose address is not yet given back.
+    /// On an IPInstance whose address is not released yet.
     pub const IP_ALLOCATED: &str = "networking.alibaba.com/ip-allocated";
-    /// A Network whose metrics are still shown.
+    /// On a Network with exported metrics.
     pub const METRICS_REGISTERED: &str = "networking.alibaba.com/metrics-registered";
 }
 
 /// Conditions of nodes.
 pub mod condition {
-    /// Kubernetes' own: the node's network cannot be used. It makes a taint of it.
+    /// Kubernetes' own: the node's network is unavailable. Kubernetes turns it into a taint.
     pub const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
-    /// The controller's reason for it: the node is in no Network.
+    /// The controller's reason: the node is in no Network.
     pub const NO_NETWORK: &str = "NoNetwork";
 }
 
-/// Value of the quota labels: an address is left.
+/// Value of the quota labels: an address is free.
 pub const QUOTA_NONEMPTY: &str = "nonempty";
-/// Value of the quota labels: no address is left.
+/// Value of the quota labels: no address is free.
 pub const QUOTA_EMPTY: &str = "empty";
 /// Value of the attachment labels.
 pub const ATTACHED: &str = "true";

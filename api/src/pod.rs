@@ -1,12 +1,15 @@
-//! What a pod, or its namespace, asks for: hybridnet's annotations and labels, read in one place.
+//! The annotations and labels of a pod or its namespace, with hybridnet's names, parsed in one
+//! place.
 //!
-//! The webhook refuses what cannot be read, the controller allocates by it; both must read the same. A network, subnets and
-//! the network's type may stand in an annotation or in a label of the same name (the annotation wins), all else is an annotation.
-//! An empty value is none. Values are read tolerantly where hybridnet does (any case, `IPv4Only` for `IPv4`) and are
-//! written in one way.
+//! The webhook refuses unreadable values, and the controller allocates by them; both must read the
+//! same. The network, the subnets and the network's type may be in an annotation or in a label of
+//! the same name; the annotation has precedence. All others are annotations. An empty value counts
+//! as absent. Values are parsed as tolerantly as in hybridnet (any case, `IPv4Only` for `IPv4`),
+//! and are written in one form.
 //!
-//! The pools (`ip-pool`, `mac-pool`) belong to the pods of a workload together: a stateful pod takes the entry of its ordinal, any
-//! other the first. hybridnet splits `ip-pool` on the wrong string and refuses more than one entry; here they work.
+//! The pools (`ip-pool`, `mac-pool`) are common to all pods of a workload: a stateful pod takes the
+//! entry of its ordinal, any other pod the first. hybridnet splits `ip-pool` on the wrong string
+//! and refuses more than one entry; Trunkline accepts several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,7 +34,7 @@ pub enum IpFamily {
 }
 
 impl IpFamily {
-    /// Reads `IPv4`, `IPv6` or `DualStack` in any case, and hybridnet's `IPv4Only` and `IPv6Only`.
+    /// Parses `IPv4`, `IPv6` or `DualStack` in any case, and hybridnet's `IPv4Only` and `IPv6Only`.
     pub fn read(text: &str) -> Option<IpFamily> {
         let is = |name: &str| text.eq_ignore_ascii_case(name);
         if is("IPv4") || is("IPv4Only") {
@@ -66,28 +69,30 @@ impl fmt::Display for IpFamily {
     }
 }
 
-/// Reads `Underlay`, `Overlay` or `GlobalBGP` in any case.
+/// Parses `Underlay`, `Overlay` or `GlobalBGP` in any case.
 pub fn read_network_type(text: &str) -> Option<NetworkType> {
     [NetworkType::Underlay, NetworkType::Overlay, NetworkType::GlobalBGP]
         .into_iter()
         .find(|kind| text.eq_ignore_ascii_case(&format!("{kind:?}")))
 }
 
-/// Where a pod's addresses are to come from, as one object (a pod or a namespace) says it. What it does not say is `None`.
+/// The source of a pod's addresses, as one object (a pod or a namespace) requests it. Absent values
+/// are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// Name of the Network.
     pub network: Option<String>,
-    /// Names of the Subnets, at most two; of two, the IPv4 one is first.
+    /// Names of the Subnets, at most two, the IPv4 one first.
     pub subnets: Vec<String>,
     /// Type of the Network.
     pub network_type: Option<NetworkType>,
-    /// Which addresses.
+    /// The address families.
     pub family: Option<IpFamily>,
 }
 
 impl Wishes {
-    /// Reads what a `Pod` or `Namespace` says. Faults name the annotation or label.
+    /// Parses the annotations and labels of a `Pod` or `Namespace`. Faults name the annotation or
+    /// label.
     pub fn read(
         kind: &'static str,
         name: &str,
@@ -139,23 +144,23 @@ impl Wishes {
         if found.is_empty() { Ok(wishes) } else { Err(found) }
     }
 
-    /// Whether nothing is said. What is said elsewhere with less precedence counts only then, and then as a whole.
+    /// Whether no value is set. Only then does the next source count, and then as a whole.
     pub fn is_empty(&self) -> bool {
         *self == Wishes::default()
     }
 }
 
-/// The addresses and MAC addresses that the pods of a workload choose from, by ordinal.
+/// The pools of addresses and MAC addresses for the pods of a workload, by ordinal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
-    /// `ip-pool`: one address, or an IPv4 and an IPv6 one, for each pod. Empty: any address.
+    /// `ip-pool`: one address, or an IPv4 and an IPv6 address, for each pod. Empty: any address.
     pub addresses: Vec<Vec<IpAddr>>,
-    /// `mac-pool`: one for each pod. Empty: a random one.
+    /// `mac-pool`: one MAC address for each pod. Empty: a random one.
     pub macs: Vec<[u8; 6]>,
 }
 
 impl Pools {
-    /// Reads a pod's annotations. Faults name annotation and entry.
+    /// Parses a pod's annotations. Faults name annotation and entry.
     pub fn read(pod: &str, annotations: &BTreeMap<String, String>) -> Result<Pools, Vec<Fault>> {
         let mut found = Vec::new();
         let mut fault = |annotation: &str, index: usize, message: String| {
@@ -178,19 +183,19 @@ impl Pools {
         if found.is_empty() { Ok(pools) } else { Err(found) }
     }
 
-    /// The addresses for the pod of this ordinal, in the order of their families: `None` where the pool is empty or has no entry for it.
-    /// A pod without an ordinal has the first entry.
+    /// The addresses for the pod with this ordinal, IPv4 first; `None` if the pool is empty or has
+    /// no such entry. A pod without an ordinal gets the first entry.
     pub fn addresses(&self, ordinal: Option<usize>) -> Option<&[IpAddr]> {
         self.addresses.get(ordinal.unwrap_or(0)).map(Vec::as_slice)
     }
 
-    /// The MAC address for the pod of this ordinal, likewise.
+    /// The MAC address for the pod with this ordinal, likewise.
     pub fn mac(&self, ordinal: Option<usize>) -> Option<[u8; 6]> {
         self.macs.get(ordinal.unwrap_or(0)).copied()
     }
 }
 
-/// The most prefixes that one pod may send from besides its addresses.
+/// The maximum number of extra prefixes of one pod.
 pub const MAX_EXTRA_PREFIXES: usize = 32;
 
 /// Prefixes that are never the source of a packet that a router forwards.
@@ -205,7 +210,8 @@ const NO_SOURCES: [&str; 8] = [
     "ff00::/8",
 ];
 
-/// Reads one prefix that pods may send from besides their addresses. The error names the value and the fix.
+/// Parses an extra prefix, from which pods may send in addition to their addresses. The error names
+/// the value and the fix.
 pub fn extra_prefix(text: &str) -> Result<IpNet, String> {
     let Ok(prefix) = text.parse::<IpNet>() else {
         return Err(match text.parse::<IpAddr>() {
@@ -226,7 +232,8 @@ pub fn extra_prefix(text: &str) -> Result<IpNet, String> {
     }
 }
 
-/// Prefixes that a pod names in its annotation `extra-prefixes`: it may send from them besides its addresses. Faults name the entry.
+/// Parses a pod's annotation `extra-prefixes`: it may send from these in addition to its addresses.
+/// Faults name the entry.
 pub fn extra_prefixes(
     pod: &str,
     annotations: &BTreeMap<String, String>,
@@ -249,14 +256,14 @@ pub fn extra_prefixes(
     if found.is_empty() { Ok(prefixes) } else { Err(found) }
 }
 
-/// Of these prefixes, the first that lies in none of a Network's `extraPrefixes`, and what is wrong with it.
+/// The first of these prefixes outside all of a Network's `extraPrefixes`, with the error text.
 pub fn refused_prefix(prefixes: &BTreeSet<IpNet>, network: &Network) -> Option<(IpNet, String)> {
     let allowed: Vec<IpNet> = network.extra_prefixes().collect();
     let refused = prefixes.iter().find(|prefix| !allowed.iter().any(|allowed| allowed.contains(*prefix)))?;
     Some((*refused, not_allowed(refused, network.name(), &allowed)))
 }
 
-/// That a prefix lies in none of those that a Network allows, in words.
+/// The error text for a prefix outside those that a Network allows.
 pub fn not_allowed<'a>(
     prefix: &IpNet,
     network: &str,
@@ -269,10 +276,11 @@ pub fn not_allowed<'a>(
     )
 }
 
-/// Whether a stateful pod keeps its address (`ip-retain`); `default` where it does not say so, or says what is no truth value.
+/// Whether a stateful pod keeps its address (`ip-retain`); `default` if the annotation is absent or
+/// invalid.
 pub fn retains(annotations: &BTreeMap<String, String>, default: bool) -> bool {
     match said(annotations, annotation::IP_RETAIN) {
-        // Go's strconv.ParseBool, which hybridnet reads it with.
+        // The values of Go's strconv.ParseBool, which hybridnet uses.
         Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
         Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
         _ => default,

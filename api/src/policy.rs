@@ -1,4 +1,4 @@
-//! The policy of a BGP peer as an operator writes it: an ordered list of rules, and what happens to the rest.
+//! The policy of a BGP peer as an operator writes it: an ordered list of rules, and a default.
 //!
 //! ```yaml
 //! import:
@@ -23,10 +23,11 @@
 //!   default: reject
 //! ```
 //!
-//! Within a rule every condition given must hold, and one entry of a list is enough (communities may ask for more:
-//! [`Members`]); a rule without conditions matches everything. A rule without `action` makes its changes and the next
-//! rule is tried. The shape is that of the speaker's policy, rule for rule, so that the agent only has to copy it;
-//! `prefixSets` are named lists of `spec.config.prefixSets`, and stand beside a rule's own `prefixes`.
+//! Within a rule every given condition must hold, and one entry of a list is enough (communities
+//! have more options: [`Members`]). A rule without conditions matches everything. A rule without
+//! `action` makes its changes, and evaluation continues with the next rule. The shape is the same
+//! as in the speaker's policy, so that the agent only has to copy it. `prefixSets` refers to named
+//! lists in `spec.config.prefixSets`, in addition to a rule's own `prefixes`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -308,9 +309,10 @@ pub fn parse_large_community(text: &str) -> Result<[u32; 3], ValueError> {
     })
 }
 
-/// An extended community (RFC 4360): a Route Target or Route Origin, `rt:…` or `soo:…`, with an AS number or an IPv4 address and a
-/// number of what is left of six octets; or `0x` with the 16 digits of any. An AS number up to 65535 takes two octets, with `L`
-/// behind it four (RFC 5668), as larger ones do.
+/// An extended community (RFC 4360): a Route Target or Route Origin, `rt:…` or `soo:…`, with an AS
+/// number or an IPv4 address and a number in the remaining octets of six. Alternatively `0x` with
+/// the 16 digits of any extended community. An AS number up to 65535 takes two octets; with the
+/// suffix `L` it takes four (RFC 5668), as larger ones do.
 pub fn parse_extended_community(text: &str) -> Result<[u8; 8], ValueError> {
     let raw = || {
         let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 16)?;

@@ -1,28 +1,30 @@
-//! The addresses of one subnet: which may be given out, which are, and which comes next; no I/O.
+//! The addresses of one subnet: candidates, addresses in use, and the next one to allocate; no I/O.
 //!
-//! Candidates are start…end without the gateway, the excluded and the reserved addresses, and in IPv4 without the
-//! network's own and the broadcast address. The next one is the first free candidate after the last one given,
-//! wrapping (hybridnet's round robin): an address that was just returned is the last to come back, so that
-//! neighbours' caches and connection tables have time to forget its previous owner. A reserved address is given
-//! only to who names it.
+//! Candidates are start…end without the gateway, the excluded and the reserved addresses, and in
+//! IPv4 without the network address and the broadcast address. The next address is the first free
+//! candidate after the last allocated one, with wrap-around (hybridnet's round robin). So a
+//! released address is reused as late as possible, and neighbours' caches and connection tables can
+//! expire. A reserved address is allocated only by name.
 //!
-//! It is here because two programs give out addresses by it: the agent of a host without Kubernetes, and the controller for
-//! a whole cluster. Who has an address is theirs to know, each in its own way.
+//! Two programs use this module: the agent of a host without Kubernetes, and the controller for a
+//! whole cluster. Each records the holders of addresses in its own way.
 //!
-//! Two bitmaps over start…end, what is in use and what cannot be given freely, and over the second a summary with one bit for
-//! each word that is full. Finding the next address reads at most one word, a summary of a sixty-fourth of
-//! the range, and one more word, wherever the free ones are: it costs the same in an empty and in a nearly full
-//! /12. What is excluded or reserved is a few addresses, kept sorted. Together a quarter of an octet for each address.
+//! Two bitmaps cover start…end: the addresses in use, and those that are not available to
+//! everybody. The second one has a summary with one bit for each full word. A search for the next
+//! address reads at most one word, a summary of a sixty-fourth of the range, and one more word,
+//! wherever the free ones are. So it costs the same in an empty and in a nearly full /12. The few
+//! excluded or reserved addresses are kept in a sorted list. All together take a quarter of an
+//! octet for each address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Most addresses that one pool may span: a /12. (A subnet may have 65,536 that can be given, hybridnet's bound; with
-/// what it excludes it can span more.)
+/// Maximum span of a pool: a /12. (A subnet may have 65,536 candidates, hybridnet's bound; with its
+/// excluded addresses it can span more.)
 pub const MAX_SPAN: u128 = 1 << 20;
 
-/// What a subnet says of its addresses.
+/// Specification of a subnet's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSpec {
     /// The subnet's name.
@@ -35,37 +37,37 @@ pub struct PoolSpec {
     pub start: Option<IpAddr>,
     /// Last address of the range; the prefix's last if none.
     pub end: Option<IpAddr>,
-    /// Never given.
+    /// Never allocated.
     pub gateway: Option<IpAddr>,
-    /// Given only to who names them.
+    /// Allocated only by name.
     pub reserved: Vec<IpAddr>,
-    /// Never given.
+    /// Never allocated.
     pub excluded: Vec<IpAddr>,
-    /// Used only by who names the subnet.
+    /// Used only if the subnet is named.
     pub private: bool,
 }
 
-/// How full a subnet is.
+/// Usage of a subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Addresses that can be given out, named ones included.
+    /// Allocatable addresses, including those only by name.
     pub total: u32,
-    /// Given out, named ones included.
+    /// Allocated addresses, including those only by name.
     pub used: u32,
-    /// Addresses that can be given to who names none.
+    /// Addresses that can be allocated without a name.
     pub open: u32,
-    /// Those of [`Counts::open`] that can still be given.
+    /// The free ones of [`Counts::open`].
     pub free: u32,
 }
 
-/// Why a named address is not given.
+/// Reason for which a named address is not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unavailable {
     /// Outside start…end.
     OutOfRange,
     /// The gateway, an excluded address, the IPv4 network or broadcast address.
     Excluded,
-    /// Somebody has it.
+    /// It is in use.
     InUse,
 }
 
@@ -75,21 +77,21 @@ pub struct Pool {
     spec: PoolSpec,
     first: u128,
     span: u32,
-    /// Never given; sorted.
+    /// Never allocated; sorted.
     excluded: Vec<u32>,
-    /// Never given, or only to who names it; sorted.
+    /// Never allocated, or only by name; sorted.
     held_back: Vec<u32>,
     used: Bits,
-    /// Held back or used: what the search for a free one reads.
+    /// Held back or used: the bitmap for the search.
     taken: Bits,
-    /// The words of `taken` that are full.
+    /// The full words of `taken`.
     full: Bits,
     last: Option<u32>,
 }
 
 impl Pool {
-    /// The pool of a subnet, nothing given out. Range and prefix are checked by the resources' validation; what
-    /// cannot be a pool all the same is an error in words.
+    /// The pool of a subnet, without allocated addresses. The resources' validation has checked
+    /// range and prefix. The error text describes any other fault.
     pub fn new(spec: PoolSpec) -> Result<Pool, String> {
         let wrong = |message: String| format!("subnet {}: {message}", spec.subnet);
         let start = spec.start.unwrap_or_else(|| spec.cidr.network());
@@ -144,14 +146,14 @@ impl Pool {
             set.shrink_to_fit();
         }
         held_back.iter().for_each(|index| pool.mark_taken(*index));
-        // What lies behind the range in its last word is never free.
+        // Bits beyond the range in its last word are never free.
         (span..span.next_multiple_of(WORD)).for_each(|index| pool.mark_taken(index));
         pool.excluded = excluded;
         pool.held_back = held_back;
         Ok(pool)
     }
 
-    /// What the subnet says.
+    /// The specification.
     pub fn spec(&self) -> &PoolSpec {
         &self.spec
     }
@@ -161,7 +163,7 @@ impl Pool {
         matches!(self.spec.cidr, IpNet::V4(_))
     }
 
-    /// How full it is.
+    /// The current usage.
     pub fn counts(&self) -> Counts {
         let behind = self.span.next_multiple_of(WORD) - self.span;
         Counts {
@@ -177,7 +179,7 @@ impl Pool {
         (self.address(0), self.address(self.span - 1))
     }
 
-    /// Gives the next free address.
+    /// Allocates the next free address.
     pub fn take_next(&mut self) -> Option<IpAddr> {
         let from = self.last.map_or(0, |last| (last + 1) % self.span);
         let index = self.next_free(from).or_else(|| self.next_free(0))?;
@@ -186,7 +188,7 @@ impl Pool {
         Some(self.address(index))
     }
 
-    /// Gives the address that was named; a reserved one too.
+    /// Allocates a named address, which may be a reserved one.
     pub fn take(&mut self, address: IpAddr) -> Result<(), Unavailable> {
         let index = self.index(address).ok_or(Unavailable::OutOfRange)?;
         if self.excluded.binary_search(&index).is_ok() {
@@ -199,14 +201,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Marks an address that a record says is in use, whether or not the range of today would give it.
+    /// Marks an address as in use, by a record. Today's range need not allow it.
     pub fn restore(&mut self, address: IpAddr) {
         if let Some(index) = self.index(address) {
             self.occupy(index);
         }
     }
 
-    /// Takes an address back. One that is not in use is left as it is.
+    /// Releases an address. No effect on an address that is not in use.
     pub fn release(&mut self, address: IpAddr) {
         if let Some(index) = self.index(address)
             && self.used.get(index)
@@ -219,17 +221,17 @@ impl Pool {
         }
     }
 
-    /// The last address that the round robin gave.
+    /// The last address allocated by round robin.
     pub fn last(&self) -> Option<IpAddr> {
         self.last.map(|index| self.address(index))
     }
 
-    /// Goes on after this address; one outside the range starts from the beginning.
+    /// Continues after this address; for one outside the range, from the beginning.
     pub fn set_last(&mut self, address: Option<IpAddr>) {
         self.last = address.and_then(|address| self.index(address));
     }
 
-    /// The first address at or after an index that can be given to anybody.
+    /// The first address available to everybody at or after an index.
     fn next_free(&self, from: u32) -> Option<u32> {
         let word = from / WORD;
         self.taken.first_clear(word, from % WORD).or_else(|| {
@@ -261,7 +263,7 @@ impl Pool {
         }
     }
 
-    /// Where an address is in the range.
+    /// The index of an address in the range.
     pub fn index(&self, address: IpAddr) -> Option<u32> {
         if address.is_ipv4() != self.spec.cidr.addr().is_ipv4() {
             return None;
@@ -287,7 +289,7 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// Indices in a word.
+/// Number of indices in a word.
 const WORD: u32 = u64::BITS;
 
 /// A set of indices, in words.
@@ -316,7 +318,7 @@ impl Bits {
         self.words[(index / WORD) as usize] &= !(1 << (index % WORD));
     }
 
-    /// The first index of a word that is not in the set, from this bit of it on.
+    /// The first index of a word, from bit `low` on, that is not in the set.
     fn first_clear(&self, word: u32, low: u32) -> Option<u32> {
         let free = !self.words[word as usize] & (u64::MAX << low);
         (free != 0).then(|| word * WORD + free.trailing_zeros())
@@ -472,7 +474,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set that is searched one address at a time, over any sequence of steps.
+        /// Compares the pool with a set and a linear search, over random sequences of steps.
         #[test]
         fn a_pool_is_a_set_with_a_cursor(
             reserved in prop::collection::btree_set(0u8..=255, 0..8),

@@ -1,5 +1,5 @@
-//! The CRDs take over from hybridnet's: names, scope, columns, and every field with its type. What the API server itself does with them is
-//! the lab's test `kube/crds`.
+//! The CRDs are compatible with hybridnet's: names, scope, columns, and every field with its type.
+//! The lab's test `kube/crds` checks them in an API server.
 #![cfg(feature = "kube")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 use trunkline_api::kube::{crds, manifests, rules};
 
-/// Of hybridnet v0.8.9's CRDs: kind, plural, scope, columns, and the fields that have a type of their own.
+/// hybridnet v0.8.9's CRDs: kind, plural, scope, columns, and the fields with a type of their own.
 const HYBRIDNET: &[(&str, &str, &str, &str, &[&str])] = &[
     (
         "Network",
@@ -108,7 +108,7 @@ const HYBRIDNET: &[(&str, &str, &str, &str, &[&str])] = &[
     ),
 ];
 
-/// The fields that hybridnet's CRDs ask for; ours may ask for fewer.
+/// The mandatory fields of hybridnet's CRDs; ours may require fewer.
 const REQUIRED: &[&str] = &[
     "Network.spec.config.bgpPeers[]: asn",
     "Subnet.spec: network range",
@@ -122,7 +122,7 @@ fn root(kind: &str) -> Value {
     serde_json::to_value(&crd.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema).unwrap()
 }
 
-/// The schema at a path; `[]` are a list's items or a map's values.
+/// The schema at a path; `[]` stands for a list's items or a map's values.
 fn at<'a>(root: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(root, |schema, step| {
         let name = step.trim_end_matches("[]");
@@ -174,7 +174,8 @@ fn no_field_is_asked_for_that_hybridnet_leaves_out() {
     for (kind, .., fields) in HYBRIDNET {
         let mut asked = Vec::new();
         walk(kind, &root(kind), &mut asked);
-        // Only where hybridnet has the object; what it does not know nobody stored.
+        // Only where hybridnet has the object: no stored object has a field that hybridnet does not
+        // know.
         for one in &asked {
             let path = one.split(": ").next().unwrap().strip_prefix(kind).unwrap().trim_start_matches('.');
             let known = path.is_empty() || fields.iter().any(|field| field.starts_with(&format!("{path}.")));

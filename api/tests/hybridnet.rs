@@ -1,4 +1,4 @@
-//! Manifests as hybridnet's users have them load unchanged, and mean what they mean there.
+//! Manifests of hybridnet's users load unchanged, with the same meaning.
 #![allow(missing_docs, reason = "a test")]
 
 use trunkline_api::manifest::{self, Resource};

@@ -1,4 +1,4 @@
-//! The page of metrics is what the catalogue makes of it.
+//! The page of metrics matches the catalogue.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Every rule of `trunkline_api::validate`, by table: a good set of manifests, one edit, and the fault it must lead to.
+//! Every rule of `trunkline_api::validate` in a table: a valid set of manifests, one edit, and the
+//! resulting fault.
 #![allow(missing_docs, reason = "a test")]
 
 #[path = "validation/peers.rs"]
@@ -10,7 +11,7 @@ use trunkline_api::manifest::{self, Resource};
 use trunkline_api::resources::{Network, NodeInfo, Subnet};
 use trunkline_api::validate::{Fault, validate, validate_change, validate_for_node, validate_nodes};
 
-/// A set in which everything is said that can be said.
+/// A set with a value for every field.
 const GOOD: &str = r#"
 apiVersion: networking.alibaba.com/v1
 kind: Network
@@ -128,7 +129,7 @@ spec:
   range: {version: "4", cidr: 10.17.0.0/24}
 "#;
 
-/// Nodes of its overlay.
+/// Nodes of the set's overlay.
 const NODES: &str = r#"---
 apiVersion: networking.alibaba.com/v1
 kind: NodeInfo
@@ -172,10 +173,10 @@ fn faults(text: &str) -> Vec<Fault> {
     found
 }
 
-/// (the edits, resource, field, what the message must hold: the value and the fix)
+/// (edits, resource, field, parts of the message: the value and the fix)
 type Row<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str, &'a [&'a str]);
 
-/// Each row's edits lead to one fault, the row's.
+/// Each row's edits cause exactly one fault, the row's.
 fn check(table: &[Row<'_>]) {
     check_in(GOOD, table);
 }
@@ -686,7 +687,7 @@ fn a_node_has_one_underlay_network_and_one_local_as() {
     for part in ["64702", "64701", "Network rack1", "nodeSelector"] {
         assert!(found[0].message.contains(part), "{}", found[0]);
     }
-    // The same AS: no clash of ASs, but still two ways into the fabric.
+    // The same AS: no conflict of AS numbers, but still two paths into the fabric.
     let found = on("64701", &[("rack", "1"), ("zone", "a")]);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].field, "spec.nodeSelector");
@@ -700,7 +701,7 @@ fn what_cannot_change_says_so() {
         let (new_networks, new_subnets, _) = load(&edited(GOOD, edits));
         validate_change((&networks, &subnets), (&new_networks, &new_subnets)).err().unwrap_or_default()
     };
-    // What may change.
+    // Allowed changes.
     for edit in [
         ("asn: 64601", "asn: 64602"),
         ("nodeSelector: {rack: \"1\"}", "nodeSelector: {rack: \"9\"}"),

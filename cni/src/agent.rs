@@ -1,7 +1,8 @@
-//! Asking the agent: one connection, one line out (with the namespace's descriptor), one line back, one deadline.
+//! The request to the agent: one connection, one line out (with the namespace's descriptor), one
+//! line back, one deadline.
 //!
-//! The socket is blocking with SO_SNDTIMEO and SO_RCVTIMEO, which also bound `connect` where the agent's backlog is
-//! full. Every wait gets what is left of the deadline.
+//! The socket is blocking with SO_SNDTIMEO and SO_RCVTIMEO, which also bound `connect` if the
+//! agent's backlog is full. Every wait gets the remaining time of the deadline.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -22,11 +23,11 @@ use trunkline_api::attach::{Code, Command, Failure, MAX_LINE, Origin, Request, d
 use crate::configuration::Configuration;
 use crate::namespace::Namespace;
 
-/// Why there is no answer that says it was done.
+/// Reason for which a request was not successful.
 pub(crate) enum AskError {
-    /// The agent could not be asked, or did not answer.
+    /// The agent could not be reached, or did not answer.
     OutOfReach(Failure),
-    /// It answered that it was not done.
+    /// The agent refused or failed.
     Refused(Failure),
 }
 
@@ -38,12 +39,12 @@ impl From<AskError> for Failure {
     }
 }
 
-/// When this program was started.
+/// Start time of this program.
 static STARTED: OnceLock<SystemTime> = OnceLock::new();
-/// A `traceparent` of today has 55 octets; what is much longer is none.
+/// Maximum length. A current `traceparent` has 55 octets; a much longer one is invalid.
 const TRACEPARENT: usize = 256;
 
-/// Notes when this program was started: the first thing that it does.
+/// Records the start time of this program, as its first action.
 #[expect(
     clippy::disallowed_methods,
     reason = "a program reads the clock: the agent's traces begin with its start"
@@ -52,7 +53,7 @@ pub(crate) fn note_start() -> SystemTime {
     *STARTED.get_or_init(SystemTime::now)
 }
 
-/// For the agent's traces: since when the runtime has been waiting, and the trace that it is in.
+/// For the agent's traces: the time since which the runtime has been waiting, and its trace.
 fn origin() -> Origin {
     let since = note_start().duration_since(SystemTime::UNIX_EPOCH);
     let traceparent = std::env::var("TRACEPARENT").ok().filter(|text| text.len() <= TRACEPARENT);
@@ -62,7 +63,7 @@ fn origin() -> Origin {
     }
 }
 
-/// The agent of this node, from now until a deadline.
+/// The agent of this node, with a deadline from now on.
 pub(crate) struct Agent<'a> {
     socket: &'a str,
     started: Instant,
@@ -74,14 +75,14 @@ impl<'a> Agent<'a> {
         Agent { socket: configuration.socket(), started: now(), timeout: configuration.timeout() }
     }
 
-    /// How long the agent has, in milliseconds: a little less than this side waits, so that the agent's
-    /// answer, which knows what was missing, comes first.
+    /// The agent's deadline in milliseconds: a little shorter than this side's, so that the agent's
+    /// more precise error arrives first.
     pub(crate) fn deadline_ms(&self) -> u64 {
         let margin = (self.timeout / 10).min(Duration::from_secs(1));
         u64::try_from(self.timeout.saturating_sub(margin).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// One request and its reply.
+    /// Sends one request and reads its reply.
     pub(crate) fn ask<T: DeserializeOwned>(
         &self,
         command: Command,
@@ -97,8 +98,8 @@ impl<'a> Agent<'a> {
         let line = encode(&request)
             .map_err(|error| Failure::new(Code::Internal, format!("cannot write the request: {error}")))?;
         let mut stream = self.connect().map_err(|error| self.cannot_reach(error))?;
-        // An agent that refuses early answers before it has read everything, and closes: its answer is better
-        // than this side's broken pipe.
+        // An agent that refuses early answers and closes before it has read everything. Its answer
+        // is better than this side's broken pipe.
         let sent = self.send(&mut stream, &line, namespace);
         match (sent, self.receive(&mut stream)) {
             (_, Ok(Some(reply))) => Ok(reply),
@@ -160,7 +161,7 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// Up to the end of the line; nothing if the agent closed before that.
+    /// Reads to the end of the line; none if the agent closed before that.
     fn receive(&self, stream: &mut UnixStream) -> std::io::Result<Option<Vec<u8>>> {
         let mut reply = Vec::new();
         let mut chunk = [0; 4096];
@@ -183,7 +184,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// What is left of the deadline, never zero (which the kernel reads as for ever).
+    /// The remaining time of the deadline, never zero (which the kernel takes for no limit).
     fn left(&self) -> Result<Duration, Errno> {
         let left = self.timeout.saturating_sub(now().saturating_duration_since(self.started));
         if left.is_zero() { Err(Errno::TIMEDOUT) } else { Ok(left.max(Duration::from_millis(1))) }

@@ -1,8 +1,9 @@
-//! How fast the interface may be: the capability `bandwidth`, as the reference plugin of that name takes it, or else the
-//! pod's annotations, as Kubernetes has them.
+//! Rate limits of the interface: the capability `bandwidth`, as in the reference plugin of that
+//! name, or else the pod's annotations, as in Kubernetes.
 //!
-//! A runtime that makes the capability from the annotations has no burst to write there, and writes the largest number of 31 or
-//! 32 bits. That would let a quarter or half a gigabyte pass before anything is limited, so it counts as none being said.
+//! A runtime that derives the capability from the annotations has no value for the burst, and
+//! writes the largest number of 31 or 32 bits. Such a burst would let a quarter or half a gigabyte
+//! pass before any limit, so it counts as unset.
 
 use serde_json::{Map, Value};
 use trunkline_api::attach::{Bandwidth, Code, Failure, RateLimit};
@@ -11,10 +12,10 @@ use trunkline_api::names::annotation;
 use crate::configuration::invalid;
 
 const FIELD: &str = "runtimeConfig.bandwidth";
-/// What dockershim, CRI-O and containerd write for a burst that nobody chose, in bits.
+/// The burst in bits that dockershim, CRI-O and containerd write if it was not chosen.
 const NO_BURST: [u64; 2] = [i32::MAX as u64, u32::MAX as u64];
 
-/// The limits of a runtime's configuration, where the pod's annotations are found by `annotation`.
+/// The limits of a runtime's configuration; `annotation` looks up the pod's annotations.
 pub(crate) fn bandwidth(
     runtime: Option<&Map<String, Value>>,
     annotation: impl Fn(&str) -> Option<String>,

@@ -1,4 +1,4 @@
-//! One function a CNI command: what it needs of environment and configuration, what it asks, what it prints.
+//! One function for each CNI command: its inputs, its request, its output.
 
 use serde_json::{Value, json};
 use trunkline_api::attach::{Attach, Attachment, Check, Code, Command, Detach, Done, Failure, Gc};
@@ -13,7 +13,7 @@ use crate::{environment, result};
 /// The commands of the specification.
 pub(crate) const COMMANDS: [&str; 6] = ["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"];
 
-/// Runs a command; what is to be printed, if anything.
+/// Runs a command and returns its output, if any.
 pub(crate) fn run(command: &str, input: &[u8]) -> Result<Option<Value>, Failure> {
     match command {
         "ADD" => add(&Configuration::parse(input)?).map(Some),
@@ -54,7 +54,7 @@ fn add(configuration: &Configuration) -> Result<Value, Failure> {
     Ok(result::added(configuration, &interface.ifname, &path, &attachment))
 }
 
-/// Everything that may be gone is optional: only who is to be detached must be known.
+/// Everything that may be gone is optional: only the container and the interface must be known.
 fn delete(configuration: &Configuration) -> Result<(), Failure> {
     let interface = container()?;
     let path = environment::variable("CNI_NETNS").ok().flatten();
@@ -90,7 +90,7 @@ fn garbage_collect(configuration: &Configuration) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Without an agent nothing can be attached, which STATUS has a code of its own for.
+/// Without an agent nothing can be attached; STATUS has its own code for that.
 fn status(configuration: &Configuration) -> Result<(), Failure> {
     configuration.refuse_unsupported()?;
     match Agent::new(configuration).ask(Command::Status, None) {
@@ -100,7 +100,7 @@ fn status(configuration: &Configuration) -> Result<(), Failure> {
     }
 }
 
-/// Answered without a valid configuration, too: a runtime asks this first.
+/// Needs no valid configuration: it is a runtime's first command.
 fn version(input: &[u8]) -> Value {
     json!({
         "cniVersion": version_of(input).unwrap_or_else(|| NEWEST.to_owned()),
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_listed_as_a_command_is_one() {
+    fn listed_commands_exist() {
         let refused =
             |command: &str| run(command, b"").is_err_and(|fault| fault.message.contains("not a command"));
         assert!(!COMMANDS.into_iter().any(refused));

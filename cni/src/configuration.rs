@@ -1,7 +1,7 @@
 //! The network configuration on standard input.
 //!
-//! It is kept as the JSON object that it is, and each accessor looks at one key and names it when it is wrong: what
-//! a command does not need cannot make it fail. DEL and GC read the least, so that they work
+//! It is kept as a JSON object. Each accessor reads one key and names it in its error, so a command
+//! cannot fail because of a key that it does not need. DEL and GC read the fewest keys, and work
 //! with a configuration that ADD would refuse.
 
 use std::time::Duration;
@@ -11,19 +11,19 @@ use trunkline_api::attach::{Code, DEFAULT_SOCKET, Failure, Interface};
 
 use crate::environment::is_identifier;
 
-/// The CNI versions that are spoken, oldest first.
+/// The supported CNI versions, oldest first.
 pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", NEWEST];
-/// The newest of them, the first with GC and STATUS.
+/// The newest supported version, the first with GC and STATUS.
 pub(crate) const NEWEST: &str = "1.1.0";
 
-/// How long ADD, and every other command, waits for the agent unless `timeoutSeconds` says otherwise.
+/// Default timeout of ADD, and of every other command, in seconds; `timeoutSeconds` overrides it.
 const DEFAULT_TIMEOUT: u64 = 60;
 
-/// Trunkline's own key for that, in seconds.
+/// Trunkline's own key for the timeout, in seconds.
 const TIMEOUT: &str = "timeoutSeconds";
 
-/// Keys of the specification, and Trunkline's own: any other is a typing error. (`cni.dev/…` is the
-/// specification's for what is to come.)
+/// Keys of the specification and Trunkline's own: any other is a typing error. (The specification
+/// reserves `cni.dev/…` for future keys.)
 const KEYS: [&str; 15] = [
     "cniVersion",
     "cniVersions",
@@ -42,7 +42,7 @@ const KEYS: [&str; 15] = [
     TIMEOUT,
 ];
 
-/// A network configuration with a version that is spoken and a valid name.
+/// A network configuration with a supported version and a valid name.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     object: Map<String, Value>,
@@ -128,12 +128,12 @@ impl Configuration {
         self.timeout
     }
 
-    /// A text of the configuration; an empty one is as good as none.
+    /// A text of the configuration; an empty one counts as absent.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, Failure> {
         text(&self.object, key)
     }
 
-    /// An object inside the configuration.
+    /// An object of the configuration.
     pub(crate) fn object(&self, key: &str) -> Result<Option<&Map<String, Value>>, Failure> {
         match self.object.get(key) {
             None | Some(Value::Null) => Ok(None),
@@ -142,12 +142,12 @@ impl Configuration {
         }
     }
 
-    /// Result of the plugins before this one, or of ADD.
+    /// Result of the previous plugins, or of ADD.
     pub(crate) fn previous_result(&self) -> Result<Option<&Map<String, Value>>, Failure> {
         self.object("prevResult")
     }
 
-    /// What an operator wrote that would not be done: refused rather than passed over.
+    /// Refuses keys that Trunkline would not apply, instead of ignoring them.
     pub(crate) fn refuse_unsupported(&self) -> Result<(), Failure> {
         let refuse =
             |field: &str, why: &str| Err(Failure::new(Code::UnsupportedField, format!("{field}: {why}")));
@@ -182,10 +182,11 @@ impl Configuration {
         Ok(())
     }
 
-    /// What GC leaves alone. Without this key nothing is known, which is not the same as nothing being valid.
+    /// The attachments that GC must keep. Without this key they are unknown, which differs from an
+    /// empty list.
     pub(crate) fn valid_attachments(&self) -> Result<Vec<Interface>, Failure> {
         const KEY: &str = "cni.dev/valid-attachments";
-        // Early libcni wrote the second name; later ones write both.
+        // Early versions of libcni wrote the second name; later ones write both.
         let value = self.object.get(KEY).or_else(|| self.object.get("cni.dev/attachments"));
         let Some(value) = value else {
             return Err(invalid(KEY, "missing: GC would take away every container's interface"));
@@ -212,7 +213,7 @@ pub(crate) fn version_of(input: &[u8]) -> Option<String> {
     Some(value.get("cniVersion")?.as_str()?.to_owned())
 }
 
-/// The network configuration is wrong at a field.
+/// The error for a wrong field of the network configuration.
 pub(crate) fn invalid(field: &str, message: impl AsRef<str>) -> Failure {
     Failure::new(Code::InvalidConfiguration, format!("{field}: {}", message.as_ref()))
 }

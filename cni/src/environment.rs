@@ -1,13 +1,13 @@
-//! What the runtime says in CNI_… variables, and in CNI_ARGS.
+//! Inputs from the runtime: the CNI_… variables, including CNI_ARGS.
 
 use std::env::VarError;
 
 use trunkline_api::attach::{Code, Failure, Interface, Pod};
 
-/// The longest interface name that the kernel takes, in octets.
+/// The longest interface name in the kernel, in octets.
 const MAX_IFNAME: usize = 15;
 
-/// A variable; an empty one is as good as none.
+/// A variable; an empty one counts as absent.
 pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
@@ -18,7 +18,7 @@ pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// A variable that must be there.
+/// A mandatory variable.
 pub(crate) fn required(name: &str) -> Result<String, Failure> {
     variable(name)?.ok_or_else(|| {
         Failure::new(Code::InvalidEnvironment, format!("{name} is missing: the runtime must set it"))
@@ -58,7 +58,7 @@ pub(crate) fn container() -> Result<Interface, Failure> {
     Ok(Interface { container_id, ifname })
 }
 
-/// What the specification allows as container id and as network name.
+/// Whether the specification allows the text as a container id and as a network name.
 pub(crate) fn is_identifier(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_arguments_are_named_unless_they_are_to_be_ignored() {
+    fn unknown_arguments_are_refused_unless_ignored() {
         assert_eq!(Arguments::parse("").unwrap(), Arguments::default());
         assert_eq!(Arguments::parse("A=b;IgnoreUnknown=true").unwrap(), Arguments::default());
         let failure = Arguments::parse("IP=10.0.0.1;IPS=10.0.0.2;B=c").unwrap_err();

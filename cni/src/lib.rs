@@ -1,18 +1,19 @@
 //! `trunkline-cni`, the plugin that a container runtime runs for every container.
 //!
-//! It holds no state and touches no network: it reads what the runtime says (environment and standard input), asks
-//! the agent over its socket, hands it the container's network namespace as a descriptor, and prints the
-//! answer in the shape of the CNI version that was asked for.
+//! It holds no state and changes no network. It reads the runtime's inputs (environment and
+//! standard input) and sends a request to the agent over its socket, with the container's network
+//! namespace as a descriptor. Then it prints the answer in the requested CNI version.
 //!
 //! ```text
 //!  CNI_… variables ── environment ─┐                  ┌─ result ── stdout
 //!  standard input ─ configuration ─┴─ command ─ agent ┴─ error ─── stdout, exit status 1
 //! ```
 //!
-//! CNI 0.4.0, 1.0.0 and 1.1.0: ADD, DEL, CHECK and VERSION, from 1.1.0 on GC and STATUS too. It may stand anywhere
-//! in a chain: what plugins before it made (`prevResult`) is kept, its own interface is added behind.
+//! CNI 0.4.0, 1.0.0 and 1.1.0: ADD, DEL, CHECK and VERSION, and from 1.1.0 on GC and STATUS. It may
+//! be at any position in a chain: the result of previous plugins (`prevResult`) is kept, and its
+//! own interface is added after it.
 //!
-//! Started once per container, it is small and blocking, and has no runtime to set up.
+//! The runtime starts it once per container, so it is small and blocking, without an async runtime.
 
 mod agent;
 mod bandwidth;
@@ -32,10 +33,10 @@ use trunkline_api::attach::{Code, Failure};
 use crate::command::COMMANDS;
 use crate::configuration::{NEWEST, VERSIONS};
 
-/// More than any runtime sends; a bound, so that a runtime's mistake does not fill memory.
+/// More than any runtime sends; the bound keeps a runtime's mistake from filling the memory.
 const MAX_STDIN: u64 = 16 << 20;
 
-/// Carries out the command that the environment names.
+/// Runs the command that the environment names.
 pub fn run() -> ExitCode {
     let _noted = agent::note_start();
     let mut input = Vec::new();
@@ -56,14 +57,14 @@ pub fn run() -> ExitCode {
         Ok(Some(result)) => (result.to_string(), ExitCode::SUCCESS),
         Err(failure) => (error_text(&failure, &input), ExitCode::FAILURE),
     };
-    // Nobody is left to be told when standard output is closed; the exit status still says it.
+    // With standard output closed, only the exit status reports the result.
     match writeln!(std::io::stdout(), "{text}") {
         Ok(()) => status,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// What it says of itself to who runs it by hand.
+/// The text for a user who runs the plugin by hand.
 pub fn about() -> String {
     format!(
         "trunkline-cni {}: CNI plugin of Trunkline\nCNI versions: {}\nCommands (CNI_COMMAND): {}",
@@ -88,7 +89,7 @@ fn read_stdin(input: &mut Vec<u8>) -> Result<(), Failure> {
     }
 }
 
-/// The error result, in the version that was asked for where that could be read.
+/// The error result, in the requested version if it could be read.
 fn error_text(failure: &Failure, input: &[u8]) -> String {
     let mut error = json!({
         "cniVersion": configuration::version_of(input).unwrap_or_else(|| NEWEST.to_owned()),

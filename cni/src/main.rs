@@ -1,4 +1,4 @@
-//! The program; what it does is said in [`trunkline_cni`].
+//! The program; [`trunkline_cni`] describes it.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! The container's network namespace: opened here, in the runtime's mount namespace, and handed to the agent.
+//! The container's network namespace: opened here, in the runtime's mount namespace, and passed to
+//! the agent.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +10,7 @@ use trunkline_api::attach::{Code, Failure};
 
 use crate::environment;
 
-/// The file system that namespaces are files of (NSFS_MAGIC in linux/magic.h).
+/// The file system of namespace files (NSFS_MAGIC in linux/magic.h).
 const NSFS: u64 = 0x6e73_6673;
 
 /// An open network namespace that is not this process's own.
@@ -48,7 +49,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// For DEL: the namespace if there is one, and it is safe to touch.
+/// For DEL: the namespace, if it exists and is safe to use.
 pub(crate) fn open_if_there(path: &str) -> Option<Namespace> {
     Namespace::open(path).ok()
 }
@@ -63,7 +64,7 @@ fn is_own(file: &File) -> bool {
     own.is_some_and(|own| key(&own).is_some() && key(&own) == key(file))
 }
 
-/// libcni's way to say that a plugin may run inside the container's namespace.
+/// Whether libcni allows the plugin to run inside the container's namespace.
 fn may_be_own() -> bool {
     let value = environment::variable("CNI_NETNS_OVERRIDE").ok().flatten();
     value.is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"))

@@ -1,7 +1,7 @@
-//! Results in the shape of the CNI version that was asked for, merged behind what plugins before this one made.
+//! Results in the requested CNI version, appended to those of the previous plugins.
 //!
-//! `prevResult` is kept as the JSON that it is, so that keys this plugin does not know come through. It has the version
-//! of the configuration (the runtime converts it), and so has what is added:
+//! `prevResult` is kept as JSON, so keys that are unknown to this plugin are preserved. It has the
+//! version of the configuration (the runtime converts it), and so do the additions:
 //!
 //! | | 0.4.0 | 1.0.0 | 1.1.0 |
 //! |---|---|---|---|
@@ -67,7 +67,7 @@ pub(crate) fn added(
     Value::Object(result)
 }
 
-/// The list at a key, to be added to and put back; empty if there is none (Go writes `null` too).
+/// Takes the list at a key for changes; empty if it is absent (Go also writes `null`).
 fn taken(result: &mut Map<String, Value>, key: &str) -> Vec<Value> {
     match result.remove(key) {
         Some(Value::Array(list)) => list,
@@ -75,7 +75,7 @@ fn taken(result: &mut Map<String, Value>, key: &str) -> Vec<Value> {
     }
 }
 
-/// A plugin before this one may not have made the interface that this one is asked to make.
+/// Refuses a previous result that already has the interface.
 pub(crate) fn refuse_same_interface(
     previous: &Map<String, Value>,
     ifname: &str,
@@ -90,7 +90,7 @@ pub(crate) fn refuse_same_interface(
     }
 }
 
-/// For CHECK: the addresses that ADD gave to the interface.
+/// For CHECK: the addresses that ADD assigned to the interface.
 pub(crate) fn addresses_of(
     previous: &Map<String, Value>,
     ifname: &str,
@@ -122,7 +122,7 @@ pub(crate) fn addresses_of(
     Ok(addresses)
 }
 
-/// The container's interface of a name, among `interfaces`.
+/// The position of the container's interface of this name in `interfaces`.
 fn position(result: &Map<String, Value>, ifname: &str, sandbox: &str) -> Option<usize> {
     let has =
         |interface: &Value, key: &str, value: &str| interface.get(key).and_then(Value::as_str) == Some(value);

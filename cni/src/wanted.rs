@@ -1,9 +1,10 @@
-//! What was asked for by name: each item is taken from the first place that has it. Addresses and MAC address are
-//! looked for as the reference plugins look for them, in `runtimeConfig`, in `args.cni` and in CNI_ARGS, and then in the pod's
-//! annotations; Network and Subnets, which those do not know, in CNI_ARGS, the annotations and the network configuration.
+//! Values requested by name: each is taken from the first source that has it. For addresses and MAC
+//! address the order is that of the reference plugins: `runtimeConfig`, `args.cni` and CNI_ARGS;
+//! then the pod's annotations. For Network and Subnets, which those plugins do not have, it is
+//! CNI_ARGS, the annotations and the network configuration.
 //!
-//! Annotations arrive as `runtimeConfig["io.kubernetes.cri.pod-annotations"]` from a runtime to which the
-//! configuration declares that capability.
+//! The annotations are in `runtimeConfig["io.kubernetes.cri.pod-annotations"]` if the configuration
+//! declares that capability to the runtime.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -67,7 +68,7 @@ impl Places<'_> {
         self.runtime?.get(key)
     }
 
-    /// An argument by the conventions of CNI.
+    /// An argument in `args.cni`, by CNI's conventions.
     fn convention(&self, key: &str) -> Option<&Value> {
         self.conventions?.get(key)
     }
@@ -77,7 +78,7 @@ impl Places<'_> {
         Some(text.to_owned()).filter(|text| !text.is_empty())
     }
 
-    /// The entry of a pool that is for this pod: of several, the one of its ordinal.
+    /// The pod's entry in a pool: with several entries, the one of its ordinal.
     fn pool_entry(&self, name: &str) -> Result<Option<String>, Failure> {
         let Some(pool) = self.annotation(name) else { return Ok(None) };
         let entries: Vec<&str> = pool.split(',').map(str::trim).collect();
@@ -143,8 +144,9 @@ fn addresses(places: &Places<'_>, arguments: &Arguments) -> Result<Vec<IpAddr>, 
     Ok(addresses)
 }
 
-/// Prefixes that the container may send from besides its addresses. By the conventions only: in a cluster the controller reads a pod's
-/// annotation, when it gives the addresses.
+/// Prefixes from which the container may send in addition to its addresses. Only from CNI's
+/// conventions: in a cluster the controller reads the pod's annotation when it allocates the
+/// addresses.
 fn extra_prefixes(places: &Places<'_>) -> Result<BTreeSet<IpNet>, Failure> {
     const FIELD: &str = "args.cni.extraPrefixes";
     let Some(value) = places.convention("extraPrefixes").filter(|value| !value.is_null()) else {
@@ -201,7 +203,7 @@ fn is_unicast_mac(text: &str) -> bool {
     })
 }
 
-/// A text without its quotes; anything else as JSON, to be named in an error.
+/// A text without its quotes; any other value as JSON, for an error message.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

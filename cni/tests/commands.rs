@@ -1,4 +1,4 @@
-//! Every CNI command against an agent that speaks the protocol: what is asked, and what is printed.
+//! Every CNI command against a test agent with the protocol: the request, and the printed result.
 #![allow(missing_docs, reason = "a test")]
 
 mod support;
@@ -11,7 +11,7 @@ use support::{Act, Agent, NETNS, attachment, done, environment, plugin, run};
 use trunkline_api::attach::Command;
 
 #[test]
-fn add_asks_with_the_namespace_and_prints_the_result_of_each_version() {
+fn add_sends_the_namespace_and_prints_each_version() {
     let agent = Agent::start(Act::Answer(attachment()));
     for version in ["0.4.0", "1.0.0", "1.1.0"] {
         let arguments = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-2;K8S_POD_UID=u1";
@@ -67,7 +67,7 @@ fn add_asks_with_the_namespace_and_prints_the_result_of_each_version() {
 }
 
 #[test]
-fn the_agent_is_told_when_the_plugin_was_started_and_in_which_trace() {
+fn request_has_start_time_and_trace() {
     let agent = Agent::start(Act::Answer(done()));
     let now = || u64::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos()).unwrap();
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -84,14 +84,14 @@ fn the_agent_is_told_when_the_plugin_was_started_and_in_which_trace() {
 }
 
 #[test]
-fn an_answer_in_pieces_is_read_to_the_end_of_its_line() {
+fn reply_in_pieces_is_read_to_its_end() {
     let agent = Agent::start(Act::Pieces(attachment()));
     let result = run("ADD", &agent.configuration("1.0.0", json!({})), &[]).result();
     assert_eq!(result["ips"][0]["address"], "10.14.0.7/32");
 }
 
 #[test]
-fn a_previous_result_is_kept_and_added_to() {
+fn previous_result_is_kept_and_extended() {
     let agent = Agent::start(Act::Answer(attachment()));
     let previous = json!({
         "cniVersion": "1.1.0",
@@ -116,7 +116,7 @@ fn a_previous_result_is_kept_and_added_to() {
     assert_eq!(result["dns"], previous["dns"]);
     assert_eq!(result["from.the.future"], previous["from.the.future"]);
 
-    // The configuration's own dns takes the place of the one before; nulls of Go are empty lists.
+    // The configuration's own dns replaces the previous one; Go's nulls are empty lists.
     let configuration = agent.configuration(
         "1.0.0",
         json!({"prevResult": {"interfaces": null, "ips": null}, "dns": {"nameservers": ["192.0.2.54"]}}),
@@ -127,7 +127,7 @@ fn a_previous_result_is_kept_and_added_to() {
 }
 
 #[test]
-fn a_chain_with_the_interface_already_made_is_refused() {
+fn chain_with_an_existing_interface_is_refused() {
     let agent = Agent::start(Act::Answer(attachment()));
     let previous = json!({"interfaces": [{"name": "eth0", "sandbox": NETNS}], "ips": []});
     run("ADD", &agent.configuration("1.0.0", json!({"prevResult": previous})), &[])
@@ -137,7 +137,7 @@ fn a_chain_with_the_interface_already_made_is_refused() {
 }
 
 #[test]
-fn what_is_asked_for_by_name_is_passed_on_from_the_first_place_that_has_it() {
+fn named_values_come_from_the_first_source() {
     let agent = Agent::start(Act::Answer(attachment()));
     let wanted = |more: Value, arguments: &str| {
         run("ADD", &agent.configuration("1.0.0", more), &[("CNI_ARGS", arguments)]).result();
@@ -191,7 +191,7 @@ fn what_is_asked_for_by_name_is_passed_on_from_the_first_place_that_has_it() {
 }
 
 #[test]
-fn bandwidth_is_the_capability_s_or_the_annotations() {
+fn bandwidth_comes_from_capability_or_annotations() {
     let agent = Agent::start(Act::Answer(attachment()));
     let wanted = |runtime: Value| {
         let configuration = agent.configuration("1.0.0", json!({"runtimeConfig": runtime}));
@@ -213,7 +213,7 @@ fn bandwidth_is_the_capability_s_or_the_annotations() {
     assert_eq!(wanted(both.clone()), json!({"ingress": {"rate": 5_000_000, "burst": 80_000}}));
     both["bandwidth"] = json!({});
     assert_eq!(wanted(both)["ingress"], json!({"rate": 10_000_000}));
-    // What runtimes write where nobody chose a burst.
+    // The value that runtimes write if no burst was chosen.
     for burst in [i32::MAX as u64, u64::from(u32::MAX)] {
         let capable =
             json!({"bandwidth": {"egressRate": 2_000_000, "egressBurst": burst, "shapedSubnets": []}});
@@ -222,7 +222,7 @@ fn bandwidth_is_the_capability_s_or_the_annotations() {
 }
 
 #[test]
-fn names_that_cannot_be_are_refused_with_their_place() {
+fn invalid_names_are_refused_with_their_field() {
     let agent = Agent::start(Act::Answer(attachment()));
     let with = |more: Value, arguments: &str| {
         run("ADD", &agent.configuration("1.0.0", more), &[("CNI_ARGS", arguments)])
@@ -265,7 +265,7 @@ fn del_passes_on_the_namespace_if_there_is_one() {
         );
         assert_eq!(detach.conf_name, "pods");
     }
-    // The plugin's own namespace is never touched, and DEL works without it.
+    // The plugin's own namespace is never used, and DEL works without it.
     run("DEL", &agent.configuration("1.0.0", json!({})), &[("CNI_NETNS_OVERRIDE", "")]).silence();
     assert_eq!(agent.asked().descriptors.len(), 0);
 }
@@ -280,7 +280,7 @@ fn del_and_gc_work_with_a_configuration_that_add_refuses() {
 }
 
 #[test]
-fn check_names_the_addresses_that_add_gave() {
+fn check_sends_the_addresses_of_add() {
     let agent = Agent::start(Act::Answer(attachment()));
     for version in ["0.4.0", "1.0.0", "1.1.0"] {
         let before = json!({"interfaces": [{"name": "lo", "sandbox": NETNS}], "ips": [{"address": "127.0.0.1/8", "interface": 0}]});
@@ -297,7 +297,7 @@ fn check_names_the_addresses_that_add_gave() {
 }
 
 #[test]
-fn check_without_what_add_gave_is_refused() {
+fn check_without_the_result_of_add_is_refused() {
     let agent = Agent::start(Act::Answer(done()));
     let with = |more: Value| run("CHECK", &agent.configuration("1.0.0", more), &[]);
     with(json!({})).failure(7, &["prevResult", "missing"]);
@@ -312,7 +312,7 @@ fn check_without_what_add_gave_is_refused() {
 }
 
 #[test]
-fn gc_names_what_stays() {
+fn gc_sends_the_attachments_to_keep() {
     let agent = Agent::start(Act::Answer(done()));
     let valid = json!([{"containerID": "c1", "ifname": "eth0"}, {"containerID": "c2", "ifname": "eth1"}]);
     for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
@@ -326,7 +326,7 @@ fn gc_names_what_stays() {
             gc.valid.iter().map(|one| format!("{} {}", one.container_id, one.ifname)).collect();
         assert_eq!(names, ["c1 eth0", "c2 eth1"]);
     }
-    // Go's empty list is null: then nothing stays.
+    // Go's empty list is null: no attachment is valid.
     let mut configuration = agent.configuration("1.1.0", json!({}));
     configuration["cni.dev/valid-attachments"] = Value::Null;
     run("GC", &configuration, &[]).silence();
@@ -335,7 +335,7 @@ fn gc_names_what_stays() {
 }
 
 #[test]
-fn gc_that_does_not_know_what_stays_takes_nothing_away() {
+fn gc_without_valid_attachments_deletes_nothing() {
     let agent = Agent::start(Act::Answer(done()));
     let with = |more: Value| run("GC", &agent.configuration("1.1.0", more), &[]);
     with(json!({})).failure(7, &["cni.dev/valid-attachments", "missing"]);
@@ -346,7 +346,7 @@ fn gc_that_does_not_know_what_stays_takes_nothing_away() {
 }
 
 #[test]
-fn a_gc_of_thousands_is_sent_whole() {
+fn large_gc_is_sent_completely() {
     let agent = Agent::start(Act::Answer(done()));
     let valid: Vec<Value> =
         (0..20_000).map(|number| json!({"containerID": format!("{number:064}"), "ifname": "eth0"})).collect();
@@ -357,7 +357,7 @@ fn a_gc_of_thousands_is_sent_whole() {
 }
 
 #[test]
-fn status_passes_on_the_agent_s_word() {
+fn status_passes_on_the_agents_answer() {
     let agent = Agent::start(Act::Answer(done()));
     let variables = [("CNI_COMMAND".to_owned(), "STATUS".to_owned())].into();
     let configuration = agent.configuration("1.1.0", json!({}));
@@ -374,7 +374,7 @@ fn status_passes_on_the_agent_s_word() {
 }
 
 #[test]
-fn gc_and_status_are_of_1_1_0() {
+fn gc_and_status_need_1_1_0() {
     let agent = Agent::start(Act::Answer(done()));
     for command in ["GC", "STATUS"] {
         for version in ["0.4.0", "1.0.0"] {
@@ -397,7 +397,7 @@ fn version_needs_nothing_but_its_name() {
 }
 
 #[test]
-fn by_hand_it_says_what_it_is() {
+fn run_by_hand_prints_name_and_versions() {
     let mut variables = environment("");
     variables.remove("CNI_COMMAND");
     let output = plugin(&variables, b"");

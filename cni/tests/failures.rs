@@ -1,4 +1,4 @@
-//! Everything that can go wrong around the plugin: the code, and a message that names what and the fix.
+//! Failures around the plugin: each has a code, and a message with the cause and the fix.
 #![allow(missing_docs, reason = "a test")]
 
 mod support;
@@ -10,7 +10,7 @@ use support::{Act, Agent, NETNS, attachment, configuration, done, environment, p
 
 const COMMANDS: [&str; 4] = ["ADD", "DEL", "CHECK", "GC"];
 
-/// What any command needs.
+/// Keys that suffice for any command.
 fn complete() -> Value {
     json!({
         "cni.dev/valid-attachments": [],
@@ -18,13 +18,13 @@ fn complete() -> Value {
     })
 }
 
-/// The keys for a command; ADD would refuse a result that has its interface already.
+/// The keys for a command; ADD would refuse a result that already has its interface.
 fn keys(command: &str) -> Value {
     if command == "ADD" { json!({}) } else { complete() }
 }
 
 #[test]
-fn no_agent_is_said_with_the_socket_and_the_fix() {
+fn missing_agent_error_names_socket_and_fix() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent.sock");
     let socket = path.to_str().unwrap();
@@ -37,7 +37,7 @@ fn no_agent_is_said_with_the_socket_and_the_fix() {
             .failure(50, &["cannot reach the agent at", socket]);
     };
     try_it();
-    // A socket that a dead agent left behind.
+    // A socket left behind by a dead agent.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     try_it();
@@ -45,14 +45,14 @@ fn no_agent_is_said_with_the_socket_and_the_fix() {
 
 #[test]
 fn the_default_socket_is_named_when_none_is_configured() {
-    // Whether or not an agent runs on this machine, it is not asked: the name of the network is refused first.
+    // An agent on this machine is not contacted: the name of the network is refused first.
     let configuration = configuration("/x", "1.0.0", json!({"socket": null, "name": "a b"}));
     run("ADD", &configuration, &[]).failure(7, &["name", "`a b`"]);
     assert_eq!(trunkline_api::attach::DEFAULT_SOCKET, "/run/trunkline/agent.sock");
 }
 
 #[test]
-fn an_agent_that_dies_over_a_request_is_worth_another_try() {
+fn agent_death_during_a_request_is_retryable() {
     for act in [Act::Die, Act::DieUnread, Act::Bytes(b"{\"ok\":".to_vec())] {
         let agent = Agent::start(act);
         let socket = agent.socket.to_str().unwrap();
@@ -65,7 +65,7 @@ fn an_agent_that_dies_over_a_request_is_worth_another_try() {
 }
 
 #[test]
-fn an_agent_that_says_nothing_is_given_up_at_the_deadline() {
+fn silent_agent_times_out_at_the_deadline() {
     let agent = Agent::start(Act::Hang);
     for (command, code) in [("ADD", 11), ("DEL", 11), ("STATUS", 50)] {
         #[expect(clippy::disallowed_methods, reason = "a test measures time")]
@@ -80,7 +80,7 @@ fn an_agent_that_says_nothing_is_given_up_at_the_deadline() {
 }
 
 #[test]
-fn nonsense_from_the_agent_is_named_as_such() {
+fn invalid_reply_is_reported() {
     for bytes in ["hello\n", "{\"ok\":{}}\n", "{}\n", "\n"] {
         let agent = Agent::start(Act::Bytes(bytes.as_bytes().to_vec()));
         run("ADD", &agent.configuration("1.0.0", json!({})), &[])
@@ -89,7 +89,7 @@ fn nonsense_from_the_agent_is_named_as_such() {
 }
 
 #[test]
-fn an_early_refusal_is_heard_before_the_broken_connection() {
+fn early_refusal_wins_over_a_broken_connection() {
     let answer = json!({"error": {"code": 6, "message": "too long"}});
     let agent = Agent::start(Act::AnswerUnread(answer));
     let valid: Vec<Value> =
@@ -99,7 +99,7 @@ fn an_early_refusal_is_heard_before_the_broken_connection() {
 }
 
 #[test]
-fn the_agent_s_errors_come_through_with_code_and_details() {
+fn agent_errors_keep_code_and_details() {
     for code in [3, 11, 100, 101, 999, 4711] {
         let answer = json!({"error": {"code": code, "message": "Subnet rack1-v4 is full", "details": "254 of 254 used"}});
         let agent = Agent::start(Act::Answer(answer));
@@ -115,7 +115,7 @@ fn the_agent_s_errors_come_through_with_code_and_details() {
 }
 
 #[test]
-fn standard_input_that_is_no_configuration() {
+fn invalid_standard_input_is_refused() {
     let table: [(&[u8], u32, &[&str]); 9] = [
         (b"", 6, &["no network configuration on standard input"]),
         (b" \n", 6, &["no network configuration on standard input"]),
@@ -140,7 +140,7 @@ fn standard_input_that_is_no_configuration() {
 }
 
 #[test]
-fn configuration_that_would_not_be_done_is_refused() {
+fn unsupported_configuration_is_refused() {
     let agent = Agent::start(Act::Answer(attachment()));
     let table: [(Value, u32, &[&str]); 11] = [
         (json!({"subnets": "a"}), 2, &["subnets: not known", "subnet"]),
@@ -163,7 +163,7 @@ fn configuration_that_would_not_be_done_is_refused() {
         run("ADD", &agent.configuration("1.0.0", more), &[]).failure(code, parts);
     }
     agent.was_not_asked();
-    // What says nothing is no reason to refuse.
+    // Keys without effect are no reason to refuse.
     let nothing = json!({"ipam": {}, "ipMasq": false, "capabilities": {"ips": true}, "dns": {}, "args": {},
                          "runtimeConfig": {"portMappings": []}, "cni.dev/x": 1, "subnet": ""});
     run("ADD", &agent.configuration("1.0.0", nothing), &[]).result();
@@ -212,7 +212,7 @@ fn bandwidth_that_cannot_be_is_refused_with_its_place() {
 }
 
 #[test]
-fn variables_that_are_missing_or_wrong_are_named() {
+fn missing_or_wrong_variables_are_named() {
     /// Command, variables changed, code, parts of the message.
     type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], u32, &'a [&'a str]);
     let agent = Agent::start(Act::Answer(done()));

@@ -1,8 +1,10 @@
-//! Addresses in memory: what giving one costs in a /12 of which 90 % is given, and what it all takes in memory. `cargo lab bench ipam`
-//! runs this and reads the lines that begin with `ipam`.
+//! Cost of address allocation: time per address in a /12 that is 90 % full, and memory. `cargo lab
+//! bench ipam` runs this bench and reads the lines that begin with `ipam`.
 //!
-//! The given tenth is spread by chance over the range, and addresses that come back leave at other places than those that are
-//! given, as after years of service. What the controller keeps of an IPInstance besides, in rows and indexes, is printed too. What is timed is [`Ipam::allocate`] alone: network, subnet, next address, MAC address, holder.
+//! The free tenth is scattered over the range, and addresses are released at other places than they
+//! are allocated, as after years of service. The bench also prints the memory of the controller's
+//! rows and indexes for an IPInstance. It times [`Ipam::allocate`] alone: network, subnet, next
+//! address, MAC address, holder.
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "a bench measures")]
@@ -23,7 +25,7 @@ use trunkline_controller::books::Books;
 use trunkline_controller::ipam::{Allocation, Ipam, Request, Seen, instance_name};
 use trunkline_controller::watch::Watched as _;
 
-/// Addresses of the /12, without its first and last.
+/// Size of the /12, without its first and last address.
 const SPAN: u32 = (1 << 20) - 2;
 const BATCH: u64 = 10_000;
 
@@ -41,7 +43,8 @@ fn subnet(name: &str, cidr: &str, first: Ipv4Addr, last: Ipv4Addr) -> PoolSpec {
     }
 }
 
-/// Each number below a bound once, in an order that looks like chance, again and again. (The factor is a prime that divides no bound here.)
+/// Cycles through all numbers below a bound in a scattered order. (The factor is a prime that
+/// divides no bound used here.)
 fn scattered(bound: u32) -> impl Iterator<Item = u32> {
     let bound = u64::from(bound);
     (0..).map(move |n: u64| (n % bound * 2_654_435_761 % bound) as u32)
@@ -51,8 +54,8 @@ fn address(base: Ipv4Addr, index: u32) -> IpAddr {
     Ipv4Addr::from(u32::from(base) + index).into()
 }
 
-/// Bits that look like chance, of the MAC addresses: in order they would lie side by side, as 24 random bits never do. (The finalizer of
-/// SplitMix64.)
+/// Random-looking bits for MAC addresses. Ascending MAC addresses would be adjacent in the hash
+/// map, which 24 random bits never are. (The finalizer of SplitMix64.)
 fn random(number: u32) -> u32 {
     let mut bits = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -66,7 +69,7 @@ fn adopt(ipam: &mut Ipam, number: u32, address: IpAddr, namespaces: &[String]) {
     ipam.adopt(&Allocation { address, namespace, mac: [2, 0x12, 0x34, a, b, c], seen: Seen::Bound }).unwrap();
 }
 
-/// 10,000 nodes' 300,000 pods in sixteen /16 subnets: octets for each.
+/// Octets per pod for 10,000 nodes and 300,000 pods in sixteen /16 subnets.
 fn cluster(namespaces: &[String]) -> usize {
     let mut ipam = Ipam::default();
     counting::held(|| {
@@ -75,7 +78,7 @@ fn cluster(namespaces: &[String]) -> usize {
             ipam.set_subnet(subnet(&format!("s{number}"), &format!("10.{number}.0.0/16"), first, last), None)
                 .unwrap();
         }
-        // Round robin fills them one after the other.
+        // Round robin fills the subnets one after the other.
         for number in 0..300_000 {
             let place = address(Ipv4Addr::new(10, (number / 65_534) as u8, 0, 1), number % 65_534);
             adopt(&mut ipam, number, place, namespaces);
@@ -84,7 +87,8 @@ fn cluster(namespaces: &[String]) -> usize {
     .unsigned_abs()
 }
 
-/// What the rows and indexes of 100,000 IPInstances take, as a watch brings them, each of a pod of its own: octets for each.
+/// Octets per IPInstance in rows and indexes, for 100,000 IPInstances from a watch, each of its own
+/// pod.
 fn rows(namespaces: &[String]) -> f64 {
     const COUNT: u32 = 100_000;
     let mut books = Books::default();
@@ -144,7 +148,8 @@ fn main() {
     let mut leaving = scattered(SPAN);
     let mut spent = Duration::ZERO;
     let mut count = 0;
-    // Criterion asks for rounds many times over; none of them may draw what another drew, whose pods are there still.
+    // Criterion repeats the rounds. No round may use a number of an earlier one, whose pods still
+    // exist.
     let mut drawn = given;
     let mut criterion = Criterion::default().configure_from_args();
     let mut group = criterion.benchmark_group("ipam-12-bits-90-percent");
@@ -162,7 +167,7 @@ fn main() {
                     granted.push(black_box(ipam.allocate(black_box(&request), random(drawn))).unwrap());
                 }
                 elapsed += start.elapsed();
-                // As many leave, wherever they are.
+                // Release as many, at scattered places.
                 for (number, granted) in granted.drain(..).enumerate() {
                     let namespace = &namespaces[number % namespaces.len()];
                     let (address, mac) = (granted.addresses[0].address.addr(), granted.mac);

@@ -1,12 +1,13 @@
-//! The books: what is known of the cluster, and, on the leader, the addresses and what is to be looked at again.
+//! Shared state: the cluster's rows, and on the leader also the addresses and the work queues.
 //!
-//! One lock around all of it. Everything that is done under it is a matter of microseconds and waits for nothing, so that the
-//! watches, the reconcilers and the webhook can share it without telling each other anything: an event changes rows,
-//! marks addresses, and adds the keys of what it may concern to the queues; a reconciler asks for a plan, which sets aside the
-//! addresses that it names, and carries it out without the lock.
+//! One lock protects all of it. Each operation under the lock takes microseconds and waits for
+//! nothing, so the watches, the reconcilers and the webhook can share the state directly. An event
+//! changes rows, marks addresses, and adds the affected keys to the queues. A reconciler requests a
+//! plan, which sets addresses aside, and carries the plan out without the lock.
 //!
-//! A replica that is not the leader has the rows alone. With a term ([`Term`]) come the addresses, rebuilt from the rows, and the queues; with its
-//! end they go, so that nothing of an old term can be written in a new one.
+//! A replica that is not the leader has only the rows. A term ([`Term`]) adds the addresses,
+//! rebuilt from the rows, and the queues. Both are dropped at the end of the term, so no state of
+//! an old term can be written in a new one.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -23,21 +24,21 @@ use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::webhook::View;
 
-/// What all tasks share.
+/// State shared by all tasks.
 pub struct Shared {
     books: Mutex<Books>,
     metrics: Arc<Metrics>,
 }
 
 impl Shared {
-    /// Empty books.
+    /// Creates empty state.
     pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Shared { books: Mutex::default(), metrics })
     }
 
-    /// The books. Not to be held over an await.
+    /// Locks the state. Do not hold the guard over an await.
     pub fn lock(&self) -> MutexGuard<'_, Books> {
-        // A panic ends the process, so nobody sees half a change.
+        // A panic ends the process, so no task sees half a change.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,46 +58,46 @@ impl View for Shared {
     }
 }
 
-/// What is known, and on the leader what is to be done.
+/// Rows of the cluster, and on the leader the state of its term.
 #[derive(Default)]
 pub struct Books {
-    /// What is known of the cluster.
+    /// Rows of the cluster.
     pub cluster: Cluster,
-    /// While this replica is the leader.
+    /// State of the term, while this replica is the leader.
     pub term: Option<Term>,
-    /// What of a Network or Subnet cannot be read, by kind and name.
+    /// Unreadable fields of Networks and Subnets, by kind and name.
     pub faults: HashMap<(&'static str, Arc<str>), Unread>,
     /// Counts changes of networks, subnets and namespaces.
     changed: watch::Sender<u64>,
 }
 
-/// What of an object cannot be read.
+/// The unreadable part of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
     /// The object's UID.
     pub uid: Arc<str>,
-    /// The field or fields, and what is wrong.
+    /// The fields, and what is wrong with them.
     pub text: String,
 }
 
-/// What is to be looked at again, by kind.
+/// Work queues, one for each kind.
 pub struct Queues {
-    /// Pods, by name; those that are gone too.
+    /// Pods by name, including deleted ones.
     pub pods: Queue<Key>,
-    /// IPInstances that are being deleted.
+    /// IPInstances with a deletion timestamp.
     pub instances: Queue<Key>,
-    /// Addresses that more than one IPInstance has.
+    /// Addresses with more than one IPInstance.
     pub conflicts: Queue<IpAddr>,
     /// Networks, for their status.
     pub networks: Queue<Arc<str>>,
     /// Subnets, for their status.
     pub subnets: Queue<Arc<str>>,
-    /// Nodes, for their labels and condition; those that are gone too.
+    /// Nodes, for their labels and condition, including deleted ones.
     pub nodes: Queue<Arc<str>>,
 }
 
 impl Queues {
-    /// Empty ones; a status is written at most once in the interval.
+    /// Creates empty queues. A status is written at most once per `status_interval`.
     pub fn new(status_interval: Duration) -> Arc<Self> {
         Arc::new(Queues {
             pods: Queue::new(Duration::ZERO),
@@ -108,7 +109,7 @@ impl Queues {
         })
     }
 
-    /// The API server answers again: what failed is tried now.
+    /// Ends the backoff of all failed work, when the API server answers again.
     pub fn retry(&self) {
         self.pods.retry();
         self.instances.retry();
@@ -118,34 +119,39 @@ impl Queues {
         self.nodes.retry();
     }
 
-    /// A Network or Subnet has a fault that its events are to tell.
+    /// Queues a Network or Subnet, so that its fault is reported in an event.
     fn tell_fault(&self, kind: &str, name: &Arc<str>) {
         let queue = if kind == "Network" { &self.networks } else { &self.subnets };
         queue.add(Arc::clone(name));
     }
 }
 
-/// What only the leader has.
+/// State that only the leader has.
 pub struct Term {
     /// The addresses.
     pub ipam: Ipam,
-    /// What is to be looked at again.
+    /// The work queues.
     pub queues: Arc<Queues>,
-    /// Pods that got no address, whatever the reason: a change of networks, subnets, nodes or namespaces may be the cure.
+    /// Pods without an address, whatever the reason. A change of networks, subnets, nodes or
+    /// namespaces may help them.
     pub waiting: HashSet<Key>,
-    /// Of these, by network, those for which no address was free: the next one that becomes free is for the first.
+    /// The subset of `waiting` for which no address was free, by network. The first of a line gets
+    /// the next free address.
     pub(crate) starving: HashMap<Arc<str>, Line>,
-    /// What was set aside for a pod, where it is not known whether the API server has it.
+    /// Addresses set aside for a pod while it is unknown whether the API server has their
+    /// IPInstances.
     pub unanswered: HashMap<Key, Unanswered>,
-    /// Whether each network had an address left, by family, when nodes were told last.
+    /// Whether each network had a free address at the last update of the node labels, by family.
     pub quotas: HashMap<Arc<str>, [bool; 3]>,
-    /// The nodes of each network by name, as far as somebody has asked since they changed: to find them goes through all nodes.
+    /// Cache of each network's node names, cleared when they change. To compute one entry means a
+    /// scan of all nodes.
     members: HashMap<Arc<str>, Arc<[String]>>,
-    /// Subnets that give no addresses though they are there, and why: a change of another one may be the cure.
+    /// Subnets that exist but are not served, with the reason. A change of another subnet may
+    /// remove the reason.
     pub silent: BTreeMap<Arc<str>, String>,
 }
 
-/// Pods that wait for one thing, in the order in which they came.
+/// Pods that wait for the same thing, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     order: VecDeque<Key>,
@@ -153,14 +159,13 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// At the end, unless it is in it already.
+    /// Appends a pod that is not in the line yet.
     pub(crate) fn join(&mut self, key: &Key) {
         if self.all.insert(key.clone()) {
             self.order.push_back(key.clone());
         }
     }
 
-    /// The first leaves.
     fn next(&mut self) -> Option<Key> {
         let key = self.order.pop_front()?;
         self.all.remove(&key);
@@ -168,16 +173,16 @@ impl Line {
     }
 }
 
-/// Addresses whose creation was asked for without an answer.
+/// Addresses whose create or bind request had no answer.
 #[derive(Clone, Debug)]
 pub struct Unanswered {
-    /// The pod that they are for.
+    /// UID of the pod that the addresses are for.
     pub pod_uid: Arc<str>,
     /// Their network.
     pub network: Arc<Network>,
     /// What was granted.
     pub granted: Granted,
-    /// What the pod is to have in all.
+    /// The address families that the pod has in all.
     pub family: trunkline_api::pod::IpFamily,
 }
 
@@ -207,7 +212,7 @@ impl Term {
     fn set_subnet(&mut self, subnet: &Subnet) {
         let name = subnet.name();
         let taken = if subnet.metadata.deletion_timestamp.is_some() {
-            // What it gave stays given; it gives nothing more.
+            // Allocated addresses stay allocated; the subnet allocates no more.
             self.ipam.remove_subnet(name);
             Ok(())
         } else {
@@ -245,7 +250,7 @@ impl Term {
     }
 }
 
-/// A subnet's addresses as the pool wants them said.
+/// Converts a Subnet to the pool's specification.
 fn pool_spec(subnet: &Subnet) -> Result<PoolSpec, String> {
     let range = subnet.spec.range.parse().map_err(|error| format!("spec.range: {error}"))?;
     Ok(PoolSpec {
@@ -262,7 +267,8 @@ fn pool_spec(subnet: &Subnet) -> Result<PoolSpec, String> {
 }
 
 impl Books {
-    /// This replica leads from now on. The rows are complete, IPInstances and pods as lists that began after the predecessor stopped.
+    /// Starts a term as the leader. The rows are complete: IPInstances and pods come from lists
+    /// that began after the predecessor stopped.
     pub fn begin_term(&mut self, queues: Arc<Queues>) {
         let mut term = Term {
             ipam: Ipam::default(),
@@ -278,7 +284,7 @@ impl Books {
             resume(&mut term.ipam, network);
             queues.networks.add(network.name().into());
         }
-        // Of two that overlap the older one serves.
+        // Of two overlapping subnets the older one is served.
         for subnet in by_age(self.cluster.subnets()) {
             term.set_subnet(subnet);
             queues.subnets.add(subnet.name().into());
@@ -286,7 +292,7 @@ impl Books {
         for (kind, name) in self.faults.keys() {
             queues.tell_fault(kind, name);
         }
-        // Of two with one address the one that was written first has it.
+        // Of two IPInstances with one address, the one written first holds the address.
         let mut instances: Vec<_> = self.cluster.instances().collect();
         instances.sort_by_key(|(_, row)| row.version);
         for (key, row) in instances {
@@ -311,13 +317,13 @@ impl Books {
         self.term = Some(term);
     }
 
-    /// This replica does not lead any more.
+    /// Ends the term.
     pub fn end_term(&mut self) {
         self.term = None;
         self.cluster.pods = Default::default();
     }
 
-    /// A network is there, or changed.
+    /// Handles an added or changed Network.
     pub(crate) fn set_network(&mut self, name: &Arc<str>, network: Network) {
         self.changed.send_modify(|count| *count += 1);
         let network = Arc::new(network);
@@ -330,7 +336,7 @@ impl Books {
         self.memberships_changed();
     }
 
-    /// A network is gone.
+    /// Handles a deleted Network.
     pub(crate) fn remove_network(&mut self, name: &Arc<str>) {
         self.changed.send_modify(|count| *count += 1);
         self.cluster.networks.remove(name);
@@ -341,7 +347,6 @@ impl Books {
         }
     }
 
-    /// The nodes of a network, by name.
     pub(crate) fn members(&mut self, name: &str) -> Arc<[String]> {
         if let Some(known) = self.term.as_ref().and_then(|term| term.members.get(name)) {
             return Arc::clone(known);
@@ -360,7 +365,7 @@ impl Books {
         members
     }
 
-    /// Which node is in which network may have changed altogether.
+    /// Handles a change that may affect the membership of any node in any network.
     fn memberships_changed(&mut self) {
         let Some(term) = &mut self.term else { return };
         term.members.clear();
@@ -373,7 +378,7 @@ impl Books {
         term.retry_waiting();
     }
 
-    /// A subnet is there, or changed.
+    /// Handles an added or changed Subnet.
     pub(crate) fn set_subnet(&mut self, name: &Arc<str>, subnet: Subnet) {
         self.changed.send_modify(|count| *count += 1);
         let subnet = Arc::new(subnet);
@@ -388,8 +393,8 @@ impl Books {
         self.retry_silent();
     }
 
-    /// A subnet was changed or removed: what it kept from giving addresses may give them now, the older one first, and then so
-    /// may what pods wait for.
+    /// Retries subnets that are not served, the oldest first, after another subnet was changed or
+    /// removed. Then retries the waiting pods.
     fn retry_silent(&mut self) {
         let Some(term) = &mut self.term else { return };
         let silent: Vec<_> = term.silent.keys().filter_map(|name| self.cluster.subnet(name)).collect();
@@ -401,7 +406,7 @@ impl Books {
         term.retry_waiting();
     }
 
-    /// What of a Network or a Subnet cannot be read, if anything.
+    /// Records or clears the fault of a Network or Subnet.
     pub(crate) fn set_fault(&mut self, kind: &'static str, name: &Arc<str>, fault: Option<Unread>) {
         let at = (kind, Arc::clone(name));
         match fault {
@@ -413,7 +418,7 @@ impl Books {
         }
     }
 
-    /// A subnet is gone.
+    /// Handles a deleted Subnet.
     pub(crate) fn remove_subnet(&mut self, name: &Arc<str>) {
         self.changed.send_modify(|count| *count += 1);
         let Some(old) = self.cluster.remove_subnet(name) else { return };
@@ -425,7 +430,7 @@ impl Books {
         self.retry_silent();
     }
 
-    /// A node is there, or changed.
+    /// Handles an added or changed Node.
     pub(crate) fn set_node(&mut self, name: &Arc<str>, node: NodeRow) {
         if self.cluster.nodes.get(name) == Some(&node) {
             self.cluster.nodes.note(name);
@@ -447,7 +452,7 @@ impl Books {
         }
     }
 
-    /// A node is gone.
+    /// Handles a deleted Node.
     pub(crate) fn remove_node(&mut self, name: &Arc<str>) {
         let Some(old) = self.cluster.nodes.remove(name) else { return };
         let Some(term) = &mut self.term else { return };
@@ -460,7 +465,7 @@ impl Books {
         }
     }
 
-    /// A namespace is there, or changed.
+    /// Handles an added or changed Namespace.
     pub(crate) fn set_namespace(&mut self, name: &Arc<str>, said: Said) {
         self.changed.send_modify(|count| *count += 1);
         let same = self.cluster.namespaces.get(name) == Some(&said);
@@ -472,7 +477,7 @@ impl Books {
         }
     }
 
-    /// A pod with a node is there, or changed.
+    /// Handles an added or changed pod with a node.
     pub(crate) fn set_pod(&mut self, key: &Key, row: PodRow) {
         if self.cluster.pods.get(key) == Some(&row) {
             self.cluster.pods.note(key);
@@ -482,7 +487,7 @@ impl Books {
         self.pod_changed(key);
     }
 
-    /// A pod is gone.
+    /// Handles a deleted pod.
     pub(crate) fn remove_pod(&mut self, key: &Key) {
         self.cluster.pods.remove(key);
         self.pod_changed(key);
@@ -498,7 +503,8 @@ impl Books {
         }
     }
 
-    /// An IPInstance is there, or changed: by the watch, or by the answer to a write of this process.
+    /// Handles an added or changed IPInstance, from the watch or from the answer to a write of this
+    /// process.
     pub(crate) fn set_instance(&mut self, key: &Key, row: InstanceRow) {
         self.cluster.unreadable.remove(key);
         let Ok(old) = self.cluster.set_instance(key, row) else { return };
@@ -522,7 +528,8 @@ impl Books {
         }
     }
 
-    /// An IPInstance is there and cannot be read. Its name says which address it is for: that is not given to anybody.
+    /// Handles an IPInstance that cannot be read. Its name contains its address, which is then
+    /// allocated to no pod.
     pub(crate) fn unreadable_instance(&mut self, key: &Key) {
         self.cluster.instances.note(key);
         self.cluster.unreadable.set(key.clone(), ());
@@ -531,7 +538,8 @@ impl Books {
         }
     }
 
-    /// An IPInstance is gone, and its address free. `version` is the write that ended it.
+    /// Handles a deleted IPInstance: its address becomes free. `version` is the version of the
+    /// deletion.
     pub(crate) fn remove_instance(&mut self, key: &Key, version: u64) {
         if self.cluster.unreadable.remove(key).is_some()
             && let (Some(term), Some(address)) = (&mut self.term, named_address(&key.name))
@@ -549,12 +557,11 @@ impl Books {
     }
 }
 
-/// Whether two states of one object are equally far from its end.
+/// Whether two versions of an object have the same deletion timestamp and finalizers.
 fn is_as_far(one: &ObjectMeta, other: &ObjectMeta) -> bool {
     one.deletion_timestamp == other.deletion_timestamp && one.finalizers == other.finalizers
 }
 
-/// The oldest first.
 fn by_age<'a>(subnets: impl Iterator<Item = &'a Arc<Subnet>>) -> Vec<&'a Arc<Subnet>> {
     let mut subnets: Vec<_> = subnets.collect();
     subnets.sort_by_key(|subnet| (&subnet.metadata.creation_timestamp, subnet.name()));

@@ -1,4 +1,5 @@
-//! What the controller is told when it starts: flags, and the two environment variables that hybridnet's manager has.
+//! Configuration of the controller: flags, and the two environment variables that hybridnet's
+//! manager also reads.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -82,7 +83,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// What holds for pods that say nothing.
+    /// The defaults for pods without annotations.
     pub fn policy(&self) -> Policy {
         Policy {
             family: self.default_ip_family,
@@ -92,12 +93,12 @@ impl Config {
         }
     }
 
-    /// The log.
+    /// The log settings.
     pub fn log(&self) -> Log {
         Log { level: self.log_level.clone(), format: self.log_format }
     }
 
-    /// Between two writes of one status.
+    /// The shortest interval between two writes of one status.
     pub fn status_interval(&self) -> Duration {
         Duration::from_millis(self.status_interval_milliseconds.into())
     }
@@ -111,7 +112,7 @@ fn network_type(text: &str) -> Result<NetworkType, String> {
     read_network_type(text).ok_or_else(|| "write Underlay, Overlay or GlobalBGP".to_owned())
 }
 
-/// The host's name and the process: two controllers on one machine differ.
+/// Host name and process number, so that two controllers on one machine differ.
 fn default_identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}-{}", host.trim(), std::process::id())
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_read_and_wrong_ones_say_what_to_write() {
+    fn flags_are_parsed_and_wrong_values_name_the_fix() {
         Config::command().debug_assert();
         let read = |flags: &[&str]| Config::try_parse_from([&["trunkline-controller"], flags].concat());
         let config =
@@ -145,7 +146,7 @@ mod tests {
 
     /// "1 to 1024" in a flag's help is what it takes, and a number that is bounded says so.
     #[test]
-    fn the_help_names_the_bounds() {
+    fn help_names_the_bounds() {
         let takes = |flag: &str, value: u64| {
             Config::try_parse_from(["trunkline-controller", flag, &value.to_string()]).is_ok()
         };

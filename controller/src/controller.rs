@@ -1,4 +1,5 @@
-//! `trunkline-controller`: what runs, and in which order it starts and stops. The tasks are drawn in [the crate's page](crate).
+//! Main task of `trunkline-controller`: the order in which its tasks start and stop. The tasks are
+//! drawn in [the crate's page](crate).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::term::{Lead, lead};
 use crate::watch::{Relist, Watched, follow};
 use crate::webhook::{self, View as _};
 
-/// Runs until a signal says to stop.
+/// Runs until a termination signal.
 pub fn run(config: Config) -> anyhow::Result<()> {
     config.log().check().map_err(|fault| anyhow::anyhow!("--log-level: {fault}"))?;
     logging::start(&config.log());
@@ -102,7 +103,7 @@ async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
         .with_context(|| format!("{flag} {address}: cannot listen there: free the address or choose another"))
 }
 
-/// Answers admission requests once everything is known that they are answered from.
+/// Serves admission requests once the rows that they need are complete.
 async fn admit(
     config: &Config,
     client: Client,
@@ -143,7 +144,7 @@ impl Watches {
     }
 }
 
-/// What the probes ask.
+/// Source of the health probes' answers.
 struct Probes {
     shared: Arc<Shared>,
 }
@@ -154,7 +155,7 @@ impl Probe for Probes {
     }
 
     async fn unhealthy(&self) -> Vec<String> {
-        // A panic ends the process, and an API server that does not answer is no reason to start anew.
+        // A panic ends the process, and an unreachable API server is no reason for a restart.
         Vec::new()
     }
 

@@ -1,8 +1,9 @@
-//! Events on pods and other objects: what `kubectl describe` shows.
+//! Kubernetes events on pods and other objects, as `kubectl describe` shows them.
 //!
-//! Events are told, not depended on: they are written one at a time behind everything else, so that a thousand pods
-//! at once cost their addresses no time, and where more come than can be written the rest is dropped and counted. Failures that repeat
-//! are told once in five minutes.
+//! Events are informative only, and nothing depends on them. They are written one at a time in the
+//! background, so a thousand pods at once are not delayed by their events. Events beyond the
+//! capacity of the queue are dropped and counted. A repeated failure is reported once in five
+//! minutes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,34 +20,33 @@ use tokio::time::{Instant, timeout};
 
 use crate::metrics::Metrics;
 
-/// Events that wait to be written.
+/// Capacity of the queue of unwritten events.
 const WAITING: usize = 4096;
-/// The same failure of the same object is told again after this.
+/// Interval after which the same failure of the same object is reported again.
 const REPEAT: Duration = Duration::from_secs(300);
-/// For one write.
+/// Timeout of one write.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Who writes them.
+/// The reporting component.
 const REPORTER: &str = "trunkline-controller";
 
-/// Reasons of events, hybridnet's.
+/// Reasons of events, as in hybridnet.
 pub mod reason {
     /// A pod has its addresses.
     pub const ALLOCATED: &str = "IPAllocationSucceed";
-    /// A pod got none; the text says why.
+    /// A pod got no address; the text gives the reason.
     pub const ALLOCATION_FAILED: &str = "IPAllocationFail";
-    /// A pod's addresses were given back.
+    /// A pod's addresses were released.
     pub const RELEASED: &str = "IPReleaseSucceed";
-    /// A pod's addresses are kept for the next pod of its name.
+    /// A pod's addresses are retained for the next pod of its name.
     pub const RESERVED: &str = "IPReserveSucceed";
     /// Two pods have one address.
     pub const CONFLICT: &str = "IPConflict";
-    /// A Network or Subnet, or a part of it, is left out; the text says why.
+    /// A Network or Subnet, or a part of it, is not served; the text gives the reason.
     pub const NOT_SERVED: &str = "NotServed";
-    /// A node is in no network, or in one again.
+    /// A node left its last network, or joined one again.
     pub const NODE_NETWORK: &str = "NodeNetwork";
 }
 
-/// One event.
 struct Told {
     warning: bool,
     reason: &'static str,
@@ -54,7 +54,7 @@ struct Told {
     about: ObjectReference,
 }
 
-/// Where events are told.
+/// Queue of events to write.
 #[derive(Clone)]
 pub struct Events {
     sender: mpsc::Sender<Told>,
@@ -62,19 +62,19 @@ pub struct Events {
 }
 
 impl Events {
-    /// Starts the writer. It ends with the last clone of what is returned.
+    /// Starts the writer. It ends when the last clone of the returned value is dropped.
     pub fn start(client: Client, identity: String, metrics: Arc<Metrics>) -> Events {
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(write(client, identity, receiver, Arc::clone(&metrics)));
         Events { sender, metrics }
     }
 
-    /// Something went as it should.
+    /// Reports a success.
     pub fn normal(&self, about: ObjectReference, reason: &'static str, text: String) {
         self.tell(Told { warning: false, reason, text, about });
     }
 
-    /// Something did not.
+    /// Reports a failure.
     pub fn warning(&self, about: ObjectReference, reason: &'static str, text: String) {
         self.tell(Told { warning: true, reason, text, about });
     }
@@ -92,7 +92,7 @@ async fn write(client: Client, identity: String, mut receiver: mpsc::Receiver<To
     while let Some(told) = receiver.recv().await {
         if told.warning {
             let now = Instant::now();
-            // What is too old is forgotten all at once, now and then.
+            // Remove all expired entries at once, now and then.
             if now.duration_since(swept) >= REPEAT {
                 said.retain(|_, at| now.duration_since(*at) < REPEAT);
                 swept = now;
@@ -118,7 +118,7 @@ async fn write(client: Client, identity: String, mut receiver: mpsc::Receiver<To
 }
 
 fn event(told: Told, namespace: &str, identity: &str, now: Timestamp) -> Event {
-    // At most 1,024 octets, and cut between characters.
+    // At most 1,024 octets, cut at a character boundary.
     let mut note = told.text;
     let mut end = note.len().min(1024);
     while !note.is_char_boundary(end) {

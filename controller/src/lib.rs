@@ -1,5 +1,5 @@
-//! `trunkline-controller`: what a cluster decides in one place. Which pod has which address, what networks have left, which node is in
-//! which network.
+//! `trunkline-controller`: the cluster-wide decisions in one place. It decides each pod's
+//! addresses, each network's free addresses, and each node's networks.
 //!
 //! ```text
 //!                                    API server
@@ -16,19 +16,22 @@
 //!          webhook task                   http task (/metrics, /healthz, /readyz)       leader task (Lease)
 //! ```
 //!
-//! - [`watch`] makes rows of what the API server has ([`cluster`]); [`books`] is where they are kept, and what an event concerns.
-//! - [`queue`] says what is looked at again; [`reconcile`] does it; [`ipam`] knows which address comes next.
-//! - [`term`]: what begins when this replica leads, and ends with it.
-//! - [`selection`]: which network a pod gets; the webhook asks the same.
+//! - [`watch`] turns the API server's objects into rows ([`cluster`]); [`books`] keeps them, and
+//!   decides what an event affects.
+//! - [`queue`] schedules the work; [`reconcile`] does it; [`ipam`] chooses the next address.
+//! - [`term`]: starts with leadership and ends with it.
+//! - [`selection`]: the network of a pod, for the pod reconciler and the webhook.
 //!
-//! **A pod's addresses**: its row gets a node → its key is queued → a plan is made under the lock, which sets addresses aside →
-//! the IPInstances are created → the answers are rows before the watch says so. No list, no look at other pods: it costs the same
-//! in a cluster of a hundred and of a hundred thousand.
+//! **A pod's addresses**: its row gets a node → its key is queued → a plan is made under the lock,
+//! which sets addresses aside → the IPInstances are created → the answers become rows before the
+//! watch shows them. There is no list and no scan of other pods: the cost is the same in a cluster
+//! of a hundred pods and of a hundred thousand.
 //!
-//! **Start**: every replica watches, serves metrics and the webhook. **A term** begins with IPInstances and then pods listed from anew, so
-//! that nothing is unknown of what the predecessor wrote; then the addresses are rebuilt, and everything is looked at once. **Stop**
-//! (SIGTERM): the term ends, the lease is given up, the process ends. Nothing has to be written at the end: what is not done is found
-//! by the next leader.
+//! **Start**: every replica runs the watches, the metrics and the webhook. **A term** begins with
+//! new lists of IPInstances and then of pods, so that all writes of the predecessor are known. Then
+//! the addresses are rebuilt, and every object is reconciled once. **Stop** (SIGTERM): the term
+//! ends, the Lease is released, the process ends. Nothing must be written at the end: the next
+//! leader finds the unfinished work.
 
 pub mod books;
 pub mod cluster;

@@ -1,5 +1,5 @@
-//! `trunkline-controller`: addresses for a whole cluster, the books of nodes and quotas, the admission webhooks. The tasks and what is
-//! between them are drawn in [`trunkline_controller`].
+//! `trunkline-controller`: cluster-wide addresses, node labels and quotas, and the admission
+//! webhooks. The tasks and their connections are drawn in [`trunkline_controller`].
 
 use std::process::ExitCode;
 

@@ -1,7 +1,8 @@
-//! What `/metrics` shows: the values of the catalogue ([`trunkline_api::metrics`]).
+//! Source of `/metrics`: the values of the catalogue ([`trunkline_api::metrics`]).
 //!
-//! As in the agent: what happened is counted as it happens; how things stand (queues, addresses) is read from the books at each
-//! scrape and written down once, so that a network that is gone has no series left.
+//! As in the agent, counters are incremented as things happen. Gauges (queues, addresses) are read
+//! from the shared state at each scrape and written once, so that a deleted network has no series
+//! left.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use trunkline_daemon::metrics::{Standing, counter, histogram};
 
 use crate::books::{Books, Queues, Shared};
 
-/// What is counted as it happens.
+/// Counters, incremented as things happen.
 pub struct Metrics {
     registry: Registry,
     allocations: HistogramVec,
@@ -38,7 +39,7 @@ impl Metrics {
         })
     }
 
-    /// Where others register what they count.
+    /// The registry, in which other modules register their metrics.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -48,39 +49,39 @@ impl Metrics {
         &self.connections
     }
 
-    /// A pod has its addresses.
+    /// Counts a pod that got its addresses.
     pub fn allocated(&self, addresses: usize, took: Duration) {
         self.allocations.with_label_values::<&str>(&[]).observe(took.as_secs_f64());
         self.addresses.with_label_values(&["given"]).inc_by(addresses as u64);
     }
 
-    /// Addresses are kept for the next pod of a name.
+    /// Counts addresses retained for the next pod of a name.
     pub fn reserved(&self, addresses: usize) {
         self.addresses.with_label_values(&["kept"]).inc_by(addresses as u64);
     }
 
-    /// Addresses were given back.
+    /// Counts released addresses.
     pub fn released(&self, addresses: usize) {
         self.addresses.with_label_values(&["given_back"]).inc_by(addresses as u64);
     }
 
-    /// A pod got no address.
+    /// Counts a pod that got no address.
     pub fn failed(&self, reason: &str) {
         self.failures.with_label_values(&[reason]).inc();
     }
 
-    /// An event was not written.
+    /// Counts a dropped event.
     pub fn event_dropped(&self) {
         self.events_dropped.with_label_values::<&str>(&[]).inc();
     }
 
-    /// A watch broke off.
+    /// Counts a failed watch.
     pub fn watch_failed(&self, kind: &str) {
         self.watch_failures.with_label_values(&[kind]).inc();
     }
 }
 
-/// Everything in Prometheus' text format.
+/// All metrics in Prometheus' text format.
 pub fn text(shared: &Shared) -> String {
     let mut page = Standing::default();
     stand(&mut page, &shared.lock());

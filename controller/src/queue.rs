@@ -1,15 +1,17 @@
-//! A work queue of keys: what has changed and must be looked at again.
+//! A work queue of keys: objects that have changed and must be reconciled.
 //!
-//! A key stands for an object, not for an event: however often it is added while it waits, it is worked on once, and
-//! never twice at the same time. What is added while it is being worked on is looked at once more afterwards.
-//! Failed work comes back after a while that doubles up to a minute, with jitter; a new event about
-//! the key ends the wait, as it may have changed the reason, and the end of an outage those of all keys.
+//! A key stands for an object, not for an event. However often it is added while it waits, it is
+//! worked on once, and never twice at the same time. A key that is added during its work is worked
+//! on once more afterwards. Failed work is repeated after a delay with jitter that doubles up to a
+//! minute. A new event about the key ends its delay, as it may have removed the cause; the end of
+//! an outage ends the delays of all keys.
 //!
-//! A queue can have a *gap*: a key that was just worked on rests for so long, and what comes in the
-//! meantime waits for the end of the rest. So a status that changes a thousand times a second is written once a second.
+//! A queue can have a *gap*: a key rests for that time after its work, and later events wait for
+//! the end of the rest. So a status that changes a thousand times a second is written once a
+//! second.
 //!
-//! [`Queue::work`] runs a bounded number of jobs at once in the caller's task. They wait for the API server nearly all
-//! of the time; what they compute is microseconds.
+//! [`Queue::work`] runs a bounded number of jobs at once in the caller's task. They wait for the
+//! API server nearly all of the time; their computation takes microseconds.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -24,21 +26,21 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// Before the first repetition of failed work.
+/// Delay before the first repetition of failed work.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
-/// Between repetitions of work that goes on failing.
+/// Longest delay between repetitions of failed work.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// How work on a key ended.
+/// Result of the work on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing is left to do until something changes.
+    /// Nothing to do until something changes.
     Done,
-    /// It did not succeed; it is done again after a while.
+    /// Failed, to be repeated after a delay.
     Failed,
 }
 
-/// Keys to be worked on.
+/// Keys that need work.
 pub struct Queue<K> {
     inner: Mutex<Inner<K>>,
     wake: Notify,
@@ -49,13 +51,13 @@ struct Inner<K> {
     ready: VecDeque<K>,
     entries: HashMap<K, Entry>,
     timers: BinaryHeap<Reverse<Timer<K>>>,
-    /// Distinguishes timers of the same instant, and a timer from one that replaced it.
+    /// Distinguishes timers of the same instant, and a timer from its replacement.
     serial: u64,
 }
 
 struct Entry {
     state: State,
-    /// While the last work failed.
+    /// Present while the last work failed.
     backoff: Option<ExponentialBackoff>,
 }
 
@@ -64,9 +66,9 @@ enum State {
     Working {
         again: bool,
     },
-    /// After a failure, until the timer of this serial.
+    /// After a failure, until the timer with this serial.
     BackingOff(u64),
-    /// In the gap, until the timer of this serial.
+    /// In the gap, until the timer with this serial.
     Resting {
         timer: u64,
         again: bool,
@@ -97,7 +99,7 @@ impl<K> Ord for Timer<K> {
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
-    /// An empty queue whose keys rest for `gap` between two times.
+    /// Creates an empty queue whose keys rest for `gap` after their work.
     pub fn new(gap: Duration) -> Self {
         Queue {
             inner: Mutex::new(Inner {
@@ -111,7 +113,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// The key is to be looked at.
+    /// Adds a key.
     pub fn add(&self, key: K) {
         let mut inner = self.lock();
         match inner.entries.get_mut(&key) {
@@ -135,7 +137,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.wake.notify_one();
     }
 
-    /// Ends the waits of failed work: its reason, that the API server did not answer, is gone.
+    /// Ends the backoff of all failed work, after an outage of the API server.
     pub fn retry(&self) {
         let mut inner = self.lock();
         let Inner { ready, entries, .. } = &mut *inner;
@@ -149,17 +151,18 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.wake.notify_one();
     }
 
-    /// Keys that wait to be worked on now, without those that back off or rest.
+    /// Number of keys ready to be worked on, without those that back off or rest.
     pub fn depth(&self) -> usize {
         self.lock().ready.len()
     }
 
-    /// Keys whose last work failed.
+    /// Number of keys whose last work failed.
     pub fn failing(&self) -> usize {
         self.lock().entries.values().filter(|entry| entry.backoff.is_some()).count()
     }
 
-    /// Works on keys, `at_once` at a time, for as long as it is polled. What is under way when it is dropped goes with it.
+    /// Works on keys, `at_once` at a time, for as long as it is polled. A drop cancels the jobs
+    /// under way.
     pub async fn work<F, Job>(&self, at_once: usize, mut job: F) -> Infallible
     where
         F: FnMut(K) -> Job,
@@ -178,7 +181,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Waits for a key. It is nobody else's until it is finished.
+    /// Waits for a key. No other caller gets it until it is finished.
     async fn next(&self) -> K {
         loop {
             let deadline = {
@@ -220,7 +223,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 }
             }
             Outcome::Failed if again => {
-                // What changed meanwhile may be the cure.
+                // The change may have removed the cause.
                 entry.state = State::Ready;
                 inner.ready.push_back(key);
             }
@@ -233,7 +236,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<K>> {
-        // Nothing in here panics half-way through a change.
+        // No code under this lock panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -251,7 +254,7 @@ impl<K: Clone + Eq + Hash> Inner<K> {
         }
     }
 
-    /// Ends the waits that are over. A timer whose key went on without it is nobody's any more.
+    /// Ends expired waits. Ignores timers superseded by a newer state.
     fn fire(&mut self, now: Instant) {
         while self.timers.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
             let Some(Reverse(timer)) = self.timers.pop() else { return };
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_worked_on_once_however_often_it_is_added() {
+    async fn key_added_repeatedly_is_processed_once() {
         let queue = Queue::new(Duration::ZERO);
         for key in [1, 2, 1, 1] {
             queue.add(key);
@@ -302,7 +305,7 @@ mod tests {
         assert_eq!(queue.depth(), 2);
         assert_eq!((queue.next().await, queue.next().await), (1, 2));
         assert!(none_left(&queue).await);
-        // Added while it is worked on: once more afterwards, and not at the same time.
+        // Added during its work: once more afterwards, and not at the same time.
         queue.add(1);
         assert!(none_left(&queue).await);
         queue.finish(1, Outcome::Done);
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failed_work_comes_back_later_and_later_but_at_once_after_an_event() {
+    async fn failed_work_backs_off_until_an_event() {
         let queue = Queue::new(Duration::ZERO);
         queue.add(7);
         let mut waits = Vec::new();
@@ -333,7 +336,7 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         queue.finish(7, Outcome::Done);
         assert_eq!(queue.failing(), 0);
-        // Likewise the end of an outage, and only for what has failed.
+        // The end of an outage does the same, and only for failed keys.
         queue.add(7);
         assert_eq!(queue.next().await, 7);
         queue.finish(7, Outcome::Failed);
@@ -346,13 +349,13 @@ mod tests {
         assert!(none_left(&queue).await);
         queue.finish(7, Outcome::Done);
         queue.finish(8, Outcome::Done);
-        // The timer that the event made needless wakes nobody.
+        // A superseded timer wakes no task.
         tokio::time::advance(LONGEST_DELAY * 4).await;
         assert!(none_left(&queue).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gap_collects_what_comes_in_it() {
+    async fn events_in_a_gap_are_coalesced() {
         let gap = Duration::from_secs(1);
         let queue = Queue::new(gap);
         queue.add(1);
@@ -371,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_at_once_than_allowed() {
+    async fn concurrency_is_bounded() {
         let queue = Queue::new(Duration::ZERO);
         for key in 0..10 {
             queue.add(key);

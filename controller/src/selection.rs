@@ -1,9 +1,9 @@
-//! Where a pod's addresses are to come from: which network, which subnets, which family.
+//! Selection of the network, the subnets and the family of a pod's addresses.
 //!
-//! Four can say something, and the first that says anything counts as a whole: an address that is kept for the pod, the pod, its
-//! namespace, the defaults of the controller (hybridnet's precedence). The webhook asks before a pod is placed
-//! ([`select`]) and stamps the answer on the pod; the pod reconciler asks again when it is ([`place`]), since pods pass a webhook that does
-//! not answer.
+//! There are four sources, and the first with any value counts as a whole: a retained address, the
+//! pod, its namespace, the controller's defaults (hybridnet's precedence). The webhook selects
+//! before a pod is scheduled ([`select`]) and writes the result on the pod. The pod reconciler
+//! selects again after scheduling ([`place`]), since pods are admitted while the webhook is down.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use trunkline_api::validate::Fault;
 
 use crate::cluster::{Cluster, Key, Owner};
 
-/// What holds where nobody says anything.
+/// Defaults for pods and namespaces without annotations.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The family of addresses: `DEFAULT_IP_FAMILY`.
+    /// The address family: `DEFAULT_IP_FAMILY`.
     pub family: IpFamily,
     /// The network's type: `DEFAULT_NETWORK_TYPE`.
     pub network_type: NetworkType,
     /// Whether stateful pods keep their addresses: `--default-ip-retain`.
     pub retain: bool,
-    /// Kinds whose pods have names that come again: `--stateful-workload-kinds`.
+    /// Kinds whose pods have recurring names: `--stateful-workload-kinds`.
     pub stateful_kinds: Vec<String>,
 }
 
@@ -41,22 +41,22 @@ impl Policy {
     }
 }
 
-/// What a pod is to get, before it is known on which node it will run.
+/// The selection for a pod, before its node is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// The network, where one is named or kept.
+    /// The network, if it is named or follows from a retained address.
     pub network: Option<String>,
-    /// The subnets that are named, the IPv4 one first; none: any of the network's.
+    /// The named subnets, the IPv4 one first. Empty: any subnet of the network.
     pub subnets: Vec<String>,
     /// The network's type.
     pub network_type: NetworkType,
     /// The family.
     pub family: IpFamily,
-    /// It follows from addresses that are kept for the pod, which it gets back.
+    /// Whether it follows from addresses that are retained for the pod.
     pub retained: bool,
 }
 
-/// Which network, subnets and family a pod of this name with these annotations and labels gets.
+/// Selects network, subnets and family for a pod of this name with these annotations and labels.
 pub fn select(
     cluster: &Cluster,
     pod: &Key,
@@ -80,7 +80,7 @@ pub fn select(
     resolve(cluster, "Namespace", &pod.namespace, wishes, policy)
 }
 
-/// What follows from the addresses that are kept for a pod.
+/// The selection by the addresses that are retained for a pod.
 fn kept(cluster: &Cluster, pod: &Key) -> Option<Selection> {
     let mut rows = cluster.instances_of_pod(pod);
     rows.retain(|(_, row)| !row.deleting);
@@ -160,7 +160,8 @@ fn resolve(
     })
 }
 
-/// The network for a pod on this node. Errors are for the pod's event: they say what does not go together.
+/// The network of a pod on this node. The error is the text of the pod's event: it names the
+/// contradiction.
 pub fn place(cluster: &Cluster, selection: &Selection, node_name: &str) -> Result<Arc<Network>, String> {
     let Some(node) = cluster.node(node_name) else {
         return Err(format!("node {node_name} is not known (yet): its networks follow from its labels"));

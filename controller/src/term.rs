@@ -1,4 +1,4 @@
-//! A term of leadership: from a complete picture to its end.
+//! A term of leadership: from complete lists to its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,40 +18,40 @@ use crate::watch::pod::Pod;
 use crate::watch::{Relist, follow};
 use crate::webhook::View as _;
 
-/// IPInstances whose finalizers are taken off at the same time.
+/// Number of IPInstances whose finalizers are removed at the same time.
 const INSTANCE_WORKERS: usize = 32;
-/// Statuses and nodes that are written at the same time, of each kind.
+/// Number of statuses and nodes that are written at the same time, of each kind.
 const OTHER_WORKERS: usize = 4;
-/// NodeInfos to a page.
+/// Number of NodeInfos on a page.
 const PAGE: u32 = 500;
 
-/// What a term begins with.
+/// Inputs of a term.
 #[derive(Clone)]
 pub struct Lead {
-    /// The API server.
+    /// Client of the API server.
     pub client: Client,
-    /// The books.
+    /// The shared state.
     pub shared: Arc<Shared>,
-    /// What holds for pods that say nothing.
+    /// The defaults for pods without annotations.
     pub policy: Arc<Policy>,
-    /// Where events are told.
+    /// Queue of events to write.
     pub events: Events,
     /// Whether pods get the annotation for a policy-only Calico.
     pub calico: bool,
-    /// The watch of IPInstances, to list from anew.
+    /// The watch of IPInstances, which must list again.
     pub instances: Relist,
-    /// The other watches, which have to be complete.
+    /// The other watches, whose lists must be complete.
     pub others: Vec<Relist>,
-    /// Pods worked on at the same time.
+    /// Number of pods that are worked on at the same time.
     pub pod_workers: usize,
-    /// Between two writes of one status.
+    /// The shortest interval between two writes of one status.
     pub status_interval: Duration,
 }
 
-/// Leads for as long as the fence holds.
+/// Leads for as long as the fence is valid.
 pub async fn lead(lead: Lead, fence: Fence) {
     tokio::select! {
-        // What was sent is waited for, so that it is written, or never will be, when the next leader lists.
+        // Wait for the answers, so that every write is settled before the next leader lists.
         () = fence.ended() => {}
         () = serve(&lead, &fence) => {}
     }
@@ -63,7 +63,8 @@ async fn serve(lead: &Lead, fence: &Fence) {
         relist.listed().await;
     }
     lead.instances.list().await;
-    // After the IPInstances: of each pod that one of them is bound to it is known then whether it is still there.
+    // After the IPInstances: then it is known of each pod bound to one of them whether it still
+    // exists.
     let pods = Relist::default();
     let config = watcher::Config::default().fields("spec.nodeName!=");
     let api: Api<Pod> = Api::all(lead.client.clone());
@@ -111,7 +112,8 @@ async fn work(lead: &Lead, fence: &Fence) {
     );
 }
 
-/// Queues the names of NodeInfos whose node went while nobody led. Once a term: afterwards the watch of nodes says so.
+/// Queues the names of NodeInfos whose nodes were deleted while there was no leader. Once a term;
+/// later deletions come from the watch of nodes.
 async fn find_orphans(context: &Context, queues: &Queues) {
     let api: Api<PartialObjectMeta<NodeInfoObject>> = Api::all(context.client.clone());
     let mut parameters = ListParams::default().limit(PAGE);

@@ -1,4 +1,5 @@
-//! Hostile clients of the webhook, over real sockets and TLS: what 127.0.0.2 does changes nothing for an admission from 127.0.0.1.
+//! Hostile clients of the webhook, over real sockets and TLS: attacks from 127.0.0.2 must not
+//! affect an admission from 127.0.0.1.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 
@@ -29,10 +30,11 @@ use trunkline_daemon::connections::raise_descriptor_limit;
 
 const FRIENDLY: &str = "127.0.0.1:0";
 const HOSTILE: &str = "127.0.0.2:0";
-/// Far more than any of this takes: only so that a hang ends.
+/// Far more than any of this takes, so that a hang ends.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// An API server that holds the requests about Subnets named `forged`, and answers all others with an empty list.
+/// An API server that never answers requests about Subnets named `forged`, and answers all others
+/// with an empty list.
 #[derive(Default)]
 struct ApiServer {
     held: AtomicUsize,
@@ -75,7 +77,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// A webhook that runs, and what its clients need.
+/// A running webhook with the data that its clients need.
 struct Webhook {
     address: SocketAddr,
     roots: RootCertStore,
@@ -147,14 +149,15 @@ impl Webhook {
         TlsConnector::from(Arc::new(config)).connect(name, self.connect(from).await).await
     }
 
-    /// Asks about the deletion of a Subnet.
+    /// Sends a review of the deletion of a Subnet.
     async fn review(&self, from: &str, subnet: &str) -> std::io::Result<String> {
         let mut stream = self.handshake(from, None).await?;
         stream.write_all(&request(subnet)).await?;
         answer(&mut stream).await
     }
 
-    /// An admission from another source than the hostile one, and what the API server would take from it.
+    /// Checks an admission from another source than the hostile one, with an answer that the API
+    /// server would accept.
     async fn admission_works(&self, when: &str) {
         let answer = self.review(FRIENDLY, "real").await.unwrap();
         assert!(
@@ -163,7 +166,7 @@ impl Webhook {
         );
     }
 
-    /// The sum of a metric's series of the webhook.
+    /// The sum of all series of a metric of the webhook.
     fn value(&self, name: &str) -> f64 {
         let families = self.metrics.registry().gather();
         let family = families.iter().find(|family| family.name() == name).unwrap();
@@ -198,7 +201,7 @@ fn request(subnet: &str) -> Vec<u8> {
 async fn answer(stream: &mut TlsStream<TcpStream>) -> std::io::Result<String> {
     let mut octets = Vec::new();
     match stream.read_to_end(&mut octets).await {
-        // The server closes the connection without a farewell of TLS.
+        // The server closes the connection without a TLS close_notify.
         Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => return Err(error),
         _ => {}
     }
@@ -206,13 +209,13 @@ async fn answer(stream: &mut TlsStream<TcpStream>) -> std::io::Result<String> {
 }
 
 async fn within<T>(test: impl Future<Output = T>) -> T {
-    // One flood at a time: each takes half of the descriptors that a process may usually have.
+    // One flood at a time: each uses half of the usual limit of file descriptors.
     static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _alone = ALONE.lock().await;
     tokio::time::timeout(DEADLINE, test).await.expect("no hang")
 }
 
-/// Hostile connections, with admissions of another source between them.
+/// Hostile connections, with admissions from another source between them.
 async fn flood<T>(count: usize, attack: impl AsyncFn(&Webhook) -> T) {
     let webhook = Webhook::start(None).await;
     let mut open = Vec::new();
@@ -236,7 +239,7 @@ async fn silent_connections_stop_no_admission() {
 async fn slow_handshakes_stop_no_admission() {
     within(flood(10_000, async |webhook| {
         let mut stream = webhook.connect(HOSTILE).await;
-        // A record of a handshake, of which most is missing. An error is a connection that was closed already.
+        // A partial handshake record. An error means that the connection was already closed.
         let _ = stream.write_all(&[22, 3, 1, 2, 0, 1]).await;
         stream
     }))
@@ -287,13 +290,13 @@ async fn large_bodies_leave_memory_to_other_sources() {
         let mut open = Vec::new();
         for number in 1..=8 {
             let mut stream = webhook.handshake(HOSTILE, None).await.unwrap();
-            // One octet is missing at the end.
+            // The last octet is missing.
             let head = format!("POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", LARGE + 1);
             stream.write_all(head.as_bytes()).await.unwrap();
             let sent = stream.write_all(&vec![b' '; LARGE]).await;
             // Four of these fit into 32 MiB.
             if number > 4 && sent.is_ok() {
-                // No answer at all is a connection that was closed under the body.
+                // No answer means that the connection was closed during the body.
                 let answer = answer(&mut stream).await.unwrap_or_default();
                 assert!(answer.is_empty() || answer.contains("too many large requests"), "{answer}");
             }
@@ -305,7 +308,7 @@ async fn large_bodies_leave_memory_to_other_sources() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_client_ca_only_its_certificates_are_served() {
+async fn client_ca_refuses_other_certificates() {
     let authority = |name: &str| {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -324,7 +327,7 @@ async fn with_a_client_ca_only_its_certificates_are_served() {
         for (identity, is_served) in
             [(Some(issue(&trusted)), true), (Some(issue(&other)), false), (None, false)]
         {
-            // In TLS 1.3 the client learns with the first read that its certificate is not accepted.
+            // In TLS 1.3 the client sees at its first read that its certificate was rejected.
             let answer = async {
                 let mut stream = webhook.handshake(FRIENDLY, identity).await?;
                 stream.write_all(&request("real")).await?;

@@ -1,12 +1,15 @@
-//! The client of the API server, as agent and controller make it: kube's own, over sockets that notice when nobody is there any more.
+//! The API server's client of agent and controller: kube's own, over sockets that detect a dead
+//! peer.
 //!
-//! A watch is a connection over which nothing may come for a minute, and a machine that lost its power, a firewall that forgot the connection or a
-//! route that went away send no reset. Then kube's client waits for minutes: for its watches five, and for an answer
-//! as long as the kernel repeats the request, which is a quarter of an hour. So the kernel is told to ask each idle connection whether the other
-//! end is there (keepalive), and to give a connection up over which for `DEAD` nothing was acknowledged, be it such a question
-//! or data (`TCP_USER_TIMEOUT`). It costs the API server nothing that it would notice: the kernels talk, not the programs.
+//! A watch is a connection that may be idle for a minute. A machine that lost its power, a firewall
+//! that dropped its state, or a missing route sends no reset. Then kube's client waits for minutes:
+//! five for its watches, and a quarter of an hour for an answer, as long as the kernel retransmits
+//! the request. So the kernel probes each idle connection (keepalive). It also closes a connection
+//! on which neither a probe nor data was acknowledged within `DEAD` (`TCP_USER_TIMEOUT`). The cost
+//! to the API server is negligible: only the kernels are involved, not the programs.
 //!
-//! kube builds its stack of layers around a connector of its own, without a way to set these; so the same layers are put around ours here.
+//! kube builds its layers around a connector of its own, without a way to set these options. So
+//! this module puts the same layers around its own connector.
 
 use std::time::Duration;
 
@@ -20,23 +23,24 @@ use kube::{Client, Config};
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
-/// A connection that takes longer to be made, TLS included, is none.
+/// Time limit for the connection, TLS included.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
-/// An idle connection is asked after so long,
+/// Idle time before the first keepalive probe.
 const IDLE: Duration = Duration::from_secs(10);
-/// and again each time so much has passed without an answer.
+/// Interval between keepalive probes without an answer.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Without a sign of life for so long, a connection is dead.
+/// Time without an acknowledgement after which a connection is closed.
 const DEAD: Duration = Duration::from_secs(25);
 
-/// Makes a client. Nothing is asked yet.
+/// Creates a client. It sends no request yet.
 ///
 /// # Errors
-/// The certificates or the credentials of the configuration cannot be used, or it names a proxy, which is not supported.
+/// The certificates or the credentials of the configuration cannot be used, or it names a proxy,
+/// which is not supported.
 pub fn client(mut config: Config) -> kube::Result<Client> {
     config.connect_timeout = Some(CONNECT);
     if config.proxy_url.is_some() {
-        // kube says what is missing for it.
+        // kube's error names the missing feature.
         return Client::try_from(config);
     }
     let https = config.rustls_https_connector_with_connector(sockets())?;
@@ -55,10 +59,10 @@ pub fn client(mut config: Config) -> kube::Result<Client> {
     Ok(Client::new(service.boxed(), config.default_namespace))
 }
 
-/// Connections that notice when nobody is there any more.
+/// A connector whose sockets detect a dead peer.
 pub(crate) fn sockets() -> HttpConnector {
     let mut sockets = HttpConnector::new();
-    // TLS is put on top of it.
+    // The TLS layer is on top of it.
     sockets.enforce_http(false);
     sockets.set_keepalive(Some(IDLE));
     sockets.set_keepalive_interval(Some(AGAIN));
@@ -74,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_is_watched_by_the_kernel() {
+    async fn sockets_have_keepalive_and_user_timeout() {
         let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let address = format!("https://{}", server.local_addr().expect("an address"));
         let connected = sockets().call(address.parse().expect("a URI")).await.expect("a connection");

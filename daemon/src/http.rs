@@ -1,10 +1,11 @@
-//! `/metrics`, `/healthz` and `/readyz`, and what a daemon serves beside them.
+//! `/metrics`, `/healthz` and `/readyz`, and additional pages of a daemon.
 //!
-//! `/healthz` answers 200 while the tasks that own something answer: a process that fails it is to be restarted.
-//! `/readyz` answers 200 once the daemon can do its work, otherwise 503 with one reason a line.
+//! `/healthz` answers 200 while all main tasks respond; otherwise the process should be restarted.
+//! `/readyz` answers 200 once the daemon can do its work, otherwise 503 with one reason per line.
 //!
-//! [`crate::connections`] limits the clients: idle or slow connections of one source never keep a probe or a scrape of another source waiting. TCP
-//! ends a connection whose client does not take its answer.
+//! [`crate::connections`] limits the clients: idle or slow connections of one source never delay a
+//! probe or a scrape of another source. TCP ends a connection whose client does not read its
+//! answer.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -25,7 +26,8 @@ use tokio::net::TcpListener;
 
 use crate::connections::{self, Connection, ConnectionLimiter, Limits, Tracked};
 
-/// The limits of a listener of this module. A browser has some connections, and the agent's page has one long response in each window.
+/// The limits of a listener of this module. A browser has several connections, and the agent's page
+/// has one long response in each window.
 pub const LIMITS: Limits = Limits {
     total: 256,
     per_source: 96,
@@ -34,14 +36,15 @@ pub const LIMITS: Limits = Limits {
     octets_per_source: 0,
     work_per_source: 1,
 };
-/// From the end of a response to the end of the next request's head: longer than Prometheus' usual interval.
+/// From the end of a response to the end of the next request's head: longer than Prometheus' usual
+/// interval.
 const IDLE: Duration = Duration::from_secs(90);
-/// A client that takes nothing of a response for this long has no more use for it.
+/// A client that reads nothing of a response for this long is considered gone.
 const STALLED: Duration = Duration::from_secs(30);
-/// Octets that a connection may buffer: more than any request's head.
+/// Octets of a connection's buffer: more than any request's head.
 const BUFFER: usize = 16 * 1024;
 
-/// Which paths a listener serves.
+/// The paths of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paths {
     /// `/metrics`, the probes, and the page of [`Probe::page`].
@@ -61,7 +64,7 @@ impl Paths {
         }
     }
 
-    /// As errors and log lines name them.
+    /// Its name in errors and log lines.
     fn text(self) -> &'static str {
         match self {
             Paths::All => "/metrics, /healthz and /readyz",
@@ -71,29 +74,29 @@ impl Paths {
     }
 }
 
-/// An answer's body: whole, or told bit by bit.
+/// Body of an answer: complete, or a stream.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// What is asked.
+/// Source of the answers.
 pub trait Probe: Send + Sync + 'static {
     /// The metrics in Prometheus' text format.
     fn metrics(&self) -> impl Future<Output = String> + Send;
-    /// What does not answer; empty if everything does.
+    /// Tasks that do not respond; empty if all do.
     fn unhealthy(&self) -> impl Future<Output = Vec<String>> + Send;
-    /// What is missing before it can do its work; empty if nothing is.
+    /// Reasons for which it cannot do its work yet; empty if it can.
     fn unready(&self) -> impl Future<Output = Vec<String>> + Send;
-    /// What is served on every other path; none where there is nothing.
+    /// The answer for every other path; none if there is no such page.
     fn page(&self, _head: &Parts, _from: SocketAddr) -> impl Future<Output = Option<Response<Body>>> + Send {
         async { None }
     }
 }
 
-/// A body that is there as a whole.
+/// A complete body.
 pub fn whole(octets: impl Into<Bytes>) -> Body {
     Full::new(octets.into()).boxed_unsync()
 }
 
-/// Between two tries to get an address that is taken. Nobody tells when it is free.
+/// Delay between two attempts to bind an address in use. No event reports that it is free.
 const BIND_AGAIN: Duration = Duration::from_secs(2);
 
 /// Binds the address.
@@ -101,12 +104,12 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
-/// Why nothing is served, while nothing is. Cheap to clone.
+/// The reason for which a listener is down, while it is down. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Fault(Arc<Mutex<Option<String>>>);
 
 impl Fault {
-    /// In words; none while all is well.
+    /// The reason as text; none while the listener is up.
     pub fn words(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -116,8 +119,8 @@ impl Fault {
     }
 }
 
-/// Binds the address, and tries again for as long as that fails: whoever has more to do than to be asked how it does runs on meanwhile. The
-/// log and `fault` say so.
+/// Binds the address, and retries until it succeeds: the daemon's main work continues meanwhile.
+/// The log and `fault` have the reason.
 pub async fn bind_patiently(address: SocketAddr, fault: Fault) -> TcpListener {
     loop {
         match bind(address).await {
@@ -143,7 +146,7 @@ pub async fn bind_patiently(address: SocketAddr, fault: Fault) -> TcpListener {
     }
 }
 
-/// A pause after accept(2) failed for lack of descriptors: no event reports that one is free again.
+/// Pauses after accept(2) failed for lack of descriptors: no event reports a free one.
 pub async fn pause_accepting() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
@@ -176,7 +179,7 @@ async fn converse(connection: Connection, from: SocketAddr, paths: Paths, probe:
         .header_read_timeout(IDLE)
         .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(connection), service);
-    // An error is the client's: it broke off, or sent no HTTP.
+    // An error is the client's: it closed the connection, or sent no HTTP.
     let _ = serving.await;
 }
 
@@ -187,7 +190,7 @@ async fn answer(
     from: SocketAddr,
     paths: Paths,
 ) -> Result<Response<Tracked<Body>>, Infallible> {
-    // No path has a use for a body.
+    // No path uses a body.
     let (head, _) = request.into_parts();
     let asks = matches!(head.method, Method::GET | Method::HEAD);
     let path = head.uri.path();
@@ -227,14 +230,14 @@ fn only_get() -> Response<Body> {
     response
 }
 
-/// 503: there is no room now, and when to come again, in seconds.
+/// Answers 503: no capacity now, retry after this number of seconds.
 pub fn try_later(seconds: &'static str, why: &str) -> Response<Body> {
     let mut response = text(StatusCode::SERVICE_UNAVAILABLE, why.to_owned());
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(seconds));
     response
 }
 
-/// Plain text.
+/// Answers with plain text.
 pub fn text(status: StatusCode, body: String) -> Response<Body> {
     let mut response = Response::new(whole(body));
     *response.status_mut() = status;

@@ -1,4 +1,4 @@
-//! What the agent and the controller share as daemons: nothing of networks, only how a process of ours behaves.
+//! Behaviour that agent and controller share as daemons; nothing about networks.
 //!
 //! - [`apiserver`]: the client of the API server, which notices a dead connection.
 //! - [`connections`]: limits on the clients of a listener.
@@ -6,7 +6,7 @@
 //! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
 //! - [`metrics`]: from the catalogue's declarations to Prometheus' text format.
 //! - [`outward`]: requests to other servers, over the same sockets.
-//! - [`panics`]: what a panic does.
+//! - [`panics`]: the reaction to a panic.
 
 pub mod apiserver;
 pub mod connections;

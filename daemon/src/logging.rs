@@ -33,7 +33,7 @@ impl Default for Log {
 }
 
 impl Log {
-    /// What is wrong with the level, and what to write.
+    /// Checks the level. The error names the fault and valid levels.
     pub fn check(&self) -> Result<(), String> {
         match self.level.parse::<EnvFilter>() {
             Ok(_) => Ok(()),
@@ -45,7 +45,7 @@ impl Log {
     }
 }
 
-/// Starts logging as configured. The level was checked with the configuration; one that is no filter after all is `info`.
+/// Starts logging. The configuration has checked the level; an invalid one falls back to `info`.
 pub fn start(log: &Log) {
     let filter = log.level.parse::<EnvFilter>().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -55,8 +55,8 @@ pub fn start(log: &Log) {
     }
 }
 
-/// A text of somebody else's, as a log line may have it: characters that a terminal acts on, or that are not visible, are escaped, and what is
-/// longer than `limit` characters is cut off.
+/// Escapes a foreign text for a log line: control characters and invisible characters are escaped.
+/// A text longer than `limit` characters is cut off.
 pub fn shown(text: &str, limit: usize) -> String {
     let mut shown = String::new();
     for (place, character) in text.chars().enumerate() {

@@ -1,8 +1,8 @@
 //! From the catalogue's declarations ([`trunkline_api::metrics`]) to Prometheus' text format.
 //!
-//! Two ways, for two kinds of numbers. What **happens** is counted as it happens, in a registry ([`counter`], [`histogram`]). How things
-//! **stand** is asked from its owners at each scrape and written down once ([`Standing`]): nothing has to be kept in step, and what is gone has
-//! no series left.
+//! There are two kinds of metrics. **Events** are counted in a registry as they happen
+//! ([`counter`], [`histogram`]). **State** is read from its owners at each scrape and written once
+//! ([`Standing`]): no gauge can become stale, and deleted objects have no series left.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,8 @@ use prometheus::{
 };
 use trunkline_api::metrics::{Kind, Metric};
 
-/// A counter of the catalogue. One without labels is there from the start, with 0. An error if the registry has it already.
+/// A counter of the catalogue. Without labels it exists from the start, with 0. An error if it is
+/// already registered.
 pub fn counter(registry: &Registry, metric: &Metric) -> Result<IntCounterVec> {
     let counters = IntCounterVec::new(Opts::new(metric.name, metric.help), metric.labels)?;
     registry.register(Box::new(counters.clone()))?;
@@ -23,14 +24,15 @@ pub fn counter(registry: &Registry, metric: &Metric) -> Result<IntCounterVec> {
     Ok(counters)
 }
 
-/// A gauge of the catalogue that is kept in step with what it counts. An error if the registry has it already.
+/// A gauge of the catalogue that its owner updates. An error if it is already registered.
 pub fn gauge(registry: &Registry, metric: &Metric) -> Result<IntGaugeVec> {
     let gauges = IntGaugeVec::new(Opts::new(metric.name, metric.help), metric.labels)?;
     registry.register(Box::new(gauges.clone()))?;
     Ok(gauges)
 }
 
-/// A histogram of the catalogue, with its buckets. One without labels is there from the start. An error if the registry has it already.
+/// A histogram of the catalogue, with its buckets. Without labels it exists from the start. An
+/// error if it is already registered.
 pub fn histogram(registry: &Registry, metric: &Metric) -> Result<HistogramVec> {
     let buckets = match metric.kind {
         Kind::Histogram(bounds) => bounds.to_vec(),
@@ -45,14 +47,14 @@ pub fn histogram(registry: &Registry, metric: &Metric) -> Result<HistogramVec> {
     Ok(histograms)
 }
 
-/// How things stand, for one scrape.
+/// Samples of the state, for one scrape.
 #[derive(Default)]
 pub struct Standing {
     samples: BTreeMap<&'static str, (Metric, Vec<String>)>,
 }
 
 impl Standing {
-    /// One series. The values of the labels are in the order of the metric's own.
+    /// Adds one series. The values of the labels are in the order of the metric's own.
     pub fn put(&mut self, metric: Metric, labels: &[&str], value: f64) {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
         let mut line = metric.name.to_owned();
@@ -69,18 +71,18 @@ impl Standing {
         self.samples.entry(metric.name).or_insert_with(|| (metric, Vec::new())).1.push(line);
     }
 
-    /// A series that is 1 or 0.
+    /// Adds a series with the value 1 or 0.
     pub fn put_bool(&mut self, metric: Metric, labels: &[&str], value: bool) {
         self.put(metric, labels, f64::from(u8::from(value)));
     }
 
-    /// A series of a count. Beyond 2^53 it is rounded, as Prometheus does itself.
+    /// Adds a series of a count. Beyond 2^53 it is rounded, as in Prometheus itself.
     pub fn put_count(&mut self, metric: Metric, labels: &[&str], value: u64) {
         self.put(metric, labels, value as f64);
     }
 }
 
-/// What was counted, and how things stand, in Prometheus' text format.
+/// Counters and state in Prometheus' text format.
 pub fn text(counted: &Registry, standing: Standing) -> Result<String> {
     let mut text = Vec::new();
     TextEncoder::new().encode(&counted.gather(), &mut text)?;
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_as_prometheus_has_it() {
+    fn text_format_matches_prometheus() {
         let gauge = |name, labels| Metric {
             name,
             kind: Kind::Gauge,

@@ -1,8 +1,9 @@
-//! Requests to servers that are not the API server: telemetry's collector.
+//! Requests to other servers than the API server: the collector of telemetry.
 //!
-//! The sockets are those of [`crate::apiserver`], which notice when nobody is there any more, and TLS is the one that kube brings, with its
-//! reloading of a CA file. So a second client of another make costs no other HTTP stack. Nothing is taken from the environment: no proxy, no
-//! variables; and no redirect is followed, so that what a header has goes nowhere else.
+//! The sockets are those of [`crate::apiserver`], which detect a dead peer. TLS is kube's, with its
+//! reload of a CA file. So the second client needs no other HTTP stack. It reads nothing from the
+//! environment, such as a proxy, and follows no redirect, so that its headers go to no other
+//! server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,28 +22,29 @@ use tower::{BoxError, ServiceExt as _};
 
 use crate::apiserver::{CONNECT, sockets};
 
-/// An answer is read so far.
+/// Octets that are read of an answer.
 const ANSWER: usize = 64 << 10;
-/// A connection that was not used for so long is closed.
+/// Idle time after which a connection is closed.
 const UNUSED: Duration = Duration::from_secs(60);
 
-/// A client that keeps its connection.
+/// A client that keeps its connection open.
 #[derive(Clone, Debug)]
 pub struct Outward(BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>);
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// Its status.
     pub status: StatusCode,
-    /// How long it asks to be left alone, where it says so in seconds.
+    /// Delay requested by the server, if given in seconds.
     pub retry_after: Option<Duration>,
-    /// What it said; empty where that was longer than 64 KiB.
+    /// The body; empty if longer than 64 KiB.
     pub body: Bytes,
 }
 
 impl Outward {
-    /// Makes a client for this server, which is trusted if `ca_file` or, without it, the system says so. Nothing is asked yet.
+    /// Creates a client for this server. Its certificate is checked against `ca_file` or, without
+    /// it, the system's CAs. It sends no request yet.
     ///
     /// # Errors
     /// The certificates cannot be read.
@@ -56,7 +58,7 @@ impl Outward {
         }
         let mut config = Config::new(server.clone());
         if let Some(path) = ca_file {
-            // The file alone is trusted: none of the system's.
+            // Only the file's CAs are trusted, none of the system's.
             config.root_cert = Some(Vec::new());
             config.root_cert_file = Some(path.to_owned());
         }
@@ -65,10 +67,10 @@ impl Outward {
         Ok(Self(BoxCloneSyncService::new(builder.build(connector).map_err(BoxError::from))))
     }
 
-    /// Posts this and reads the answer. There is no time limit: put one around it.
+    /// Sends a POST and reads the answer. There is no time limit: the caller must set one.
     ///
     /// # Errors
-    /// No answer came: the text says what was in the way, and has nothing of the headers.
+    /// There was no answer. The text gives the reason, without any header.
     pub async fn post(&self, to: Uri, headers: HeaderMap, body: Bytes) -> Result<Answer, BoxError> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
@@ -77,7 +79,7 @@ impl Outward {
         let answer = self.0.clone().oneshot(request).await?;
         let (head, body) = answer.into_parts();
         let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        // Read to its end, so that the connection can be used again.
+        // Read to the end, so that the connection can be reused.
         let body = Limited::new(body, ANSWER).collect().await.map(|body| body.to_bytes());
         Ok(Answer {
             status: head.status,
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_is_trusted_if_the_file_says_so() {
+    async fn only_certificates_of_the_ca_file_are_trusted() {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let key = PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());

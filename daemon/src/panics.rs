@@ -1,9 +1,10 @@
-//! What a panic does: it ends the process, except where a library is known to panic on damaged input.
+//! Reaction to a panic: the process ends, unless the panic comes from a library that panics on
+//! damaged input.
 //!
-//! A panic in one task must not leave a half-dead daemon: better to die and be started again, which loses no packet.
-//! redb, though, panics on some files that something else wrote to, and a daemon that died of a damaged store at
-//! every start would keep nothing running. So the build unwinds, [`abort_on_panic`] makes every panic an abort all
-//! the same, and [`caught`] is the one exception.
+//! A panic in one task must not leave a half-dead daemon. A restart is better, and loses no packet.
+//! But redb panics on some files that another program damaged, and a daemon that ended at every
+//! start would be of no use. So the build unwinds, [`abort_on_panic`] turns every panic into an
+//! abort, and [`caught`] is the only exception.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -13,7 +14,7 @@ thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From here on a panic outside [`caught`] logs its message and aborts the process.
+/// Installs the hook: a panic outside [`caught`] logs its message and aborts the process.
 pub fn abort_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         if !CATCHING.get() {
@@ -23,7 +24,8 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// Runs `work`; a panic in it is an error in its words. What `work` changed must not be used after an error.
+/// Runs `work`, and turns a panic into an error with its message. State that `work` changed must
+/// not be used after an error.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let before = CATCHING.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(work));
@@ -44,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caught_panic_is_an_error_in_its_words() {
+    fn caught_panic_is_an_error_with_its_message() {
         assert_eq!(caught(|| 3), Ok(3));
         let index = std::hint::black_box(4);
         let error = caught(|| [1, 2, 3][index]).unwrap_err();

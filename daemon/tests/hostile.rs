@@ -1,4 +1,5 @@
-//! Hostile clients of `/metrics` and the probes, over real sockets: what 127.0.0.2 does changes nothing for 127.0.0.1.
+//! Hostile clients of `/metrics` and the probes, over real sockets: attacks from 127.0.0.2 must not
+//! affect 127.0.0.1.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "tests measure")]
 
@@ -17,7 +18,7 @@ use trunkline_daemon::http::{LIMITS, Paths, Probe, serve};
 
 const HOSTILE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const CONNECTIONS: usize = 10_000;
-/// Far more than any of this takes: only so that a hang ends.
+/// Far more than any of this takes, so that a hang ends.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 struct Healthy;
@@ -34,7 +35,7 @@ impl Probe for Healthy {
     }
 }
 
-/// A listener that is served, and the registry with its metrics.
+/// A running listener, and the registry with its metrics.
 async fn start() -> (SocketAddr, Registry) {
     start_with(LIMITS).await
 }
@@ -49,7 +50,8 @@ async fn start_with(limits: Limits) -> (SocketAddr, Registry) {
     (address, registry)
 }
 
-/// Connects from the hostile source and sends some octets. A connection that the server closed meanwhile stays open here.
+/// Connects from the hostile source and sends some octets. This side keeps a connection open that
+/// the server has closed.
 async fn attack(address: SocketAddr, octets: &[u8]) -> TcpStream {
     attack_from(HOSTILE, address, octets).await
 }
@@ -58,7 +60,7 @@ async fn attack_from(source: Ipv4Addr, address: SocketAddr, octets: &[u8]) -> Tc
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((source, 0).into()).unwrap();
     let mut stream = socket.connect(address).await.unwrap();
-    // An error is a connection that was closed already.
+    // An error means that the connection was already closed.
     let _ = stream.write_all(octets).await;
     stream
 }
@@ -79,14 +81,15 @@ async fn all_is_answered(address: SocketAddr, when: &str) {
     }
 }
 
-/// The sum of a metric's series.
+/// The sum of all series of a metric.
 fn value(registry: &Registry, name: &str) -> f64 {
     let families = registry.gather();
     let family = families.iter().find(|family| family.name() == name).unwrap();
     family.get_metric().iter().map(|it| it.get_gauge().get_value() + it.get_counter().get_value()).sum()
 }
 
-/// Ten thousand connections that send these octets, with probes and scrapes of another source between them.
+/// Ten thousand connections that send these octets, with probes and scrapes of another source
+/// between them.
 async fn flood(octets: &[u8]) {
     raise_descriptor_limit();
     let (address, registry) = start().await;
@@ -104,7 +107,7 @@ async fn flood(octets: &[u8]) {
 }
 
 async fn within<T>(test: impl Future<Output = T>) -> T {
-    // One flood at a time: each takes half of the descriptors that a process may usually have.
+    // One flood at a time: each uses half of the usual limit of file descriptors.
     static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _alone = ALONE.lock().await;
     tokio::time::timeout(DEADLINE, test).await.expect("no hang")
@@ -125,7 +128,8 @@ async fn idle_keep_alive_connections_stop_no_probe() {
     within(flood(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")).await;
 }
 
-/// A node's worth of pods, each with as many connections as it may have, with and without a request.
+/// As many sources as a node has pods, each with its maximum of connections, with and without a
+/// request.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_sources_stop_no_probe() {
     within(async {
@@ -146,7 +150,7 @@ async fn many_sources_stop_no_probe() {
     .await;
 }
 
-/// Each of them times out instead of being evicted.
+/// Each of them times out and is not evicted.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_without_a_request_time_out_and_leave_nothing() {
     within(async {
@@ -193,7 +197,7 @@ async fn exhausted_descriptors_stop_no_probe() {
     });
     let address = address.expect("the server's address");
     let test = async {
-        // More than it has descriptors, fewer than it may have of one source.
+        // More than the process has descriptors, fewer than the limit of one source.
         let mut open = Vec::new();
         for _ in 0..LIMITS.per_source {
             open.push(attack(address, b"").await);

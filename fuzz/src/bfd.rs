@@ -1,8 +1,9 @@
-//! A BFD endpoint with a single-hop and a multihop session, whose peers, clock and owner do anything.
+//! A BFD endpoint with a single-hop and a multihop session; peers, clock and owner act arbitrarily.
 //!
-//! The input is a script as in [`crate::session`]: steps of an opcode, a length and that many octets. What must hold
-//! after each: whatever arrives is answered by at most one packet, every packet that leaves is one that this side would
-//! take, a deadline that was dealt with is over, and a session that hears nothing is Down after its detection time.
+//! The input is a script as in [`crate::session`]: steps of an opcode, a length and that many
+//! octets. Invariants after each step: a received packet causes at most one packet in reply; this
+//! side would accept every packet that it sends; a handled deadline is over; a session without
+//! received packets is Down after its detection time.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -35,7 +36,8 @@ pub fn run(data: &[u8]) {
             break;
         }
     }
-    // Silence: the longest detection time is that of 255 packets, 60 s and more apart, as the peer said.
+    // Silence: the longest detection time is 255 packets, with an interval of more than 60 s, as
+    // the peer requested.
     for _ in 0..3 {
         world.now += Duration::from_secs(255 * 4300);
         world.fire();
@@ -76,7 +78,7 @@ impl World {
         assert!(self.endpoint.set(SessionId(peer as u32), target, self.now).is_ok());
     }
 
-    /// A packet that finds its session, with fields of the input.
+    /// A packet that matches a session, with fields of the input.
     fn packet(&self, peer: usize, argument: &[u8]) -> Vec<u8> {
         let field = |at: usize| argument.get(at).copied().unwrap_or_default();
         let yours =
@@ -105,7 +107,7 @@ impl World {
         self.settle(1);
     }
 
-    /// A deadline that was dealt with is over.
+    /// A handled deadline is over.
     fn fire(&mut self) {
         for _ in 0..20 {
             self.endpoint.handle_timeout(self.now);

@@ -1,10 +1,12 @@
-//! Valid UPDATEs, read by three codecs that know nothing of each other.
+//! Valid UPDATEs, read by three independent codecs.
 //!
-//! The input is a list of choices from which a message is built here, octet by octet and not by this speaker's writer:
-//! attributes in any order, one-octet and two-octet lengths, both widths of AS numbers, both places for routes. Each
-//! oracle is asked only what it was measured to be right about: zettabgp prefixes, AS_PATH without sets, ORIGIN,
-//! MULTI_EXIT_DISC, LOCAL_PREF and communities in four-octet sessions; netgauze all of that, sets, two-octet sessions,
-//! AGGREGATOR, ATOMIC_AGGREGATE, ORIGINATOR_ID, CLUSTER_LIST and IPv6 next hops of IPv4 routes too.
+//! The input is a list of choices. This module builds a message from them octet by octet, without
+//! the speaker's encoder: attributes in any order, one-octet and two-octet lengths, both widths of
+//! AS numbers, both places for routes. Each oracle is compared only where measurements have shown
+//! it to be right. For zettabgp these are prefixes, AS_PATH without sets, ORIGIN, MULTI_EXIT_DISC,
+//! LOCAL_PREF and communities in four-octet sessions. For netgauze these are the same, and also
+//! sets, two-octet sessions, AGGREGATOR, ATOMIC_AGGREGATE, ORIGINATOR_ID, CLUSTER_LIST and IPv6
+//! next hops of IPv4 routes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,13 +26,13 @@ use zettabgp::prelude::{
 
 use crate::mutate::message;
 
-/// What a reader has understood.
+/// The content of a message in the view of one codec.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Seen {
     announced: BTreeSet<(IpNet, IpAddr)>,
     withdrawn: BTreeSet<IpNet>,
     origin: u8,
-    /// AS numbers in their order, segments joined.
+    /// AS numbers in order, segments joined.
     as_path: Vec<u32>,
     med: Option<u32>,
     local_pref: Option<u32>,
@@ -42,7 +44,7 @@ struct Seen {
     cluster_list: Vec<Ipv4Addr>,
 }
 
-/// The choices that are left; 0 when there are none.
+/// The remaining choices; 0 when there are none.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -96,7 +98,7 @@ impl Choices<'_> {
     }
 }
 
-/// A message and who may be asked about it.
+/// A message, and the oracles to compare with.
 struct Case {
     body: Vec<u8>,
     four_octet_as: bool,
@@ -182,7 +184,7 @@ fn case(choices: &mut Choices<'_>) -> Case {
         attributes.push((0x80, 14, value));
     }
     if nlri.is_empty() && routes.is_empty() {
-        // Withdrawals need no more.
+        // Withdrawals need no more than this.
         attributes.retain(|(_, code, _)| *code == 15);
     }
     let mut list = vec![];
@@ -205,7 +207,7 @@ fn case(choices: &mut Choices<'_>) -> Case {
     Case { body, four_octet_as, zettabgp }
 }
 
-/// Any octets are choices.
+/// Any octets are valid choices.
 pub fn run(data: &[u8]) {
     let Case { body, four_octet_as, zettabgp } = case(&mut Choices(data));
     let ours = ours(&body, four_octet_as);

@@ -1,13 +1,16 @@
-//! What a peer's octets must never do, as functions over arbitrary input.
+//! Fuzz targets: invariants of the code that reads a peer's octets, as functions over arbitrary
+//! input.
 //!
-//! A [`Target`] takes any octets and panics if something that must hold does not. `cargo lab fuzz` runs one under a
-//! coverage-guided fuzzer (feature `libfuzzer`, `main.rs`); `cargo test` replays the committed corpus of each,
-//! `corpus/TARGET/`, and `cargo lab test fuzz` does both. The corpus is minimised: every file reaches something that no
-//! other does, or is an input that some implementation was broken by.
+//! A [`Target`] takes any octets and panics if an invariant is violated. `cargo lab fuzz` runs one
+//! under a coverage-guided fuzzer (feature `libfuzzer`, `main.rs`). `cargo test` replays the
+//! committed corpus of each, `corpus/TARGET/`, and `cargo lab test fuzz` does both. The corpus is
+//! minimised: every file reaches code that no other file reaches, or is an input that once broke an
+//! implementation.
 //!
-//! Random octets are nearly always refused at the first length. So each target has a mutator that knows the input's
-//! structure ([`mutate`]): it repeats, drops, swaps and damages whole attributes and messages and keeps the lengths
-//! around them right, most of the time; the fuzzer's own mutations do the rest.
+//! Random octets are nearly always refused at the first length. So each target has a mutator with
+//! knowledge of the input's structure ([`mutate`]). It repeats, drops, swaps and damages whole
+//! attributes and messages, and mostly keeps the lengths around them right. The fuzzer's own
+//! mutations do the rest.
 
 pub mod bfd;
 pub mod differential;
@@ -21,13 +24,13 @@ pub use mutate::Mutate;
 /// One fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, also of its corpus.
+    /// Its name, which is also the folder of its corpus.
     pub name: &'static str,
-    /// What must hold, in one line.
+    /// The invariant, in one line.
     pub about: &'static str,
-    /// Panics if it does not hold.
+    /// Panics if the invariant is violated.
     pub run: fn(&[u8]),
-    /// Changes an input into one that is worth a try.
+    /// Mutates an input into a promising one.
     pub mutate: Mutate,
 }
 

@@ -1,5 +1,6 @@
-//! The fuzzer, one process a target: `TRUNKLINE_FUZZ_TARGET=update trunkline-fuzz CORPUS… -max_total_time=60`, with
-//! libFuzzer's options. `cargo lab fuzz` builds it with the coverage that it needs, and runs it.
+//! The fuzzer, one process for each target, with libFuzzer's options: `TRUNKLINE_FUZZ_TARGET=update
+//! trunkline-fuzz CORPUS… -max_total_time=60`. `cargo lab fuzz` builds it with coverage
+//! instrumentation and runs it.
 #![no_main]
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "libFuzzer's macros export C functions")]
 

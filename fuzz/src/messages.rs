@@ -1,4 +1,5 @@
-//! A stream: framing, and OPEN, NOTIFICATION and ROUTE-REFRESH. What is read and written again is read as the same.
+//! A stream of messages: framing, OPEN, NOTIFICATION and ROUTE-REFRESH. A decoded message that is
+//! encoded and decoded again stays equal.
 
 use trunkline_bgp::wire::{
     Frame, MAX_EXTENDED, MAX_MESSAGE, MessageKind, Notification, Open, RouteRefresh, WireError, frame,
@@ -12,7 +13,7 @@ pub fn run(data: &[u8]) {
         match frame(stream, max) {
             Err(error) => return refused(error.into()),
             Ok(None) => {
-                // More octets are needed: as many as a buffer of `max` has room for.
+                // More octets are needed: at most as many as fit into a buffer of `max`.
                 assert!(stream.len() < max);
                 return;
             }
@@ -52,7 +53,7 @@ fn read(message: &Frame<'_>, octet: u8) -> Result<(), WireError> {
             let open = Open::decode(message.body)?;
             open.encode(&mut out);
             let again = read_back(&out, Open::decode);
-            // Capabilities may be too long for one OPEN only if they came in an extended one.
+            // Capabilities may be too long for one OPEN only if they arrived in an extended one.
             assert_eq!(again.as_ref(), Some(&open));
             open.capabilities.iter().for_each(|capability| assert!(!capability.to_string().is_empty()));
         }

@@ -1,19 +1,19 @@
-//! Mutators that know what the octets are. Each takes an input apart, as far as that goes, changes one or a few of its
-//! parts, and puts it together again with lengths that are right; one time in eight the lengths stay as they were, and
-//! one time in four the fuzzer's own mutation is all there is.
+//! Structure-aware mutators. Each one parses an input as far as possible, changes one or a few of
+//! its parts, and assembles it again with correct lengths. In one case of eight the old lengths
+//! stay, and in one of four only the fuzzer's own mutation is applied.
 
 use trunkline_bgp::wire::HEADER;
 
-/// Changes the input; it may not become longer than `max`. `own` is the fuzzer's mutation of some octets that may grow
-/// to the length given.
+/// Mutates the input, which may not exceed `max` octets. `own` is the fuzzer's mutation of some
+/// octets, which may grow to the given length.
 pub type Mutate = fn(data: &mut Vec<u8>, max: usize, seed: u32, own: &mut dyn FnMut(&mut Vec<u8>, usize));
 
-/// xorshift: enough to choose by.
+/// xorshift: sufficient for choices.
 #[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The same choices from the same seed.
+    /// The same seed gives the same choices.
     pub fn new(seed: u32) -> Self {
         Random(u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-/// Attributes as they should be, and a few that should not.
+/// Valid attributes, and a few invalid ones.
 const ATTRIBUTES: [&[u8]; 24] = [
     &[0x40, 1, 1, 0],
     &[0x40, 2, 0],
@@ -105,7 +105,8 @@ fn parts(mut octets: &[u8], extended: bool) -> Vec<Vec<u8>> {
     parts
 }
 
-/// Drops, repeats, swaps, inserts or damages parts. `header` octets of one are not its value; the last of them is its length.
+/// Drops, repeats, swaps, inserts or damages parts. The first `header` octets of a part are its
+/// header; the last of them is its length.
 fn shuffle(parts: &mut Vec<Vec<u8>>, known: &[&[u8]], header: usize, random: &mut Random) {
     for _ in 0..=random.below(3) {
         let at = random.below(parts.len().max(1));
@@ -117,7 +118,7 @@ fn shuffle(parts: &mut Vec<Vec<u8>>, known: &[&[u8]], header: usize, random: &mu
             2 => parts.swap(at, other),
             3 | 4 => parts.insert(at, known[random.below(known.len())].to_vec()),
             5 => {
-                // Flags, code or length itself.
+                // Damages the flags, the code or the length itself.
                 let place = random.below(header.min(parts[at].len()).max(1));
                 if let Some(octet) = parts[at].get_mut(place) {
                     *octet = if random.one_in(2) { *octet ^ 1 << random.below(8) } else { random.octet() };
@@ -131,7 +132,7 @@ fn shuffle(parts: &mut Vec<Vec<u8>>, known: &[&[u8]], header: usize, random: &mu
                 }
             }
             _ => {
-                // A value of another length, which its header follows or not.
+                // A value of another length, with or without a matching header.
                 let part = &mut parts[at];
                 let longer = random.one_in(2);
                 for _ in 0..=random.below(8) {
@@ -174,7 +175,7 @@ fn body(octets: &[u8], random: &mut Random) -> Option<Vec<u8>> {
         _ => shuffle(&mut list, &ATTRIBUTES, 3, random),
     }
     let list = list.concat();
-    // Lengths of before tell of another message.
+    // The old lengths belong to another message.
     let kept = random.one_in(8);
     let length = |new: usize, old: usize| (if kept { old } else { new } as u16).to_be_bytes();
     let mut out = length(withdrawn.len(), octets.len() - rest.len() - 2).to_vec();
@@ -229,7 +230,7 @@ pub fn messages(data: &mut Vec<u8>, max: usize, seed: u32, own: &mut dyn FnMut(&
     finish(data, new, max, own);
 }
 
-/// The messages of a stream; the last may be anything.
+/// The messages of a stream; the last may be arbitrary octets.
 fn stream(mut octets: &[u8]) -> Vec<Vec<u8>> {
     let mut list = Vec::new();
     while !octets.is_empty() {
@@ -282,7 +283,7 @@ fn open_with(fixed: &[u8], capabilities: &[u8]) -> Vec<u8> {
     body
 }
 
-/// A message whose body is another; the header fits.
+/// A message with a changed body and a matching header.
 fn changed(octets: &[u8], random: &mut Random) -> Vec<u8> {
     let Some((header, old)) = octets.split_at_checked(HEADER) else { return octets.to_vec() };
     let new = match (header[18], old) {
@@ -333,7 +334,7 @@ pub fn script(data: &mut Vec<u8>, max: usize, seed: u32, own: &mut dyn FnMut(&mu
     finish(data, new, max, own);
 }
 
-/// Octets that are choices and nothing else.
+/// Input that consists of choices only.
 pub fn octets(data: &mut Vec<u8>, max: usize, _: u32, own: &mut dyn FnMut(&mut Vec<u8>, usize)) {
     own(data, max);
 }

@@ -1,13 +1,15 @@
-//! A speaker with an external and an internal peer, whose transports, octets, operators and clock do anything.
+//! A speaker with an external and an internal peer; transports, octets, operators and clock act
+//! arbitrarily.
 //!
-//! The input is an octet of configuration and then a script: steps of an opcode, a length and that many octets. What
-//! has to hold after each step: the engine names only connections that are there, what it writes are whole messages
-//! that it would itself accept, a deadline that was dealt with is over, no peer has more prefixes than its limit, and
-//! what is reported is bounded. At the end everything is closed and time passes, after which nothing of any peer is left.
+//! The input is an octet of configuration and then a script: steps of an opcode, a length and that
+//! many octets. Invariants after each step: the engine names only existing connections; it writes
+//! whole messages that it would itself accept; a handled deadline is over; no peer exceeds its
+//! prefix limit; the reported state is bounded. At the end everything is closed and time passes;
+//! then no state of any peer is left.
 //!
-//! The operator may also have the speaker take dynamic neighbours. From then on the opcode has a bit more for whom a step is
-//! about: the two guests that come from the ranges. (Before, that bit means nothing, as it did when there were none: committed
-//! scripts keep their meaning.)
+//! The operator may also configure ranges of dynamic neighbours. From then on another bit of the
+//! opcode can select one of the two guests from the ranges. (Before, that bit has no meaning, as in
+//! the time without guests: committed scripts keep their meaning.)
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,7 +27,7 @@ use trunkline_bgp::wire::{
 use crate::mutate::message;
 
 const LIMIT: u32 = 50;
-/// Two that are configured, and two guests, who may come if a range holds them.
+/// Two configured peers, and two guests, which may connect if a range contains them.
 const PEERS: [(IpAddr, u32); 4] = [
     (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 65002),
     (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3)), 65001),
@@ -38,11 +40,11 @@ const RANGES: u8 = 0xf1;
 const LOCAL_AS: u8 = 0xf2;
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
-/// One end of a connection, as its shell sees it.
+/// One end of a connection, as the I/O shell sees it.
 #[derive(Debug, Default)]
 struct Pipe {
     peer: usize,
-    /// Attempts are answered once.
+    /// Whether the attempt was answered: each is answered once.
     connected: bool,
     written: Vec<u8>,
 }
@@ -51,10 +53,10 @@ struct World {
     speaker: Speaker,
     now: Instant,
     pipes: BTreeMap<ConnId, Pipe>,
-    /// What a newer connection may not be called.
+    /// The smallest identifier that a new connection may have.
     names: u64,
     stopped: bool,
-    /// Ranges have been configured, so that guests may come.
+    /// Whether ranges were configured, so that guests may connect.
     guests: bool,
 }
 
@@ -133,10 +135,10 @@ impl World {
             ),
             11 => self.send(peer, &message(5, &[0, 1 + (first & 1), second & 3, 1])),
             12 => self.send(peer, &message(3, if argument.len() < 2 { &[6, 2] } else { argument })),
-            // One octet at a time, as TCP may.
+            // One octet at a time, as in TCP.
             13 => argument.iter().for_each(|octet| self.send(peer, &[*octet])),
             14 => {
-                // A whole handshake, so that most scripts get somewhere.
+                // A whole handshake, so that most scripts reach an established session.
                 self.accept(peer);
                 self.send(peer, &open(peer, asn, first));
                 self.send(peer, &message(4, &[]));
@@ -183,13 +185,13 @@ impl World {
                 let rules = PathRules { local_as: local_as(second), ..PathRules::default() };
                 _ = self.speaker.update_peer(PeerConfig { paths: rules, ..config }, now);
             }
-            // Names that were never given out.
+            // Identifiers that were never assigned.
             29 => self.speaker.handle_bytes(ConnId(u64::MAX), argument, now),
             _ => self.write(usize::from(first) + 1),
         }
     }
 
-    /// The peer's connection, the newest or the oldest, with something to it.
+    /// A connection of the peer, the newest or the oldest, in this state.
     fn conn(&self, peer: usize, connected: bool) -> Option<ConnId> {
         let mut conns =
             self.pipes.iter().filter(|(_, pipe)| pipe.peer == peer && pipe.connected == connected);
@@ -204,7 +206,7 @@ impl World {
         }
     }
 
-    /// A name is never given twice.
+    /// Asserts that no identifier is used twice.
     fn named(&mut self, conn: ConnId, peer: usize, connected: bool) {
         assert!(conn.0 >= self.names, "{conn} again");
         self.names = conn.0 + 1;
@@ -239,11 +241,11 @@ impl World {
         _ = self.speaker.update_peer(edited(peer, first, second), self.now);
     }
 
-    /// Two ranges, one within the other, or one of them, or none.
+    /// Configures two ranges, one within the other, or one of them, or none.
     fn set_ranges(&mut self, which: u8, options: u8) {
         let range = |bit: u8, length: u8| {
             let prefix = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 1, 2), length);
-            // The AS number of one guest or of the other; both may not come in then.
+            // The AS number of one guest or the other; both may not connect then.
             let template = edited(CONFIGURED + usize::from(which >> 2 & bit == bit), options, which);
             let rules = PathRules { local_as: local_as(which), ..PathRules::default() };
             let template = PeerConfig { paths: rules, ..template };
@@ -270,7 +272,7 @@ impl World {
         self.fire();
     }
 
-    /// A deadline that was dealt with is over.
+    /// A handled deadline is over.
     fn fire(&mut self) {
         for _ in 0..20 {
             self.speaker.handle_timeout(self.now);
@@ -296,13 +298,13 @@ impl World {
         }
     }
 
-    /// What was written are whole messages that this engine would accept.
+    /// Asserts that the written octets are whole messages that this engine would accept.
     fn read_written(&mut self, conn: ConnId) {
         let Some(pipe) = self.pipes.get_mut(&conn) else { return };
         whole(&std::mem::take(&mut pipe.written), PEERS[pipe.peer].1 != 65001);
     }
 
-    /// Does what the speaker says, and looks at what must hold.
+    /// Carries out the speaker's actions, and checks the invariants.
     fn settle(&mut self) {
         while let Some(action) = self.speaker.poll_action() {
             match action {
@@ -312,7 +314,7 @@ impl World {
                     self.named(conn, place, false);
                 }
                 Action::Close { conn, last_words } => {
-                    // A connection that the shell has told of as gone is not closed again.
+                    // A connection that the shell has reported as closed is not closed again.
                     let Some(pipe) = self.pipes.remove(&conn) else { panic!("{conn} is not there") };
                     whole(&last_words, PEERS[pipe.peer].1 != 65001);
                 }
@@ -333,7 +335,8 @@ impl World {
         while let Some(conn) = self.speaker.poll_writable() {
             assert!(self.pipes.contains_key(&conn), "{conn} is not there");
         }
-        // At most one attempt and one that came, and those that wait for the other side's verdict.
+        // At most one outgoing and one incoming connection, and those that wait for the collision
+        // resolution.
         for peer in 0..PEERS.len() {
             let pipes = self.pipes.values().filter(|pipe| pipe.peer == peer);
             assert!(pipes.count() <= 2, "{:?}", self.pipes);
@@ -354,7 +357,7 @@ impl World {
         }
     }
 
-    /// Everything is closed, and time passes.
+    /// Closes everything, and lets time pass.
     fn end(mut self) {
         for conn in self.pipes.keys().copied().collect::<Vec<_>>() {
             if let Some(pipe) = self.pipes.remove(&conn) {
@@ -365,7 +368,7 @@ impl World {
                 self.settle();
             }
         }
-        // The longest Restart Time, and then some; attempts to connect are not answered.
+        // Longer than the longest Restart Time; attempts to connect are not answered.
         for _ in 0..5 {
             self.now += Duration::from_secs(1100);
             self.fire();
@@ -385,7 +388,7 @@ impl World {
     }
 }
 
-/// Whole messages that can be read.
+/// Asserts that the octets are whole messages that can be read.
 fn whole(mut octets: &[u8], ebgp: bool) {
     while !octets.is_empty() {
         let Ok(Some(message)) = frame(octets, MAX_EXTENDED) else {
@@ -411,7 +414,7 @@ fn whole(mut octets: &[u8], ebgp: bool) {
     }
 }
 
-/// A peer's configuration as an operator may have edited it.
+/// A peer's configuration after an operator's change.
 fn edited(peer: usize, first: u8, second: u8) -> PeerConfig {
     PeerConfig {
         max_prefixes: Some(LIMIT.min(1 + u32::from(second))),
@@ -427,7 +430,7 @@ fn edited(peer: usize, first: u8, second: u8) -> PeerConfig {
     }
 }
 
-/// Another AS number, and what is done with it; none in one of four cases.
+/// Another AS number with its options; none in one of four cases.
 fn local_as(options: u8) -> Option<LocalAs> {
     let (no_prepend, replace_as) = (options & 32 != 0, options & 64 != 0);
     (options & 160 != 0).then_some(LocalAs { asn: Asn(64999), no_prepend, replace_as })
@@ -462,7 +465,7 @@ fn open(peer: usize, asn: u32, options: u8) -> Vec<u8> {
         (64, &[64, 2, 0x80, 10]),
         (128, &[5, 6, 0, 1, 0, 1, 0, 2]),
     ] {
-        // Inverted: an octet of 0 is a peer with nearly everything.
+        // Inverted: an octet of 0 is a peer with nearly all capabilities.
         if (options ^ 0x40) & bit == 0 {
             capabilities.extend_from_slice(capability);
         }

@@ -1,4 +1,4 @@
-//! UPDATE, in every context that a session can have.
+//! UPDATE messages, in every context that a session can have.
 
 use trunkline_bgp::types::{Family, FamilySet, Ipv4, Ipv6};
 use trunkline_bgp::wire::update::decode_update_carefully;
@@ -7,7 +7,7 @@ use trunkline_bgp::wire::{
     UpdateError, UpdateWriter, WireError, decode_update, frame,
 };
 
-/// The context that an octet stands for.
+/// The context for an octet.
 pub fn context(octet: u8) -> DecodeContext {
     let families = match octet >> 3 & 3 {
         0 | 3 => FamilySet::ALL,
@@ -30,12 +30,12 @@ pub fn context(octet: u8) -> DecodeContext {
 /// An octet of context, then the body.
 pub fn run(data: &[u8]) {
     let Some((&octet, body)) = data.split_first() else { return };
-    // As long as a message can be.
+    // At most the maximum length of a message.
     let body = &body[..body.len().min(MAX_EXTENDED - 19)];
     check(body, &context(octet));
 }
 
-/// What must hold for a body.
+/// Checks the invariants for a body.
 pub fn check(body: &[u8], context: &DecodeContext) {
     let mut scratch = Scratch::default();
     let decoded = decode_update(body, context, &mut scratch);
@@ -54,7 +54,7 @@ pub fn check(body: &[u8], context: &DecodeContext) {
     }
 }
 
-/// All that a reader can see of the result.
+/// The whole visible result, as text.
 fn seen(result: &Result<Update<'_>, UpdateError>) -> String {
     match result {
         Err(error) => format!("{error:?}"),
@@ -104,7 +104,8 @@ fn or_0<P>((identifier, prefix): (Option<u32>, P)) -> (u32, P) {
     (identifier.unwrap_or(0), prefix)
 }
 
-/// What was read and written again says the same to a peer with everything, and can be said to one with two octets.
+/// Encodes a decoded UPDATE again: it stays equal for a peer with all capabilities, and can be
+/// encoded for one with two-octet AS numbers.
 fn passed_on(reach: &Reach<'_>, block: &[u8], attributes: &PathAttributes) {
     let add_path = match reach.prefixes {
         Prefixes::V4(nlri) => nlri.has_identifiers(),

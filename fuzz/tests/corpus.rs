@@ -1,4 +1,4 @@
-//! The committed corpus of every target, replayed: what was once found stays found.
+//! Replays the committed corpus of every target, so that no fixed bug returns.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -21,7 +21,8 @@ fn every_input_of_the_corpus_does_no_harm() {
     }
 }
 
-/// A few of each target's own mutations: a mutator must not go beyond the length, nor panic, whatever it is given.
+/// A few of each target's own mutations: a mutator must neither exceed the length nor panic, for
+/// any input.
 #[test]
 fn every_mutator_keeps_to_the_length() {
     for target in TARGETS {

@@ -1,5 +1,6 @@
-// The OpenTelemetry Collector of the lab: the collector's own service with its OTLP receiver and the file exporter, put together as its builder
-// (ocb) would write it down. cargo lab builds it once (lab/src/tests/observability/collector.rs).
+// The OpenTelemetry Collector of the lab: the collector's own service with its OTLP receiver and
+// the file exporter, combined as its builder (ocb) would generate it. cargo lab builds it once
+// (lab/src/tests/observability/collector.rs).
 package main
 
 import (

@@ -1,7 +1,9 @@
-//! A headless Chromium on a node of a lab, driven as a person would: open, look, type, press, take a picture.
+//! A headless Chromium on a node of a lab, driven like a person would: open, look, type, press,
+//! take a picture.
 //!
-//! It speaks the DevTools protocol over two pipes (`--remote-debugging-pipe`: JSON messages that end in NUL), so that no port is
-//! open and nothing waits for one. What the page's script throws and what the browser refuses (Content-Security-Policy) is kept: [`Browser::faults`].
+//! It uses the DevTools protocol over two pipes (`--remote-debugging-pipe`: JSON messages that end
+//! in NUL), so no port is open and nothing waits for one. Errors of the page's scripts and refusals
+//! of the browser (Content-Security-Policy) are recorded: [`Browser::faults`].
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -19,10 +21,10 @@ use crate::shell::{Seen, cmd, run, wait_for};
 /// Debian's packages: the browser, and the fonts that the pictures are taken with.
 pub(crate) const PACKAGES: [&str; 3] = ["chromium", "fonts-inter", "fonts-jetbrains-mono"];
 
-/// The browser does what it is asked within this, on a machine that does much else.
+/// Time limit for each action, on a machine with other load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How large the window is, and how it is looked at.
+/// Size and kind of the window.
 #[derive(Clone, Copy)]
 pub(crate) struct Screen {
     pub width: u32,
@@ -44,7 +46,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts it on a node. `folder` is its own, for its profile and its pipes.
+    /// Starts it on a node. `folder` is for its profile and its pipes only.
     pub(crate) fn start(host: &Host, folder: &Path) -> Result<Browser> {
         std::fs::create_dir_all(folder)?;
         let (ask, tell) = (folder.join("ask"), folder.join("tell"));
@@ -105,7 +107,7 @@ impl Browser {
     fn note(&mut self, event: &Value) {
         let fault = match event["method"].as_str() {
             Some("Runtime.exceptionThrown") => &event["params"]["exceptionDetails"],
-            // A connection that is cut is in the log too, and is what a test may want.
+            // A closed connection is in the log too, and may be part of a test.
             Some("Log.entryAdded") if event["params"]["entry"]["source"] != "network" => {
                 &event["params"]["entry"]
             }
@@ -114,7 +116,7 @@ impl Browser {
         self.faults.push(fault.to_string());
     }
 
-    /// What went wrong in the page's scripts, and what the browser refused to run.
+    /// Errors in the page's scripts, and refusals of the browser.
     pub(crate) fn faults(&self) -> &[String] {
         &self.faults
     }
@@ -134,7 +136,7 @@ impl Browser {
         self.call("Page.navigate", json!({ "url": address })).map(drop)
     }
 
-    /// What an expression comes to in the page.
+    /// The value of an expression in the page.
     pub(crate) fn look(&mut self, expression: &str) -> Result<Value> {
         let wanted = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let answer = self.call("Runtime.evaluate", wanted)?;
@@ -144,7 +146,7 @@ impl Browser {
         Ok(answer["result"]["value"].clone())
     }
 
-    /// Waits until the text of what a selector finds has these words.
+    /// Waits until the text of the selected element has these words.
     pub(crate) fn wait_text(&mut self, selector: &str, words: &[&str]) -> Result<String> {
         let expression = format!("document.querySelector({})?.innerText ?? ''", json!(selector));
         wait_for(&format!("{selector} to say {words:?}"), PATIENCE, || {
@@ -154,14 +156,14 @@ impl Browser {
         })
     }
 
-    /// Types into what has the focus.
+    /// Types into the focused element.
     pub(crate) fn write(&mut self, text: &str) -> Result<()> {
         self.call("Input.insertText", json!({ "text": text })).map(drop)
     }
 
     /// Takes a picture of the window, as PNG.
     pub(crate) fn picture(&mut self, into: &Path) -> Result<()> {
-        // Two frames on, whatever was changed is drawn.
+        // Two frames later, every change is drawn.
         self.look(
             "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))",
         )?;

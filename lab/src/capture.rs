@@ -1,4 +1,4 @@
-//! What passes an interface, as tcpdump prints it, from a moment on that is certain.
+//! Packets on an interface, as tcpdump prints them, from a known time on.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
@@ -20,8 +20,8 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Returns once everything that passes is seen. The filter is tcpdump's; each packet is a line that begins with
-    /// both MAC addresses.
+    /// Returns once every passing packet is captured. The filter is tcpdump's; each packet is a
+    /// line that begins with both MAC addresses.
     pub(crate) fn start(ns: &Namespace, interface: &str, filter: &str) -> Result<Self> {
         let mut tcpdump = cmd("nsenter", [format!("--net={}", ns.path().display())])
             .args([
@@ -33,8 +33,8 @@ impl Capture {
                 "-n",
                 "-t",
                 "-e",
-                // tcpdump's ring has places for whole packets of 256 KiB: eight on `any`, and more that come at once are lost. What
-                // a line says stands in the first octets.
+                // tcpdump's ring has slots for whole packets of 256 KiB: only eight on `any`, and a
+                // larger burst is lost. The first octets contain everything that a line shows.
                 "-s",
                 "256",
                 "-i",
@@ -63,12 +63,12 @@ impl Capture {
                 lines.lock().unwrap_or_else(PoisonError::into_inner).push(packet);
             }
         });
-        // What it says at its end has to go somewhere.
+        // Its final output needs a reader.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         Ok(capture)
     }
 
-    /// What passed until now.
+    /// Lines so far.
     pub(crate) fn seen(&self) -> Vec<String> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -91,16 +91,16 @@ impl Drop for Capture {
     }
 }
 
-/// Packets that pass, by who sent them: an address that was translated on the way, or a packet that came twice, is seen.
+/// Packets by source address: reveals a translated address, or a packet that passed twice.
 pub(crate) struct Senders(pub Capture);
 
 impl Senders {
-    /// Of echo requests, by whichever link they come.
+    /// Captures echo requests on all links.
     pub(crate) fn of_requests(ns: &Namespace) -> Result<Senders> {
         Ok(Senders(Capture::start(ns, "any", "icmp[icmptype]=icmp-echo or icmp6[icmp6type]=icmp6-echo")?))
     }
 
-    /// Who sent to an address.
+    /// Sources of packets to an address.
     pub(crate) fn to(&self, to: IpAddr) -> BTreeSet<IpAddr> {
         let sender = |line: &String| {
             let (from, rest) = line.rsplit_once(" > ")?;
@@ -110,7 +110,8 @@ impl Senders {
         self.0.seen().iter().filter_map(sender).collect()
     }
 
-    /// Waits until these have sent to an address: what was answered is told by the capture a little later.
+    /// Waits until these sources have sent to an address: the capture shows a packet a little after
+    /// its answer.
     pub(crate) fn wait(&self, to: IpAddr, from: &BTreeSet<IpAddr>, deadline: Duration) -> Result<()> {
         wait_for(&format!("requests to {to}"), deadline, || {
             let seen = self.to(to);
@@ -119,7 +120,7 @@ impl Senders {
         })
     }
 
-    /// Waits until this one has sent to an address, and fails if anybody else has.
+    /// Waits until this source has sent to an address, and fails if any other has.
     pub(crate) fn only(&self, to: IpAddr, from: IpAddr, deadline: Duration) -> Result<()> {
         wait_for(&format!("a request to {to}"), deadline, || {
             Ok(Seen::when(!self.to(to).is_empty(), || format!("{:?}", self.0.seen())))

@@ -1,4 +1,4 @@
-//! `trunkline … -o json` on a node, read into the types that the product prints it from.
+//! `trunkline … -o json` on a node, parsed into the types from which the product prints it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -15,10 +15,10 @@ use crate::host::Host;
 use crate::netns::has_ended;
 use crate::shell::{Seen, wait_for};
 
-/// The agent's port for metrics, unless its configuration says otherwise.
+/// The agent's default port for metrics.
 const METRICS: u16 = 9473;
 
-/// One question of the operator's, or one command.
+/// Runs a query or a command of the operator.
 pub(crate) fn ask<T: DeserializeOwned>(host: &Host, args: &[&str]) -> Result<T> {
     let args = [args, &["-o", "json"]].concat();
     let text = host.run("trunkline", &args)?;
@@ -57,7 +57,7 @@ pub(crate) fn advertised(host: &Host, peer: IpAddr) -> Result<Vec<Route>> {
     ask(host, &["routes", "--advertised", &peer.to_string()])
 }
 
-/// What the agent shows at `/metrics`, on the loopback of its node.
+/// Reads the agent's `/metrics` on the loopback of its node.
 pub(crate) fn metrics(host: &Host) -> Result<String> {
     let mut stream = host.ns.within(|| {
         TcpStream::connect((Ipv4Addr::LOCALHOST, METRICS)).with_context(|| format!("127.0.0.1:{METRICS}"))
@@ -65,9 +65,9 @@ pub(crate) fn metrics(host: &Host) -> Result<String> {
     http_body(&mut stream, "/metrics")
 }
 
-/// What is answered to a GET.
+/// The answer to a GET.
 pub(crate) fn http_body(stream: &mut TcpStream, path: &str) -> Result<String> {
-    // 1.0: the answer ends with the connection, and is not in chunks.
+    // HTTP 1.0: the answer ends with the connection, and is not in chunks.
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -75,7 +75,7 @@ pub(crate) fn http_body(stream: &mut TcpStream, path: &str) -> Result<String> {
     Ok(body.to_owned())
 }
 
-/// The node's agents that run now. There should be one.
+/// The running agents of a node. There should be one.
 pub(crate) fn agents(host: &Host) -> Vec<Pid> {
     let is_agent = |pid: &Pid| {
         let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
@@ -104,8 +104,8 @@ pub(crate) fn end_agent(host: &Host, signal: Signal) -> Result<()> {
     wait_ended(host, pid)
 }
 
-/// Waits until a process has gone with all its threads: only then are its locks free, as they are for a supervisor
-/// that restarts it.
+/// Waits until a process has ended with all its threads. Only then are its locks free, as for a
+/// supervisor that restarts it.
 pub(crate) fn wait_ended(host: &Host, pid: Pid) -> Result<()> {
     wait_for(&format!("the agent on {} to end", host.name), Duration::from_secs(20), || {
         Ok(Seen::when(has_ended(pid.as_raw_nonzero().get()), || format!("{pid:?} still running")))

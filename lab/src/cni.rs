@@ -1,5 +1,6 @@
-//! A container runtime's side of the plugin interface, as `cnitool` has it: environment, configuration on standard
-//! input, result or error on standard output; chains pass each result on as the next one's prevResult.
+//! A container runtime's side of the plugin interface, as in `cnitool`: environment, configuration
+//! on standard input, result or error on standard output. A chain passes each result to the next
+//! plugin as prevResult.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use crate::host::Host;
 use crate::netns::Namespace;
 use crate::shell::{cmd, output_with_input};
 
-/// A pod's sandbox: a namespace and the names that a runtime has for it.
+/// A pod's sandbox: a namespace with a runtime's names for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Sandbox {
     pub name: String,
@@ -21,13 +22,13 @@ pub(crate) struct Sandbox {
     pub ns: Namespace,
     pub container_id: String,
     pub ifname: String,
-    /// The pod that CNI_ARGS names.
+    /// The pod in CNI_ARGS.
     pub identity: Identity,
-    /// More of CNI_ARGS, such as `IP=10.0.0.5`.
+    /// Further CNI_ARGS, such as `IP=10.0.0.5`.
     pub args: String,
 }
 
-/// Which pod a sandbox is of, as a kubelet tells the plugin.
+/// The pod of a sandbox, as a kubelet passes it to the plugin.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub namespace: String,
@@ -36,13 +37,13 @@ pub(crate) struct Identity {
 }
 
 impl Sandbox {
-    /// Makes the namespace.
+    /// Creates the namespace.
     pub(crate) fn create(fabric: &Fabric, node: &str, pod: &str) -> Result<Self> {
         let ns = fabric.host(node)?.sandbox(&fabric.pod_namespace(node, pod))?;
         Ok(Self::of(ns, node, pod))
     }
 
-    /// A sandbox in a namespace that is there already.
+    /// A sandbox in an existing namespace.
     pub(crate) fn of(ns: Namespace, node: &str, pod: &str) -> Self {
         let name = format!("{node}-{pod}");
         let identity =
@@ -70,12 +71,12 @@ impl Sandbox {
     }
 }
 
-/// What one run of a plugin gave.
+/// Result of one run of a plugin.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// The result that was printed, or the CNI error.
+    /// The printed result, or the CNI error.
     pub outcome: std::result::Result<Value, CniError>,
-    /// From just before the process was started until it had ended and its output was read.
+    /// From just before the start of the process until its end, with its output read.
     pub took: Duration,
     pub started: Instant,
 }
@@ -98,7 +99,7 @@ impl Answer {
         self.outcome.map_err(|e| anyhow::anyhow!("{e}"))
     }
 
-    /// The error, which a test expects.
+    /// The error, for a test that expects one.
     pub(crate) fn error(self) -> Result<CniError> {
         match self.outcome {
             Ok(result) => bail!("an error was expected, but it succeeded: {result}"),
@@ -107,7 +108,7 @@ impl Answer {
     }
 }
 
-/// The configuration of our own plugin.
+/// A configuration of Trunkline's plugin.
 pub(crate) fn trunkline(network: Option<&str>) -> Value {
     let mut conf = json!({ "cniVersion": "1.0.0", "name": "lab", "type": "trunkline-cni" });
     if let Some(network) = network {
@@ -116,12 +117,12 @@ pub(crate) fn trunkline(network: Option<&str>) -> Value {
     conf
 }
 
-/// Folders in which a node's runtime looks for plugins.
+/// A node's plugin folders.
 pub(crate) fn plugin_path(host: &Host) -> Vec<PathBuf> {
     vec![host.product.clone(), PathBuf::from("/usr/lib/cni"), PathBuf::from("/opt/cni/bin")]
 }
 
-/// Runs one plugin on a node. The calling thread must be on that node already: see [`Host::enter`].
+/// Runs one plugin on a node. The calling thread must already be on that node: see [`Host::enter`].
 pub(crate) fn run_here(
     path: &[PathBuf],
     verb: &str,
@@ -223,7 +224,8 @@ pub(crate) fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
         .collect()
 }
 
-/// Runs a chain as a runtime does: ADD forwards with each result as the next one's prevResult, DEL backwards.
+/// Runs a chain like a runtime: ADD forwards, with each result as the next plugin's prevResult, and
+/// DEL backwards.
 pub(crate) fn run_chain(fabric: &Fabric, verb: &str, chain: &[Value], pod: &Sandbox) -> Result<Value> {
     let mut previous = Value::Null;
     let order: Vec<&Value> =

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result};
 use crate::fabric::Place;
 use crate::progress::say;
 
-/// Writes the files; with `check` only says which of them are not current. Returns whether all are.
+/// Writes the files; with `check` only reports outdated ones. Returns whether all are current.
 pub(crate) fn run(place: &Place, check: bool) -> Result<bool> {
     let folder = place.repository.join("deploy/crds");
     let mut current = true;

@@ -1,4 +1,4 @@
-//! What each image runs, with the daemons that Debian packages.
+//! The daemons of each image, as packaged by Debian.
 
 use std::process::Child;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
 
-/// Starts every node's daemons, all nodes at the same time.
+/// Starts the daemons of all nodes at the same time.
 pub(crate) fn start_all(fabric: &Fabric) -> Result<()> {
     std::thread::scope(|scope| {
         let starting: Vec<_> = fabric
@@ -39,7 +39,8 @@ fn start(host: &Host, image: Image, env: &[(&str, &str)]) -> Result<()> {
     }
 }
 
-/// The daemons of /etc/frr/daemons, then the configuration, as frrinit.sh does it, by the script that FRR's image has.
+/// Starts the daemons in /etc/frr/daemons, then loads the configuration, as frrinit.sh does, by the
+/// script in FRR's image.
 pub(crate) fn start_frr(host: &Host) -> Result<()> {
     host.sh(include_str!("../images/frr")).map(drop)
 }
@@ -52,7 +53,7 @@ pub(crate) fn start_gobgp(host: &Host, env: &[(&str, &str)]) -> Result<()> {
     })
 }
 
-/// Starts the node's agent and returns at once; whoever needs it to be ready waits for that.
+/// Starts the node's agent and returns at once; the caller waits for readiness if needed.
 pub(crate) fn start_agent(host: &Host, env: &[(&str, &str)]) -> Result<Child> {
     let program = host.product.join("trunkline");
     if !host.contained && !program.exists() {
@@ -61,13 +62,13 @@ pub(crate) fn start_agent(host: &Host, env: &[(&str, &str)]) -> Result<Child> {
     host.daemon("agent.log", "trunkline", &["agent", "--config", "/etc/trunkline/agent.yaml"], env)
 }
 
-/// Types commands into a router's configuration.
+/// Runs commands in a router's vtysh.
 pub(crate) fn vtysh(host: &Host, commands: &[&str]) -> Result<String> {
     let args = commands.iter().flat_map(|c| ["-c", c]);
     host.run("vtysh", args)
 }
 
-/// One of FRR's `show … json` answers.
+/// The answer to one of FRR's `show … json` commands.
 pub(crate) fn vtysh_json(host: &Host, command: &str) -> Result<serde_json::Value> {
     let text = host.run("vtysh", ["-c", command])?;
     serde_json::from_str(&text).with_context(|| format!("{}: {command}: {text}", host.name))

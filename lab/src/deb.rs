@@ -1,5 +1,5 @@
-//! The Debian package for hosts without Kubernetes: agent and plugin as they are shipped, packed by `cargo deb` as
-//! `agent/Cargo.toml` says.
+//! The Debian package for hosts without Kubernetes: agent and plugin as released, packed by `cargo
+//! deb` with the settings in `agent/Cargo.toml`.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use crate::fabric::Place;
 use crate::shell::{cmd, run};
 use crate::{docs, product};
 
-/// Why no package can be built here, if none can.
+/// The reason for which no package can be built here, if any.
 pub(crate) fn missing() -> Option<&'static str> {
     let mut version = cmd("cargo", ["deb", "--version"]);
     let there = version.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -1,4 +1,4 @@
-//! `cargo lab docs`: what is written from the code: pages of `docs/`, a schema, and `dashboards/`.
+//! `cargo lab docs`: files generated from the code: pages of `docs/`, a schema, and `dashboards/`.
 
 mod cli;
 mod config;
@@ -16,7 +16,7 @@ use crate::dashboards;
 use crate::fabric::Place;
 use crate::progress::say;
 
-/// A page, and what makes it.
+/// A page, and its generator.
 struct Page {
     name: &'static str,
     make: fn() -> String,
@@ -31,10 +31,10 @@ const PAGES: &[Page] = &[
     Page { name: "docs/services.md", make: services::page },
 ];
 
-/// The page with a row for each of the agent's commands, which is written by hand.
+/// The hand-written page with a row for each of the agent's commands.
 const COMMANDS: &str = "docs/commands.md";
 
-/// Writes the files; with `check` only says which of them are not current. Returns whether all are.
+/// Writes the files; with `check` only reports outdated ones. Returns whether all are current.
 pub(crate) fn run(place: &Place, check: bool) -> Result<bool> {
     let mut current = dashboards::run(place, check)?;
     for page in stale(&place.repository) {
@@ -55,7 +55,7 @@ pub(crate) fn run(place: &Place, check: bool) -> Result<bool> {
     Ok(current)
 }
 
-/// Pages that are not what the code makes of them.
+/// Pages that differ from the generated text.
 fn stale(repository: &Path) -> impl Iterator<Item = &'static Page> {
     let current = |page: &Page| {
         std::fs::read_to_string(repository.join(page.name)).is_ok_and(|there| there == (page.make)())

@@ -1,5 +1,5 @@
-//! What a failed lab leaves behind: one folder with every node's logs, captures, routes, rules, links and the routers'
-//! own view, and the error itself.
+//! Evidence of a failed lab in one folder: every node's logs, captures, routes, rules and links,
+//! the routers' own view, and the error.
 
 use std::path::{Path, PathBuf};
 
@@ -31,8 +31,8 @@ const TRUNKLINE: [(&str, &str); 1] = [(
     "for c in status peers routes pods; do echo \"# trunkline $c\"; trunkline $c; trunkline $c -o json; done; nft list ruleset",
 )];
 
-/// Records the BGP messages of every Trunkline node from now on, into its log folder; not of containers, which see no folder
-/// of the machine's.
+/// Records the BGP messages of every Trunkline node from now on, into its log folder. Not for
+/// containers, which have no folder of the machine.
 pub(crate) fn capture(fabric: &Fabric) -> Result<()> {
     for node in fabric.topology.with_image(Image::Node) {
         let host = fabric.host(node)?;
@@ -70,7 +70,8 @@ pub(crate) fn gather(fabric: &Fabric, error: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Keeps what one command prints, whether it succeeds or not: half an answer is worth more than none.
+/// Stores the output of one command, whether it succeeds or not: half an answer is better than
+/// none.
 fn look(host: &Host, command: &str, into: &Path) {
     let shown = host.command("timeout", ["10", "sh", "-c", &format!("({command}) 2>&1")]).output();
     let text = shown.map_or_else(|e| e.to_string().into_bytes(), |o| o.stdout);

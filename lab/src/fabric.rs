@@ -1,8 +1,10 @@
-//! A running lab: brings a topology up in network namespaces and takes it down again, whatever happened in between.
+//! A running lab: creates a topology in network namespaces and always removes it again.
 //!
-//! Its folder is `target/lab/<topology>/`: `files/` (a copy of what lies beside the topology file; nodes bind these,
-//! so they can be edited while the lab runs), one folder per node with logs and sockets, and `state.json`; after a
-//! failure the evidence is in `target/lab/failures/`. Namespaces are `tl-<topology>-<node>`, those of pods `tl-<topology>-<node>-<pod>`.
+//! Its folder is `target/lab/<topology>/`. It has `files/` (a copy of the files next to the
+//! topology file; nodes bind these, so they can be edited while the lab runs), one folder per node
+//! with logs and sockets, and `state.json`. After a failure the evidence is in
+//! `target/lab/failures/`. Namespaces are `tl-<topology>-<node>`, those of pods
+//! `tl-<topology>-<node>-<pod>`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ use crate::shell::{cmd, run};
 use crate::topology::{Link, Topology};
 use crate::{daemons, evidence};
 
-/// Where things are: the repository, its target folder, and the prefix that keeps two labs on one machine apart.
+/// Paths: the repository, its target folder, and a prefix that separates two labs on one machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub repository: PathBuf,
@@ -26,7 +28,7 @@ pub(crate) struct Place {
     pub topologies: PathBuf,
     /// `target/lab`.
     pub state: PathBuf,
-    /// Put into the names of namespaces, for two labs of the same topology on one machine.
+    /// Part of the names of namespaces, for two labs of the same topology on one machine.
     pub tag: Option<String>,
 }
 
@@ -72,7 +74,7 @@ impl Place {
         names
     }
 
-    /// The files of one lab: of a topology, or of another name that no topology has.
+    /// The files of one lab: of a topology, or of another unused name.
     pub(crate) fn folder(&self, topology: &str) -> PathBuf {
         match &self.tag {
             Some(tag) => self.state.join(format!("{topology}@{tag}")),
@@ -80,7 +82,8 @@ impl Place {
         }
     }
 
-    /// The name of a node's network namespace; with a `-` and more behind it, of a pod's.
+    /// The name of a node's network namespace. The names of its pods' namespaces append `-` and a
+    /// suffix.
     pub(crate) fn namespace(&self, topology: &str, node: &str) -> String {
         match &self.tag {
             Some(tag) => format!("tl-{tag}-{topology}-{node}"),
@@ -89,12 +92,12 @@ impl Place {
     }
 }
 
-/// What is kept on disk of a lab that is up.
+/// State of a running lab, stored on disk.
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     nodes: BTreeMap<String, u32>,
     product: PathBuf,
-    /// The process that will take the lab down; none once it was left running.
+    /// The process that will remove the lab; none if the lab was left running.
     owner: Option<u32>,
 }
 
@@ -108,17 +111,17 @@ impl State {
         std::fs::write(file, serde_json::to_string_pretty(self)?).with_context(|| file.display().to_string())
     }
 
-    /// The process that owned the lab was killed before it could take it down.
+    /// Whether the process that owns the lab was killed before it could remove the lab.
     fn is_orphaned(&self) -> bool {
         self.owner.is_some_and(|pid| {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            // The number may have been given to another program since.
+            // Another program may have the process number by now.
             name.trim() != "lab" || i32::try_from(pid).map_or(true, has_ended)
         })
     }
 }
 
-/// A lab that is up.
+/// A running lab.
 #[derive(Debug)]
 pub(crate) struct Fabric {
     pub topology: Topology,
@@ -126,15 +129,15 @@ pub(crate) struct Fabric {
     /// `target/lab/<topology>`.
     pub folder: PathBuf,
     place: Place,
-    /// How it is taken down, also when only its name is known.
+    /// Removes the lab; also works if only its name is known.
     takedown: fn(&Place, &Topology),
-    /// While this is there, dropping the value takes the lab down.
+    /// While this exists, a drop removes the lab.
     guard: Option<Registered>,
 }
 
 impl Fabric {
-    /// Brings a topology up. It is taken down when the value is dropped, on Ctrl-C and on a panic, unless
-    /// [`Fabric::leave_running`] is called.
+    /// Creates a topology. A drop, Ctrl-C or a panic removes it, unless [`Fabric::leave_running`]
+    /// is called.
     pub(crate) fn up(place: &Place, name: &str, product: &Path) -> Result<Self> {
         let topology = Topology::load(&place.topology_file(name)?)?;
         let folder = place.folder(name);
@@ -148,8 +151,8 @@ impl Fabric {
         }
         let left = Self::namespaces(place, &topology);
         if !left.is_empty() {
-            // Every node that is up has a process in its namespace. Names alone are what a lab leaves that was killed,
-            // in whatever working tree that was: nobody can be using them.
+            // Every running node has a process in its namespace. A killed lab, of any working tree,
+            // leaves only names, which nothing uses.
             let used = left.iter().find(|ns| !ns.pids().is_empty());
             if let Some(used) = used.filter(|_| !folder.join("files").exists()) {
                 bail!(
@@ -167,7 +170,8 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// An empty folder with the files that the nodes bind, and a lab without hosts, which is taken down whatever becomes of it.
+    /// Prepares an empty folder with the files that the nodes bind, and a lab without hosts. It is
+    /// removed in every case.
     pub(crate) fn begin(place: &Place, topology: Topology, takedown: fn(&Place, &Topology)) -> Result<Self> {
         let folder = place.folder(&topology.name);
         if folder.exists() {
@@ -179,20 +183,20 @@ impl Fabric {
             Self { topology, hosts: BTreeMap::new(), folder, place: place.clone(), takedown, guard: None };
         let (guard_place, guard_topology) = (place.clone(), fabric.topology.clone());
         fabric.guard = Some(interrupt::on_stop(move || {
-            // Twice: the thread that was building may have made one more before it noticed.
+            // Twice: the building thread may have created one more before it noticed.
             takedown(&guard_place, &guard_topology);
             takedown(&guard_place, &guard_topology);
         }));
         Ok(fabric)
     }
 
-    /// Takes over the nodes that another program has brought up, daemons and all.
+    /// Adopts nodes with running daemons that another program has created.
     pub(crate) fn adopt(&mut self, hosts: BTreeMap<String, Host>) -> Result<()> {
         self.hosts = hosts;
         self.write_state(Path::new(""))
     }
 
-    /// The process that brought a lab up was killed before it could take it down.
+    /// Whether the process that created a lab was killed before it could remove the lab.
     pub(crate) fn is_orphaned(place: &Place, name: &str) -> bool {
         State::read(&place.folder(name).join("state.json")).is_ok_and(|state| state.is_orphaned())
     }
@@ -230,7 +234,7 @@ impl Fabric {
     fn connect(&self, link: &Link) -> Result<()> {
         let (a, b) = (self.host(&link.a.node)?, self.host(&link.b.node)?);
         let mtu = link.mtu.to_string();
-        // Both ends are made where they belong; nothing passes through the machine's own namespace.
+        // Both ends are created in their own namespaces; nothing passes through the machine's own.
         run(cmd("ip", ["link", "add", "name", &link.a.interface, "mtu", &mtu, "netns", a.ns.name()])
             .args(["type", "veth", "peer", "name", &link.b.interface, "mtu", &mtu, "netns", b.ns.name()]))?;
         a.ns.ip(["link", "set", &link.a.interface, "up"])?;
@@ -238,7 +242,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// A lab that was left running by an earlier `cargo lab up`.
+    /// Opens a lab that an earlier `cargo lab up` left running.
     pub(crate) fn open(place: &Place, name: &str) -> Result<Self> {
         let topology = Topology::load(&place.topology_file(name)?)?;
         let folder = place.folder(name);
@@ -263,7 +267,7 @@ impl Fabric {
         Ok(Self { topology, hosts, folder, place: place.clone(), takedown: Self::remove, guard: None })
     }
 
-    /// From here on the lab outlives this process.
+    /// Lets the lab outlive this process.
     pub(crate) fn leave_running(mut self) -> Result<()> {
         let state = State { owner: None, ..State::read(&self.state_file())? };
         state.write(&self.state_file())?;
@@ -275,7 +279,7 @@ impl Fabric {
         self.folder.join("state.json")
     }
 
-    /// Takes a lab down by its names, whoever brought it up.
+    /// Removes a lab by its names, whichever process created it.
     pub(crate) fn down(place: &Place, name: &str) -> Result<usize> {
         let topology = Topology::load(&place.topology_file(name)?)?;
         let there = Self::namespaces(place, &topology).len();
@@ -287,7 +291,7 @@ impl Fabric {
         Ok(there)
     }
 
-    /// Every namespace of this lab that is there: the nodes' and their pods'.
+    /// Every existing namespace of this lab: those of nodes and of pods.
     fn namespaces(place: &Place, topology: &Topology) -> Vec<Namespace> {
         let nodes: Vec<String> = topology.nodes.keys().map(|n| place.namespace(&topology.name, n)).collect();
         let mut found: Vec<Namespace> = Namespace::all()
@@ -325,17 +329,19 @@ impl Fabric {
         format!("{}-{pod}", self.place.namespace(&self.topology.name, node))
     }
 
-    /// The running copy of a file that lies beside the topology.
+    /// The running copy of a file next to the topology.
     pub(crate) fn file(&self, path: &str) -> PathBuf {
         self.folder.join("files").join(path)
     }
 
-    /// Where the evidence of a failure goes; outside of the lab's own folder, which the next run empties.
+    /// The folder for the evidence of a failure. It is outside of the lab's own folder, which the
+    /// next run empties.
     pub(crate) fn failure_folder(&self) -> PathBuf {
         failure_folder(&self.place.state, &self.topology.name)
     }
 
-    /// Runs `work`; if it fails, gathers logs and tables in one folder and says where.
+    /// Runs `work`; if it fails, collects logs and tables in one folder and adds its path to the
+    /// error.
     pub(crate) fn watched<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         work(self).map_err(|e| match evidence::gather(self, &format!("{e:#}")) {
             Ok(folder) => anyhow::anyhow!("{e:#}\n  logs, captures and routing tables: {}", folder.display()),
@@ -358,13 +364,13 @@ pub(crate) fn failures(state: &Path) -> PathBuf {
     state.join("failures")
 }
 
-/// A folder for the evidence of a failure that no earlier one has.
+/// A new folder for the evidence of a failure.
 pub(crate) fn failure_folder(state: &Path, name: &str) -> PathBuf {
     let folder = |n: u32| failures(state).join(format!("{name}-{n}"));
     (1..).map(folder).find(|f| !f.exists()).unwrap_or_else(|| folder(0))
 }
 
-/// Copies what the nodes bind, so that a lab's edits never reach the repository.
+/// Copies the files that the nodes bind, so that a lab's edits never reach the repository.
 fn copy_files(topology: &Topology, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
     for (source, _) in topology.nodes.values().flat_map(|n| &n.binds) {

@@ -1,4 +1,4 @@
-//! Packets with any source, sent through a raw socket as a pod with CAP_NET_RAW sends them.
+//! Packets with any source address, sent through a raw socket like a pod with CAP_NET_RAW does.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -29,7 +29,7 @@ impl Packet {
         Packet::of(from.0, to.0, UDP, 64, datagram, 6)
     }
 
-    /// An ICMP message; of an ICMPv6 message the type alone decides what it is.
+    /// An ICMP message; for ICMPv6 the type determines the rest.
     pub(crate) fn icmp(from: IpAddr, to: IpAddr, hop_limit: u8, kind: u8, rest: &[u8]) -> Result<Packet> {
         let protocol = if from.is_ipv4() { ICMP } else { ICMP_V6 };
         let message = [&[kind, 0, 0, 0][..], rest].concat();
@@ -53,7 +53,7 @@ impl Packet {
         Packet::udp((from, 4_000), (to, 8_472), &[header, frame].concat())
     }
 
-    /// `checksum`: where the payload has it.
+    /// `checksum`: its offset in the payload.
     fn of(
         from: IpAddr,
         to: IpAddr,
@@ -85,7 +85,7 @@ impl Packet {
         Ok(Packet { octets: header, to })
     }
 
-    /// Sends it from a namespace by one of its links.
+    /// Sends it from a namespace through one of its links.
     pub(crate) fn send(&self, from: &Namespace, link: &str) -> Result<()> {
         let index: u32 = from
             .ip(["-o", "link", "show", "dev", link])

@@ -1,9 +1,10 @@
 //! `cargo lab fuzz`: the targets of `fuzz/` under libFuzzer, two at a time on two processors.
 //!
-//! Stable Rust does all of it: LLVM's coverage is a pass that `-C passes` and `-C llvm-args` turn on, for the target's
-//! triple alone, so that build scripts stay as they are. What is new and interesting is kept in target/lab/fuzz/TARGET/corpus;
-//! an input that a target panics at, hangs at or takes too much memory for is written to target/lab/fuzz/TARGET/found.
-//! `cargo lab fuzz --minimise` takes over into the committed corpus what reaches more than what is there.
+//! Stable Rust is enough: coverage is an LLVM pass that `-C passes` and `-C llvm-args` turn on, for
+//! the target's triple only, so that build scripts stay unchanged. New inputs of interest are
+//! stored in target/lab/fuzz/TARGET/corpus. An input that makes a target panic, hang or use too
+//! much memory is written to target/lab/fuzz/TARGET/found. `cargo lab fuzz --minimise` adds inputs
+//! with new coverage to the committed corpus.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +17,7 @@ use crate::interrupt;
 use crate::progress::{say, step};
 use crate::shell::giving_way;
 
-/// The targets, as `fuzz/src/lib.rs` has them.
+/// The targets in `fuzz/src/lib.rs`.
 pub(crate) const TARGETS: [&str; 5] = ["update", "messages", "session", "bfd", "differential"];
 
 const FLAGS: [&str; 7] = [
@@ -29,7 +30,7 @@ const FLAGS: [&str; 7] = [
     "-Awarnings",
 ];
 
-/// A target may not need more for any input: megabytes altogether and in one allocation, and seconds.
+/// Limits of a target for any input: megabytes in total and in one allocation, and seconds.
 const BOUNDS: [&str; 3] = ["-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=10"];
 
 /// Builds the fuzzer; returns its path.
@@ -56,7 +57,7 @@ pub(crate) fn build(place: &Place) -> Result<PathBuf> {
     Ok(folder.join(triple).join("fuzz/trunkline-fuzz"))
 }
 
-/// `cargo lab fuzz`: each target for so many seconds.
+/// `cargo lab fuzz`: runs each target for this number of seconds.
 pub(crate) fn run(place: &Place, targets: &[String], seconds: u64, minimise: bool) -> Result<bool> {
     let chosen: Vec<&str> = match targets {
         [] => TARGETS.to_vec(),
@@ -84,13 +85,13 @@ pub(crate) fn run(place: &Place, targets: &[String], seconds: u64, minimise: boo
     Ok(good)
 }
 
-/// What came of fuzzing a target.
+/// Result of fuzzing a target.
 pub(crate) struct Found {
     pub target: &'static str,
     pub runs: u64,
-    /// Edges that were reached.
+    /// Number of edges reached.
     pub edges: u64,
-    /// The panic, and where the input is.
+    /// The panic, and the path of the input.
     pub failure: Option<String>,
 }
 
@@ -122,7 +123,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ends with us, whatever the reason; one that is over cannot be killed.
+        // Ends with this process in every case; a process that has ended cannot be killed.
         _ = self.0.kill();
         _ = self.0.wait();
     }
@@ -134,7 +135,7 @@ fn start(place: &Place, binary: &Path, name: &str, seconds: u64) -> Result<(&'st
     std::fs::create_dir_all(folder.join("corpus"))?;
     std::fs::create_dir_all(folder.join("found"))?;
     let log = std::fs::File::create(folder.join("log"))?;
-    // It goes with us, also when we are killed.
+    // It ends with this process, even if that is killed.
     let child = giving_way("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
         .arg(binary)
@@ -188,12 +189,12 @@ fn wait(target: &'static str, mut child: Running, folder: &Path) -> Result<Found
     Ok(Found { target, runs, edges: edges.unwrap_or(0), failure })
 }
 
-/// The corpus that is part of the source.
+/// The committed corpus.
 fn committed(place: &Place, target: &str) -> PathBuf {
     place.repository.join("fuzz/corpus").join(target)
 }
 
-/// Adds to the committed corpus the few inputs that reach the edges it does not.
+/// Adds the few inputs with new edges to the committed corpus.
 fn merge(place: &Place, binary: &Path, target: &str) -> Result<()> {
     let own = place.state.join("fuzz").join(target).join("corpus");
     std::fs::create_dir_all(&own)?;
@@ -214,7 +215,7 @@ fn merge(place: &Place, binary: &Path, target: &str) -> Result<()> {
 mod tests {
     use super::TARGETS;
 
-    /// The lab does not depend on what it fuzzes, so the names stand twice.
+    /// The lab does not depend on the crate that it fuzzes, so the names are repeated.
     #[test]
     fn the_targets_are_those_of_the_fuzz_crate() {
         let source = include_str!("../../fuzz/src/lib.rs");

@@ -1,6 +1,7 @@
-//! One node of a running lab: a network namespace, and a mount namespace in which the node has /run, /etc,
-//! /var/lib/trunkline and /var/log of its own, so that daemons and commands find everything at the paths that they have
-//! in a container or on a real host. A process that only sleeps keeps the mount namespace there, as in a pod sandbox.
+//! One node of a running lab: a network namespace, and a mount namespace with its own /run, /etc,
+//! /var/lib/trunkline and /var/log. So daemons and commands find everything at the same paths as in
+//! a container or on a real host. A sleeping process keeps the mount namespace alive, as in a pod
+//! sandbox.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
@@ -14,9 +15,9 @@ use crate::netns::{Namespace, enter_mounts_of};
 use crate::shell::{cmd, run};
 use crate::topology::Node;
 
-/// What the sleeping process does before it sleeps. Arguments: the node's folder, then pairs of bind source and target.
-/// /etc is an overlay over a tmpfs, which works on any file system below; the rest are plain folders on disk, because
-/// the time a write to disk takes is part of what is measured.
+/// Setup by the sleeping process. Arguments: the node's folder, then pairs of bind source and
+/// target. /etc is an overlay over a tmpfs, which works on any file system below. The rest are
+/// plain folders on disk, because the time of a write to disk is part of the measurements.
 const SETUP: &str = r#"
 folder=$1; shift
 mkdir -p "$folder/run/netns" "$folder/lib" "$folder/log/frr" "$folder/tmp"
@@ -44,7 +45,7 @@ echo ready
 exec sleep infinity >/dev/null
 "#;
 
-/// One node that is up.
+/// A running node.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     /// The node's name in the topology.
@@ -56,12 +57,13 @@ pub(crate) struct Host {
     pub pause: u32,
     /// Folder with the product's binaries, first in PATH.
     pub product: PathBuf,
-    /// It is a container (`containerlab/`): its files are where only it sees them, its processes have numbers of its own.
+    /// Whether it is a container (`containerlab/`): only the container sees its files, and its
+    /// processes have numbers of their own.
     pub contained: bool,
 }
 
 impl Host {
-    /// Makes the namespaces. Links, addresses and daemons come later.
+    /// Creates the namespaces. Links, addresses and daemons follow later.
     pub(crate) fn create(
         name: &str,
         ns_name: &str,
@@ -107,17 +109,17 @@ impl Host {
         })
     }
 
-    /// The node's /var/log, as the machine sees it.
+    /// The node's /var/log, in the machine's view.
     pub(crate) fn logs(&self) -> PathBuf {
         if self.contained { self.root().join("var/log") } else { self.folder.join("log") }
     }
 
-    /// The root of a container, as the machine sees it.
+    /// The root of a container, in the machine's view.
     fn root(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.pause))
     }
 
-    /// Makes a pod's network namespace, which has this name on the node and on the machine.
+    /// Creates a pod's network namespace, with this name on the node and on the machine.
     pub(crate) fn sandbox(&self, name: &str) -> Result<Namespace> {
         if !self.contained {
             return Namespace::create(name);
@@ -130,7 +132,7 @@ impl Host {
         Ok(ns)
     }
 
-    /// Whether the namespaces are still there and are ours.
+    /// Whether the namespaces still exist and belong to this lab.
     pub(crate) fn is_up(&self) -> bool {
         let (Ok(own), Ok(process)) =
             (std::fs::metadata(self.ns.path()), std::fs::metadata(format!("/proc/{}/ns/net", self.pause)))
@@ -175,8 +177,9 @@ impl Host {
         self.run("sh", ["-c", line])
     }
 
-    /// From now on the node neither hears nor says nor forwards an IP packet, while its links stay up and its processes
-    /// run: the silent death of a router, in one transaction of the kernel.
+    /// From now on the node neither receives nor sends nor forwards an IP packet, while its links
+    /// stay up and its processes run: the silent death of a router, in one transaction of the
+    /// kernel.
     pub(crate) fn silence(&self) -> Result<()> {
         self.run(
             "nft",
@@ -192,7 +195,7 @@ impl Host {
         self.run("nft", ["delete table inet silence"]).map(drop)
     }
 
-    /// Starts a daemon that stays in the foreground, in a process group of its own, its outputs in a log file.
+    /// Starts a daemon in the foreground, in its own process group, with its outputs in a log file.
     pub(crate) fn daemon(
         &self,
         log: &str,
@@ -213,7 +216,8 @@ impl Host {
             .with_context(|| format!("{}: cannot start {program}", self.name))
     }
 
-    /// Moves the calling thread onto this node, for good: programs that it starts run there without nsenter in between.
+    /// Moves the calling thread onto this node permanently: programs that it starts run there
+    /// without nsenter.
     pub(crate) fn enter(&self) -> Result<()> {
         self.ns.enter()?;
         enter_mounts_of(self.pause)

@@ -1,5 +1,6 @@
-//! Ctrl-C and SIGTERM: what is up is taken down before the process ends. Whoever brings something up registers how to
-//! take it down; a drop guard does the same on the normal way out and in a panic, and unregisters it.
+//! Ctrl-C and SIGTERM: everything is cleaned up before the process ends. Code that creates
+//! something registers its cleanup. A drop guard does the same on normal exit and in a panic, and
+//! unregisters it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,11 +14,11 @@ static STOPPED: AtomicBool = AtomicBool::new(false);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 static CLEANUPS: Mutex<BTreeMap<u64, Cleanup>> = Mutex::new(BTreeMap::new());
 
-/// A registration; dropping it unregisters without running.
+/// A registration; a drop unregisters it without running it.
 #[derive(Debug)]
 pub(crate) struct Registered(u64);
 
-/// Registers what to do when the process is told to stop.
+/// Registers a cleanup for the termination of the process.
 pub(crate) fn on_stop(cleanup: impl FnOnce() + Send + 'static) -> Registered {
     let key = NEXT.fetch_add(1, Ordering::Relaxed);
     CLEANUPS.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Box::new(cleanup));
@@ -30,7 +31,7 @@ impl Drop for Registered {
     }
 }
 
-/// Starts listening for the signals. Called once, at the start of the process.
+/// Installs the signal handler. Called once, at the start of the process.
 pub(crate) fn install() -> Result<()> {
     ctrlc::set_handler(|| {
         if STOPPED.swap(true, Ordering::SeqCst) {
@@ -46,7 +47,7 @@ pub(crate) fn install() -> Result<()> {
     .context("cannot listen for Ctrl-C")
 }
 
-/// An error once the process was told to stop, so that loops end.
+/// Fails once a termination signal was received, so that loops end.
 pub(crate) fn check() -> Result<()> {
     if STOPPED.load(Ordering::SeqCst) {
         bail!("interrupted");

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)] // unshare(CLONE_FS), which setns into a mount namespace asks for
-//! Network namespaces by name, as `ip netns` keeps them, and threads that work inside one.
+//! Network namespaces by name, as in `ip netns`, and threads that work inside one.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -15,7 +15,8 @@ use crate::shell::{cmd, run};
 
 const FOLDER: &str = "/run/netns";
 
-/// A network namespace with a name. It stays when this value is dropped; [`Namespace::delete`] removes it.
+/// A named network namespace. It stays when this value is dropped; [`Namespace::delete`] removes
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Namespace {
     name: String,
@@ -29,12 +30,12 @@ impl Namespace {
         Ok(Self { name: name.to_owned() })
     }
 
-    /// A namespace that is there already, or may be.
+    /// A namespace that may exist already.
     pub(crate) fn named(name: &str) -> Self {
         Self { name: name.to_owned() }
     }
 
-    /// All there are on this machine.
+    /// All namespaces on this machine.
     pub(crate) fn all() -> Vec<Self> {
         let Ok(entries) = std::fs::read_dir(FOLDER) else { return Vec::new() };
         entries.flatten().map(|e| Self { name: e.file_name().to_string_lossy().into_owned() }).collect()
@@ -44,7 +45,7 @@ impl Namespace {
         &self.name
     }
 
-    /// The path that CNI_NETNS has.
+    /// The path for CNI_NETNS.
     pub(crate) fn path(&self) -> PathBuf {
         Path::new(FOLDER).join(&self.name)
     }
@@ -53,12 +54,12 @@ impl Namespace {
         self.path().exists()
     }
 
-    /// Kills what runs in it, then removes it.
+    /// Kills its processes, then removes it.
     pub(crate) fn delete(&self) -> Result<()> {
         if !self.exists() {
             return Ok(());
         }
-        // Not `wait_for`: that ends at once when the process is told to stop, which is when this is needed most.
+        // Not `wait_for`: that ends at once after a termination signal, when this is needed most.
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let pids = self.pids();
@@ -69,7 +70,7 @@ impl Namespace {
                 bail!("processes {pids:?} do not end");
             }
             for pid in &pids {
-                // It may have ended by itself between the look and the signal.
+                // It may have ended by itself before the signal.
                 let _gone = kill_process(*pid, Signal::KILL);
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -96,7 +97,8 @@ impl Namespace {
             .collect()
     }
 
-    /// Moves the calling thread into it, for good. Sockets opened and programs started by this thread live there.
+    /// Moves the calling thread into it permanently. Sockets and programs of this thread are then
+    /// in it.
     pub(crate) fn enter(&self) -> Result<()> {
         let file = File::open(self.path()).with_context(|| format!("namespace {}", self.name))?;
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
@@ -118,20 +120,20 @@ impl Namespace {
     }
 }
 
-/// Whether a process has gone with all its threads, and with them its files and locks. The first thread alone may be a
-/// zombie while others are still on their way out.
+/// Whether a process has ended with all its threads, and so has released its files and locks. The
+/// first thread may be a zombie while others are still running.
 pub(crate) fn has_ended(pid: i32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    // "pid (comm) state …"; comm may hold parentheses itself.
+    // "pid (comm) state …"; comm may contain parentheses.
     let zombie = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']));
     zombie && std::fs::read_dir(format!("/proc/{pid}/task")).map_or(true, |tasks| tasks.count() <= 1)
 }
 
-/// Moves the calling thread into the mount namespace of a process, for good.
+/// Moves the calling thread into the mount namespace of a process permanently.
 pub(crate) fn enter_mounts_of(pid: u32) -> Result<()> {
     let file = File::open(format!("/proc/{pid}/ns/mnt")).with_context(|| format!("process {pid} is gone"))?;
-    // SAFETY: only CLONE_FS is asked for: this thread gets a root and working folder of its own. The table of open
-    // files stays shared, so no descriptor becomes invalid for anyone.
+    // SAFETY: only CLONE_FS is set: this thread gets a root and working folder of its own. The
+    // table of open files stays shared, so no descriptor becomes invalid for any thread.
     unsafe { unshare_unsafe(UnshareFlags::FS) }.context("unshare(CLONE_FS)")?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount))
         .with_context(|| format!("cannot enter the mount namespace of process {pid}"))

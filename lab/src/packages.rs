@@ -1,4 +1,4 @@
-//! Debian packages that the lab needs: installed when they are missing, without asking anything.
+//! Debian packages that the lab needs: missing ones are installed without a prompt.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,10 +10,10 @@ use anyhow::{Result, bail};
 use crate::progress::{say, step};
 use crate::shell::{cmd, run};
 
-/// What every lab uses, whatever its routers are.
+/// Packages of every lab, with any routers.
 pub(crate) const ALWAYS: [&str; 4] = ["iproute2", "util-linux", "nftables", "tcpdump"];
 
-/// Fails with what to type if this is not root.
+/// Fails with the right command line if this is not root.
 pub(crate) fn need_root(what: &str) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -24,9 +24,9 @@ pub(crate) fn need_root(what: &str) -> Result<()> {
     );
 }
 
-/// Installs those of these packages that are not there.
+/// Installs the missing ones of these packages.
 pub(crate) fn need(packages: impl IntoIterator<Item = &'static str>) -> Result<()> {
-    // dpkg takes one at a time.
+    // dpkg allows one at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted: BTreeSet<&str> = packages.into_iter().collect();
@@ -49,14 +49,14 @@ pub(crate) fn need(packages: impl IntoIterator<Item = &'static str>) -> Result<(
     step("apt-get update", || run(&mut apt(&["update"])))?;
     let mut install = vec!["install", "--no-install-recommends"];
     install.extend(&missing);
-    // Debian starts a daemon as soon as it is installed; here it must only ever run inside the lab.
+    // Debian starts a daemon after its installation; here it must only run inside the lab.
     let keep_daemons_off = ServicePolicy::deny()?;
     step(&format!("apt-get install {}", missing.join(" ")), || run(&mut apt(&install)))?;
     drop(keep_daemons_off);
     Ok(())
 }
 
-/// Whether apt can install a package. A machine whose lists are empty gets them first.
+/// Whether apt can install a package. Empty package lists are updated first.
 pub(crate) fn available(package: &str) -> Result<bool> {
     let known = || run(&mut cmd("apt-cache", ["show", "--no-all-versions", package])).is_ok();
     if known() || !Path::new("/usr/bin/apt-get").exists() {
@@ -71,7 +71,8 @@ fn installed(package: &str) -> bool {
     run(&mut query).is_ok_and(|status| status == "installed")
 }
 
-/// /usr/sbin/policy-rc.d that denies service starts, for as long as this value lives. One that is there already is left.
+/// A /usr/sbin/policy-rc.d that denies service starts, until this value is dropped. An existing one
+/// stays.
 struct ServicePolicy {
     ours: bool,
 }

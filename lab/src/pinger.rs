@@ -1,8 +1,9 @@
-//! Echo requests at a steady pace through many pairs of pods at once, each one accounted for.
+//! Echo requests at a steady rate between many pairs of pods at once, each with its own record.
 //!
-//! One thread per source namespace sends for all of its flows and reads the answers; a request is lost if no answer has
-//! come by the end, where the end is a second after the last request. Raw ICMP sockets, because what is counted must
-//! be the network's loss and not that of a hundred `ping` processes competing for two cores.
+//! One thread per source namespace sends for all of its flows and reads the answers. A request is
+//! lost if it has no answer at the end, which is a second after the last request. The sockets are
+//! raw ICMP ones: the count must show losses of the network, not those of a hundred `ping`
+//! processes that compete for two cores.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -19,26 +20,27 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::netns::Namespace;
 use crate::shell::{Seen, wait_for};
 
-/// How long an answer may take before its request counts as lost.
+/// Time after which a request without an answer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// From one pod to an address of another.
+/// Requests from one pod to an address of another.
 #[derive(Debug, Clone)]
 pub(crate) struct Flow {
-    /// What it is called in messages, for example `node1a-pod1 → node2b-pod3 (IPv6)`.
+    /// Its name in messages, for example `node1a-pod1 → node2b-pod3 (IPv6)`.
     pub name: String,
     pub from: Namespace,
     pub to: IpAddr,
 }
 
-/// Everything that was sent on one flow: when, and whether it was answered.
+/// The requests of one flow: time sent, and time of the answer.
 #[derive(Debug, Default, Clone)]
 struct Log {
     sent: Vec<(Instant, Option<Instant>)>,
 }
 
 impl Log {
-    /// An answer carries the lowest 16 bits of its request's number: the newest request that fits is meant.
+    /// An answer carries the lowest 16 bits of its request's number: it belongs to the newest
+    /// matching request.
     fn answered(&mut self, low: u16, at: Instant) {
         let newest = self.sent.len().wrapping_sub(1);
         let back = newest.wrapping_sub(usize::from(low)) & 0xffff;
@@ -47,14 +49,14 @@ impl Log {
         }
     }
 
-    /// Answers in a row at the end, leaving out requests that are still on their way.
+    /// Consecutive answers at the end, without requests that are still under way.
     fn answered_in_a_row(&self, since: Instant) -> usize {
         let settled = self.sent.iter().rev().skip_while(|(_, answer)| answer.is_none());
         settled.take_while(|(sent, answer)| answer.is_some() && *sent >= since).count()
     }
 
-    /// The longest time between the first request of a row of lost ones and the next one that was answered (or the last
-    /// one sent).
+    /// The longest time between the first request of a row of lost ones and the next answered one
+    /// (or the last one sent).
     fn longest_gap(&self) -> Duration {
         let (mut longest, mut since) = (Duration::ZERO, None);
         for (sent, answer) in &self.sent {
@@ -74,20 +76,21 @@ pub(crate) struct Pinger {
     logs: Vec<Arc<Mutex<Log>>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
-    /// Requests sent before are not counted.
+    /// Earlier requests are not counted.
     counted_from: Instant,
 }
 
-/// What became of one flow's requests.
+/// Result of one flow.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub name: String,
     pub sent: usize,
-    /// When each lost request was sent.
+    /// The time of each lost request.
     pub lost: Vec<Instant>,
-    /// The longest time an answer took.
+    /// The longest response time.
     pub slowest: Duration,
-    /// From the first request of a row of lost ones until the next that was answered, the longest; zero if none was lost.
+    /// The longest time from the first request of a row of lost ones until the next answered one;
+    /// zero if none was lost.
     pub longest_gap: Duration,
 }
 
@@ -98,7 +101,7 @@ impl Pinger {
         let stop = Arc::new(AtomicBool::new(false));
         let mut by_source: BTreeMap<Namespace, Vec<Sender>> = BTreeMap::new();
         for (index, (flow, log)) in flows.iter().zip(&logs).enumerate() {
-            // The identifier is what tells the flows of one namespace apart.
+            // The identifier distinguishes the flows of one namespace.
             let ident = u16::try_from(index).context("at most 65,536 flows")?;
             let sender = Sender { to: flow.to, ident, log: Arc::clone(log) };
             by_source.entry(flow.from.clone()).or_default().push(sender);
@@ -117,15 +120,16 @@ impl Pinger {
         Ok(Self { flows, logs, stop, threads, counted_from: Instant::now() })
     }
 
-    /// Waits until every flow is answered steadily, and counts from then on: what a route needs to reach a router is not
-    /// what is looked for.
+    /// Waits until every flow is answered steadily, and counts from then on: the time for a route
+    /// to reach a router is not part of the result.
     pub(crate) fn settle(&mut self, deadline: Duration) -> Result<()> {
         self.wait_answers(40, deadline)?;
         self.counted_from = Instant::now();
         Ok(())
     }
 
-    /// Waits until every flow has had this many answers in a row to requests sent from now on.
+    /// Waits until every flow has had this number of consecutive answers to requests sent from now
+    /// on.
     pub(crate) fn wait_answers(&self, answers: usize, deadline: Duration) -> Result<()> {
         let now = Instant::now();
         let what = format!("{answers} answers in a row on each of {} flows", self.flows.len());
@@ -141,7 +145,7 @@ impl Pinger {
         })
     }
 
-    /// Waits until every flow has sent this many requests from now on, answered or not.
+    /// Waits until every flow has sent this number of requests from now on, answered or not.
     pub(crate) fn wait_sent(&self, requests: usize, deadline: Duration) -> Result<()> {
         let lengths = || self.logs.iter().map(|log| lock(log).sent.len()).collect::<Vec<_>>();
         let before = lengths();
@@ -180,10 +184,11 @@ impl Drop for Pinger {
     }
 }
 
-/// Sends a request on every flow until it is answered; returns the names of those that were not by the deadline.
+/// Sends requests on every flow until one is answered; returns the names of the flows without an
+/// answer at the deadline.
 pub(crate) fn unreachable(flows: Vec<Flow>, deadline: Duration) -> Result<Vec<String>> {
     let pinger = Pinger::start(flows, Duration::from_millis(50))?;
-    // Whether the deadline was met is in the outcome.
+    // The outcome shows whether the deadline was met.
     let _late = pinger.wait_answers(1, deadline);
     let outcomes = pinger.finish()?;
     Ok(outcomes.into_iter().filter(|o| o.lost.len() == o.sent).map(|o| o.name).collect())
@@ -202,7 +207,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One flow as its sending thread sees it.
+/// State of one flow in its sending thread.
 struct Sender {
     to: IpAddr,
     ident: u16,
@@ -223,7 +228,7 @@ fn send_and_count(senders: &[Sender], interval: Duration, stop: &AtomicBool) -> 
             for sender in senders {
                 request(if sender.to.is_ipv4() { &v4 } else { &v6 }, sender);
             }
-            // A thread that was held up goes on from now; it does not send the missed ones in a burst.
+            // A delayed thread continues from now, without a burst of the missed ones.
             next = (next + interval).max(now);
         }
         let answered = || senders.iter().all(|s| lock(&s.log).sent.iter().all(|(_, a)| a.is_some()));
@@ -250,7 +255,8 @@ fn open(domain: Domain, protocol: Protocol) -> Result<Socket> {
 const ECHO_REQUEST: [u8; 2] = [8, 128];
 const ECHO_REPLY: [u8; 2] = [0, 129];
 
-/// Sends the next request of a flow. One that cannot be sent (no route) was lost: it stays unanswered.
+/// Sends the next request of a flow. If it cannot be sent (no route), it stays unanswered and
+/// counts as lost.
 fn request(socket: &Socket, sender: &Sender) {
     let mut log = lock(&sender.log);
     let low = u16::try_from(log.sent.len() & 0xffff).unwrap_or_default();
@@ -259,7 +265,7 @@ fn request(socket: &Socket, sender: &Sender) {
     let _lost = socket.send_to(&packet, &SocketAddr::new(sender.to, 0).into());
 }
 
-/// An ICMP message of 8 octets and `data` more.
+/// An ICMP message of 8 octets and `data` additional ones.
 pub(crate) fn echo_request(v4: bool, ident: u16, low: u16, data: usize) -> Vec<u8> {
     let mut packet = vec![ECHO_REQUEST[usize::from(!v4)], 0, 0, 0];
     packet.extend(ident.to_be_bytes());
@@ -273,9 +279,9 @@ pub(crate) fn echo_request(v4: bool, ident: u16, low: u16, data: usize) -> Vec<u
     packet
 }
 
-/// Identifier and number of what a raw socket got, if it is an answer.
+/// Identifier and number in a received packet, if it is an answer.
 pub(crate) fn echo_reply(packet: &[u8]) -> Option<(u16, u16)> {
-    // An IPv4 raw socket hands out the IP header too, an ICMPv6 one does not.
+    // An IPv4 raw socket delivers the IP header too, an ICMPv6 one does not.
     let ipv4 = packet.first().is_some_and(|b| b >> 4 == 4);
     let header = if ipv4 { usize::from(packet[0] & 0xf) * 4 } else { 0 };
     let [kind, _, _, _, i1, i2, s1, s2] = packet.get(header..header + 8)? else { return None };

@@ -1,13 +1,15 @@
-//! podman on a node of the lab: containers that a real runtime makes, attaches by the plugin, and takes away.
+//! podman on a node of the lab: containers that a real runtime creates, attaches by the plugin, and
+//! removes.
 //!
 //! ```text
 //! podman ─ libcni ── ADD, DEL ──► trunkline-cni (the node's) ──► the node's agent
 //!    └─ conmon ─ crun ─ busybox, from a folder: no registry, no image
 //! ```
 //!
-//! What is odd here has one cause each: `crun` and no cgroups, because a node has a /sys of its own without any, and what is tested
-//! are networks; storage of kind `vfs`, because a node's folders are overlays already; limits named, because the ones that podman would
-//! raise may be higher than what this process is allowed. It has no podman bridge: every network is one of Trunkline's.
+//! Each unusual setting has one reason. It uses `crun` and no cgroups, because a node's own /sys
+//! has none, and the tests are about networks. Storage is `vfs`, because a node's folders are
+//! overlays already. Limits are explicit, because podman would raise its own, maybe beyond those of
+//! this process. There is no podman bridge: every network is one of Trunkline's.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,7 +21,7 @@ use serde_json::{Value, json};
 use crate::host::Host;
 use crate::shell::run;
 
-/// The runtime with what it starts, and what runs in the containers.
+/// The runtime with its helper programs, and the program in the containers.
 pub(crate) const PACKAGES: [&str; 4] = ["podman", "conmon", "crun", "busybox-static"];
 
 /// podman of one node.
@@ -28,16 +30,17 @@ pub(crate) struct Podman<'a> {
     folder: PathBuf,
 }
 
-/// A container that runs; it goes with this value.
+/// A running container; a drop removes it.
 pub(crate) struct Container<'a> {
     podman: &'a Podman<'a>,
     name: String,
-    /// As podman has them from the plugin.
+    /// As podman got them from the plugin.
     pub addresses: Vec<IpAddr>,
 }
 
 impl<'a> Podman<'a> {
-    /// Writes what podman reads: its configuration, one CNI network for each of these Networks, and the containers' root.
+    /// Writes podman's files: its configuration, one CNI network for each of these Networks, and
+    /// the containers' root.
     pub(crate) fn on(host: &'a Host, networks: &[&str]) -> Result<Self> {
         let folder = host.folder.join("podman");
         for part in
@@ -59,7 +62,7 @@ impl<'a> Podman<'a> {
             });
             std::fs::write(folder.join(format!("net.d/{network}.conflist")), list.to_string())?;
         }
-        // The container's runtime asks what kind of cgroups there are, even where it is to use none.
+        // The container's runtime queries the kind of cgroups, even if it uses none.
         host.sh("[ \"$(stat -f -c %T /sys/fs/cgroup)\" != sysfs ] || mount -t cgroup2 lab /sys/fs/cgroup")?;
         Ok(Self { host, folder })
     }
@@ -91,7 +94,7 @@ impl<'a> Podman<'a> {
         self.run(&args)
     }
 
-    /// Starts a container that does nothing until it is told to end.
+    /// Starts a container that does nothing until it is stopped.
     pub(crate) fn container(&'a self, name: &str, network: &str) -> Result<Container<'a>> {
         let mut container = Container { podman: self, name: name.to_owned(), addresses: Vec::new() };
         self.start(&["-d", "--name", name], network, &["sleep", "100000"])?;
@@ -107,14 +110,14 @@ impl<'a> Podman<'a> {
         Ok(container)
     }
 
-    /// Runs a command of busybox in a container of its own that is gone afterwards; what it printed.
+    /// Runs a busybox command in a temporary container; returns its output.
     pub(crate) fn once(&self, network: &str, what: &[&str]) -> Result<String> {
         self.start(&["--rm"], network, what)
     }
 }
 
 impl Container<'_> {
-    /// Runs a command of busybox in it; what it printed.
+    /// Runs a busybox command in it; returns its output.
     pub(crate) fn exec(&self, what: &[&str]) -> Result<String> {
         let mut args = vec!["exec", &self.name, "/bin/busybox"];
         args.extend(what);
@@ -137,7 +140,7 @@ impl Container<'_> {
 
 impl Drop for Container<'_> {
     fn drop(&mut self) {
-        // Of a test that failed. Its own error says more than what this one could.
+        // After a failed test, whose own error matters more than this one.
         let _gone = self.end();
     }
 }

@@ -1,7 +1,9 @@
-//! Single packets that must not be cut: what passes, and who refuses what is too large with which number.
+//! Single packets that must not be fragmented: whether they pass, and otherwise the MTU in the
+//! refusal.
 //!
-//! Don't Fragment is set and the kernel is told to cut nothing by itself, so that a packet has one of three fates. What the host's own link
-//! refuses, and what a router on the way refuses by ICMP, both come as EMSGSIZE, and the kernel has the size then.
+//! Don't Fragment is set and the kernel must not fragment either, so a packet has one of three
+//! fates. A refusal by the host's own link and a refusal by a router's ICMP both arrive as
+//! EMSGSIZE, and the kernel then has the size.
 
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -16,17 +18,18 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::netns::Namespace;
 use crate::pinger::{echo_reply, echo_request};
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
-    /// It was refused: the largest that the path takes, in octets with the IP header.
+    /// It was refused. The value is the path MTU, in octets with the IP header.
     TooLarge(u32),
-    /// Neither came before the deadline.
+    /// No answer before the deadline.
     Silence,
 }
 
-/// Sends one echo request to each address, of so many octets with its IP header, one after the other.
+/// Sends one echo request of this size in octets, with its IP header, to each address, one after
+/// the other.
 pub(crate) fn uncut(from: &Namespace, to: &[(IpAddr, u32)], deadline: Duration) -> Result<Vec<Fate>> {
     from.within(|| {
         to.iter()
@@ -49,7 +52,7 @@ fn one(to: IpAddr, size: u32, ident: u16, deadline: Duration) -> Result<Fate> {
     } else {
         sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?;
     }
-    // Connected, it is told what routers refuse.
+    // A connected socket gets the routers' refusals.
     socket.connect(&SocketAddr::new(to, 0).into())?;
     let is_too_large = |error: &std::io::Error| error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
     let data = usize::try_from(size)?.checked_sub(headers).context("smaller than its headers")?;
@@ -77,7 +80,8 @@ fn one(to: IpAddr, size: u32, ident: u16, deadline: Duration) -> Result<Fate> {
     }
 }
 
-/// What the kernel knows of a path by now. By a socket of its own: one that is connected already may still go by the route before.
+/// The kernel's current value for a path. It uses a new socket: a connected one may still use the
+/// previous route.
 fn largest(to: IpAddr) -> Result<u32> {
     let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
     socket.connect((to, 9))?;

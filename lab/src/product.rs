@@ -1,5 +1,5 @@
-//! The product's own binaries, built by the lab as they are shipped: the agent with the release profile, the plugin
-//! with its own.
+//! The product's own binaries, built by the lab as they are released: the agent with the release
+//! profile, the plugin with its own profile.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::fabric::Place;
 use crate::progress::{is_quiet, say, seconds};
 use crate::shell::{cmd, giving_way, run};
 
-/// Where both binaries are put together, as on a host: the agent for PATH, the plugin for CNI_PATH.
+/// Folder with both binaries, as on a host: the agent for PATH, the plugin for CNI_PATH.
 pub(crate) fn folder(place: &Place) -> PathBuf {
     place.state.join("bin")
 }
@@ -27,8 +27,8 @@ pub(crate) fn build_controller(place: &Place) -> Result<PathBuf> {
     Ok(programs(place, &[CONTROLLER], "release")?.join(CONTROLLER))
 }
 
-/// Builds all three, agent and controller in one go as the image has them: what both stand on is built once. Returns the folder and the
-/// controller.
+/// Builds all three, agent and controller in one run as for the image: their common dependencies
+/// are built once. Returns the folder and the controller.
 pub(crate) fn build_all(place: &Place) -> Result<(PathBuf, PathBuf)> {
     programs(place, &["trunkline-cni"], "plugin")?;
     let folder = programs(place, &["trunkline", CONTROLLER], "release")?;
@@ -38,7 +38,7 @@ pub(crate) fn build_all(place: &Place) -> Result<(PathBuf, PathBuf)> {
 
 const CONTROLLER: &str = "trunkline-controller";
 
-/// Builds programs with a profile, puts them into [`folder`] and returns that.
+/// Builds programs with a profile, and installs them into [`folder`], which it returns.
 fn programs(place: &Place, packages: &[&str], profile: &str) -> Result<PathBuf> {
     let into = folder(place);
     std::fs::create_dir_all(&into)?;
@@ -54,22 +54,24 @@ fn programs(place: &Place, packages: &[&str], profile: &str) -> Result<PathBuf> 
     Ok(into)
 }
 
-/// Makes the root of the image that deploy/Containerfile builds, with these binaries and this machine's libraries and nft.
+/// Creates the root of the image of deploy/Containerfile, with these binaries and this machine's
+/// libraries and nft.
 pub(crate) fn image_root(place: &Place, product: &Path, into: &Path) -> Result<PathBuf> {
     let script = place.repository.join("deploy/image-root.sh");
     run(cmd("sh", [script.as_path(), into, product]).current_dir(&place.repository))?;
     Ok(into.to_owned())
 }
 
-/// Builds an example of the library as it would be shipped, and returns the folder it is in.
+/// Builds an example of the library with the release profile, and returns its folder.
 pub(crate) fn build_example(place: &Place, name: &str) -> Result<PathBuf> {
     say(&format!("  building the example {name} (release profile)"));
     let target = cargo_build(place, &["--release", "--package", "trunkline-bgp", "--example", name])?;
     Ok(target.join("release/examples"))
 }
 
-/// Cargo, without what the cargo that runs the lab says of the lab's own package: a build script that looks at that (ring's)
-/// would be run again, and everything behind it built again, whenever `cargo lab` and cargo by hand take turns.
+/// Cargo, without the variables for the lab's own package from the cargo that runs the lab. A build
+/// script that depends on them (ring's) would otherwise run again whenever `cargo lab` and plain
+/// cargo alternate, and everything that depends on it would be rebuilt.
 pub(crate) fn cargo() -> Command {
     let mut command = giving_way(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
@@ -81,7 +83,7 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Returns the target folder. Cargo's own progress is shown, unless this thread is to be quiet.
+/// Returns the target folder. Cargo's own progress is shown, unless this thread is quiet.
 fn cargo_build<'a>(place: &'a Place, what: &[&str]) -> Result<&'a Path> {
     let target = place.state.parent().context("the target folder")?;
     let target_text = target.to_str().context("the target folder's name is not text")?;
@@ -104,7 +106,7 @@ fn cargo_build<'a>(place: &'a Place, what: &[&str]) -> Result<&'a Path> {
     Ok(target)
 }
 
-/// Copies under another name and renames: an agent that runs from the old file is not disturbed.
+/// Copies under another name and renames: an agent that runs from the old file is not affected.
 fn install(from: &Path, to: &Path) -> Result<()> {
     let next = to.with_extension("next");
     std::fs::copy(from, &next).with_context(|| format!("{} was not built", from.display()))?;

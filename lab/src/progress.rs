@@ -1,6 +1,6 @@
-//! What the person at the terminal sees: steps with their time on standard error, so that standard output stays free
-//! for results. A step's title stands open until its time comes behind it; a line that another thread says meanwhile
-//! gets a line of its own, and the title is said again.
+//! Progress at the terminal: steps with their time on standard error, so that standard output has
+//! only results. A step's title stays on an open line until its time is appended. A line of another
+//! thread in between gets its own line, and the title is printed again.
 
 use std::cell::Cell;
 use std::io::Write as _;
@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-/// The thread whose title stands open, if any.
+/// The thread with an open title, if any.
 static OPEN: Mutex<Option<std::thread::ThreadId>> = Mutex::new(None);
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this thread says nothing: others speak, and its errors say what there is to say.
+/// Makes this thread quiet: others print, and its errors suffice.
 pub(crate) fn be_quiet() {
     QUIET.set(true);
 }
@@ -25,12 +25,12 @@ pub(crate) fn is_quiet() -> bool {
     QUIET.get()
 }
 
-/// Runs one step: its title is shown at once, its outcome and time when it has ended.
+/// Runs one step: prints its title at once, and its outcome and time at the end.
 pub(crate) fn step<T>(title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     step_with(title, work, |_| String::new())
 }
 
-/// As [`step`], with a few words made from the result.
+/// Like [`step`], with a short text made from the result.
 pub(crate) fn step_with<T>(
     title: &str,
     work: impl FnOnce() -> Result<T>,
@@ -55,36 +55,36 @@ pub(crate) fn step_with<T>(
     result
 }
 
-/// A line of its own.
+/// Prints a line.
 pub(crate) fn say(text: &str) {
     if !is_quiet() {
         tell(text);
     }
 }
 
-/// As [`say`], also from a thread that is quiet otherwise.
+/// Like [`say`], also from a quiet thread.
 pub(crate) fn tell(text: &str) {
-    // A step of this thread's own may be told of in its middle.
+    // It may interrupt a step of this thread.
     write(&format!("{text}\n"), false);
 }
 
-/// Whether what this thread writes stands behind its open title.
+/// Whether the output of this thread continues its open title.
 fn continues() -> bool {
     *OPEN.lock().unwrap_or_else(PoisonError::into_inner) == Some(std::thread::current().id())
 }
 
-/// Writes; whoever left a line open, if it was not this thread, keeps what it wrote as a line of its own.
+/// Prints a text; an open line of another thread is ended first.
 fn write(text: &str, open: bool) {
     let me = std::thread::current().id();
     let mut standing = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut err = std::io::stderr().lock();
     let cut = if standing.is_some_and(|other| other != me) { "\n" } else { "" };
-    // Progress that cannot be written is no reason to stop.
+    // A failed write of the progress is no reason to stop.
     let _unseen = write!(err, "{cut}{text}").and_then(|()| err.flush());
     *standing = open.then_some(me);
 }
 
-/// Seconds, in the unit that reads best.
+/// Formats seconds in a suitable unit.
 pub(crate) fn seconds(s: f64) -> String {
     match s {
         s if s < 0.001 => format!("{:.0} µs", s * 1e6),
@@ -94,7 +94,7 @@ pub(crate) fn seconds(s: f64) -> String {
     }
 }
 
-/// Rows under a headline, columns as wide as their widest cell.
+/// Formats rows under a headline, with columns as wide as their widest cell.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);

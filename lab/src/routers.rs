@@ -1,4 +1,4 @@
-//! What the lab asks of FRR and BIRD, and the kernel's tables on any node.
+//! Queries of FRR and BIRD, and of the kernel's tables on any node.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
 
-/// Waits until every BGP session of a router (FRR or BIRD) is established; how many there are.
+/// Waits until every BGP session of a router (FRR or BIRD) is established; returns their number.
 pub(crate) fn wait_sessions(fabric: &Fabric, router: &str, deadline: Duration) -> Result<usize> {
     wait_all(&format!("the BGP sessions of {router}"), deadline, "Established", || {
         let host = fabric.host(router)?;
@@ -30,7 +30,7 @@ pub(crate) fn wait_sessions(fabric: &Fabric, router: &str, deadline: Duration) -
     })
 }
 
-/// Waits until every BFD session of a router (FRR or BIRD) is up; how many there are.
+/// Waits until every BFD session of a router (FRR or BIRD) is up; returns their number.
 pub(crate) fn wait_bfd(fabric: &Fabric, router: &str, deadline: Duration) -> Result<usize> {
     wait_all(&format!("the BFD sessions of {router}"), deadline, "up", || bfd_sessions(fabric, router))
 }
@@ -80,7 +80,7 @@ fn is_bird(fabric: &Fabric, router: &str) -> bool {
     fabric.topology.nodes.get(router).is_some_and(|node| node.image == Image::Bird)
 }
 
-/// Rows of a table that birdc prints, as far as `row` knows them.
+/// Rows of birdc's table that `row` accepts.
 fn words_of(
     table: &str,
     row: impl for<'a> Fn(&[&'a str]) -> Option<(&'a str, &'a str)>,
@@ -93,7 +93,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// One neighbour, as the router describes it.
+/// A neighbour, in the router's description.
 pub(crate) fn neighbour(router: &Host, address: &str) -> Result<Value> {
     let answer = vtysh_json(router, &format!("show bgp neighbors {address} json"))?;
     Ok(answer[address].clone())
@@ -113,7 +113,8 @@ pub(crate) fn wait_neighbour(
     })
 }
 
-/// Waits until a router keeps no path of this neighbour as stale, and every family has heard its End-of-RIB.
+/// Waits until a router has no stale path of this neighbour, and has received End-of-RIB for every
+/// family.
 pub(crate) fn wait_nothing_stale(router: &Host, address: &str, deadline: Duration) -> Result<()> {
     wait_for(&format!("{} to have swept what it kept for {address}", router.name), deadline, || {
         let mut stale = 0;
@@ -131,7 +132,7 @@ pub(crate) fn wait_nothing_stale(router: &Host, address: &str, deadline: Duratio
 pub(crate) fn has_path(fabric: &Fabric, router: &str, prefix: &IpNet) -> Result<bool> {
     let host = fabric.host(router)?;
     if is_bird(fabric, router) {
-        // A failure means that there is none, and birdc says so with status 1.
+        // On a failure there is no such path; birdc reports that with status 1.
         let table = host.sh(&format!("birdc show route {prefix} || :"))?;
         return Ok(table.contains(&prefix.to_string()));
     }

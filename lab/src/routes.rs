@@ -1,5 +1,6 @@
-//! A route monitor: listens to a namespace's routing table and notes when each prefix appeared and vanished, to the
-//! microsecond and without asking anybody. This is how the lab knows that a ToR or a spine has a pod's route.
+//! A route monitor: watches a namespace's routing table and records when each prefix was added and
+//! removed, to the microsecond and without polling. With it the lab detects a pod's route on a ToR
+//! or a spine.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -25,7 +26,7 @@ const RTM_DELROUTE: u16 = 25;
 const RTN_UNICAST: u8 = 1;
 const RTA_DST: u16 = 1;
 
-/// One change that the kernel told of.
+/// A route change reported by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
     pub prefix: IpNet,
@@ -34,18 +35,19 @@ pub(crate) struct Change {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The last change of each prefix and when it was read.
+    /// The last change of each prefix, and the time at which it was read.
     last: HashMap<IpNet, (Instant, bool)>,
     ever_removed: HashSet<IpNet>,
     added: u64,
     removed: u64,
-    /// When the newest change was read.
+    /// The time at which the newest change was read.
     newest: Option<Instant>,
-    /// The kernel dropped messages because they were not read fast enough: counts can no longer be trusted.
+    /// The kernel dropped messages that were not read fast enough: the counts are no longer
+    /// reliable.
     overrun: bool,
 }
 
-/// Listens from [`RouteMonitor::start`] until it is dropped.
+/// Watches from [`RouteMonitor::start`] until it is dropped.
 pub(crate) struct RouteMonitor {
     name: String,
     shared: Arc<(Mutex<Seen>, Condvar)>,
@@ -54,7 +56,7 @@ pub(crate) struct RouteMonitor {
 }
 
 impl RouteMonitor {
-    /// Listens in this namespace. When this returns, no later change is missed.
+    /// Watches this namespace. No change after the return is missed.
     pub(crate) fn start(ns: &Namespace) -> Result<Self> {
         let shared = Arc::new((Mutex::new(Seen::default()), Condvar::new()));
         let stop = Arc::new(AtomicBool::new(false));
@@ -79,7 +81,8 @@ impl RouteMonitor {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the last thing heard of each prefix is that it appeared (or vanished); returns when each did.
+    /// Waits until the last change of each prefix is its addition (or removal); returns the time of
+    /// each.
     pub(crate) fn wait(&self, prefixes: &[IpNet], added: bool, deadline: Duration) -> Result<Vec<Instant>> {
         let end = Instant::now() + deadline;
         let mut seen = self.seen();
@@ -106,12 +109,14 @@ impl RouteMonitor {
         }
     }
 
-    /// Waits until this many routes were added since the start; returns when the newest change was.
+    /// Waits until this number of routes was added since the start; returns the time of the newest
+    /// change.
     pub(crate) fn wait_count(&self, added: u64, deadline: Duration) -> Result<Instant> {
         self.wait_changes("added", |seen| seen.added, added, deadline)
     }
 
-    /// Waits until this many routes were removed since the start; returns when the newest change was.
+    /// Waits until this number of routes was removed since the start; returns the time of the
+    /// newest change.
     pub(crate) fn wait_removed(&self, removed: u64, deadline: Duration) -> Result<Instant> {
         self.wait_changes("removed", |seen| seen.removed, removed, deadline)
     }
@@ -142,7 +147,8 @@ impl RouteMonitor {
         }
     }
 
-    /// Those of these prefixes that were removed at any time since the start, even if they came back.
+    /// The prefixes among these that were removed at any time since the start, even if they were
+    /// added again.
     pub(crate) fn removed(&self, prefixes: &[IpNet]) -> Vec<IpNet> {
         let seen = self.seen();
         prefixes.iter().filter(|p| seen.ever_removed.contains(*p)).copied().collect()
@@ -162,7 +168,7 @@ fn open(ns: &Namespace) -> Result<Socket> {
     ns.enter()?;
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind(&SocketAddr::new(0, 0))?;
-    // Root may pass rmem_max: a table of 100,000 routes arrives in a second.
+    // Root may exceed rmem_max: a table of 100,000 routes arrives in a second.
     socket2::SockRef::from(&socket).set_recv_buffer_size(64 << 20)?;
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20)?;
     socket.add_membership(RTNLGRP_IPV4_ROUTE)?;
@@ -203,7 +209,7 @@ fn listen(socket: &Socket, shared: &(Mutex<Seen>, Condvar), stop: &AtomicBool) {
     }
 }
 
-/// The unicast routes in a datagram of netlink messages. Host order, as netlink is.
+/// The unicast routes in a datagram of netlink messages, which are in host order.
 fn changes(mut data: &[u8]) -> Vec<Change> {
     let mut found = Vec::new();
     while let Some(length) = u32_at(data, 0) {

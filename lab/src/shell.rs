@@ -1,5 +1,5 @@
-//! Running other programs: one way to run a command and get its output, with an error that has the whole command line
-//! and what the program said.
+//! Execution of other programs: one way to run a command and get its output. The error has the
+//! whole command line and the program's output.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Runs to the end and returns standard output. A status other than 0 is an error with both outputs in it.
+/// Runs a command to its end and returns standard output. A status other than 0 is an error with
+/// both outputs.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     run_with_input(command, "")
 }
 
-/// As [`run`], with text on standard input.
+/// Like [`run`], with text on standard input.
 pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     let line = describe(command);
     let output = output_with_input(command, input)?;
@@ -25,7 +26,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Strin
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs to the end and returns status and outputs whatever the status is.
+/// Runs a command to its end and returns status and outputs, whatever the status is.
 pub(crate) fn output_with_input(command: &mut Command, input: &str) -> Result<Output> {
     let line = describe(command);
     let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
@@ -35,7 +36,7 @@ pub(crate) fn output_with_input(command: &mut Command, input: &str) -> Result<Ou
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start `{line}`"))?;
-    // Inputs here are far smaller than a pipe's buffer, or read by programs that read before they write.
+    // Inputs are far smaller than a pipe's buffer, or are for programs that read before they write.
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(input.as_bytes()) {
             Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => return Err(e).context(line),
@@ -45,7 +46,7 @@ pub(crate) fn output_with_input(command: &mut Command, input: &str) -> Result<Ou
     child.wait_with_output().with_context(|| format!("`{line}`"))
 }
 
-/// A program and its arguments in one go: `sh("ip", ["link", "show"])`.
+/// A command from a program and its arguments: `sh("ip", ["link", "show"])`.
 pub(crate) fn cmd<I: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = I>) -> Command {
     let mut command = Command::new(program);
     command.args(args);
@@ -56,7 +57,8 @@ thread_local! {
     static GIVES_WAY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on, commands of [`giving_way`] that this thread starts take the time of processors and disks that nobody else wants.
+/// From now on, commands of [`giving_way`] that this thread starts only use idle time of processors
+/// and disks.
 pub(crate) fn give_way() -> Result<()> {
     let [program, args @ ..] = GIVING_WAY;
     run(cmd(program, args).arg("true"))?;
@@ -66,8 +68,9 @@ pub(crate) fn give_way() -> Result<()> {
 
 const GIVING_WAY: [&str; 6] = ["chrt", "--idle", "0", "ionice", "--class", "3"];
 
-/// A command that gives way if this thread does. It is the command itself that gives up its rights, not this thread: a child that nobody
-/// gives time to before it is the program that it is to be would hold all of this process's files and sockets for as long.
+/// A command with low priority if this thread has called [`give_way`]. The command itself lowers
+/// its priority, not this thread. A child process that gets no time before it executes its program
+/// would hold all of this process's files and sockets for that long.
 pub(crate) fn giving_way(program: impl AsRef<OsStr>) -> Command {
     if !GIVES_WAY.get() {
         return Command::new(program);
@@ -78,7 +81,7 @@ pub(crate) fn giving_way(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The command line as one would type it.
+/// The command line as a user would type it.
 pub(crate) fn describe(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {
@@ -93,13 +96,13 @@ pub(crate) fn describe(command: &Command) -> String {
     line
 }
 
-/// A word that a shell takes as it is.
+/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Asks again and again until there is an answer or the deadline has passed. The lab never sleeps for a fixed time; what
-/// it waits for has a name, and that name is in the error together with what was seen last.
+/// Polls until there is an answer or the deadline has passed. The lab never sleeps for a fixed
+/// time. The awaited condition has a name, and the error has that name and the last observation.
 pub(crate) fn wait_for<T>(
     what: &str,
     deadline: Duration,
@@ -122,10 +125,10 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// What one look at the world gave.
+/// Result of one observation.
 pub(crate) enum Seen<T> {
     Yes(T),
-    /// Not there yet; the text says what was there instead.
+    /// Not there yet, with a text of the observed state.
     NotYet(String),
 }
 

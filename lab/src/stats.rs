@@ -1,6 +1,6 @@
 //! Figures about a set of measurements.
 
-/// The value below which this share (in per cent) of the values lies, by the nearest rank; 0 of nothing.
+/// The value at this percentile, by the nearest rank; 0 for an empty set.
 pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -8,12 +8,12 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
-/// Rounded for printing: three digits after the point.
+/// Rounds for printing: three decimal places.
 pub(crate) fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// A distribution as a bar per bucket; the buckets' upper bounds double.
+/// A distribution with one bar per bucket; the buckets' upper bounds double.
 pub(crate) fn histogram(values: &[f64], unit: &str) -> String {
     let mut text = String::new();
     let most = values.iter().copied().fold(0.0, f64::max);

@@ -1,7 +1,9 @@
-//! What the machine itself keeps from everybody. A virtual machine is held by its hypervisor now and then, for tens of milliseconds
-//! on a busy one, and then every clock in it jumps: no program in there could have sent a packet in time. Threads of the highest
-//! real-time priority, one on each processor, sleep for a millisecond again and again and note by how much they woke late.
-//! What they did not get, nothing with a lower priority can have got; a test that measures in milliseconds asks them before it judges.
+//! Interruptions of the machine itself. A hypervisor stops a virtual machine now and then, for tens
+//! of milliseconds on a busy host. Then every clock in it jumps, and no program could have sent a
+//! packet in time. Threads with the highest real-time priority, one on each processor, repeatedly
+//! sleep for a millisecond and record the delay of their wake-up. No program of a lower priority
+//! can have run during such a delay. A test that measures milliseconds checks them before it
+//! judges.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,10 +14,10 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use crate::shell::{cmd, run};
 
 const NAP: Duration = Duration::from_millis(1);
-/// Above everything that a lab gives real-time priority to.
+/// Higher than any real-time priority in a lab.
 const PRIORITY: &str = "90";
 
-/// Runs the work and says beside its result how long the machine stood still at most, as seen from any of its processors.
+/// Runs the work. Returns its result and the longest interruption seen on any processor.
 pub(crate) fn longest_while<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
     let processors = sched_getaffinity(None)?;
     let (ready, watching) = std::sync::mpsc::channel();
@@ -53,7 +55,7 @@ pub(crate) fn longest_while<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, D
     })
 }
 
-/// Ends the threads of a scope, however it is left.
+/// Ends the threads of a scope on every exit.
 pub(crate) struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -62,7 +64,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Binds this thread to a processor and gives it its priority.
+/// Binds this thread to a processor and sets its priority.
 fn make_urgent(processor: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(processor);

@@ -1,7 +1,7 @@
-//! A program at a terminal: a pseudo-terminal with somebody who reads what is on the screen and types.
+//! A program at a terminal: a pseudo-terminal with a reader of the screen and a writer of keys.
 //!
-//! A program that draws writes what differs from before, so its octets say little; what a terminal would show of them (`vt100`) is what is
-//! looked at.
+//! A program that draws only writes the differences, so its octets alone mean little. The tests
+//! read the screen that a terminal would show (`vt100`).
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -17,12 +17,12 @@ use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::shell::{Seen, wait_for};
 
-/// The size that a terminal has if nobody chose one, and the parser's.
+/// The default size of a terminal, and of the parser.
 const SIZE: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
 
-/// A terminal with a program that runs at it.
+/// A terminal with a running program.
 pub(crate) struct Terminal {
-    /// The side of whoever sits before it.
+    /// The user's side.
     seat: File,
     /// The program's side.
     line: File,
@@ -51,7 +51,7 @@ impl Terminal {
             .spawn()?;
         let parser = Arc::new(Mutex::new(vt100::Parser::default()));
         let (mut reader, screen) = (seat.try_clone()?, Arc::clone(&parser));
-        // Ends with the terminal: as long as this value has the program's side there is one.
+        // Ends with the terminal, which exists as long as this value has the program's side.
         std::thread::spawn(move || {
             let mut octets = [0; 4096];
             while let Ok(length @ 1..) = reader.read(&mut octets) {
@@ -65,12 +65,12 @@ impl Terminal {
         self.parser.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is on the screen.
+    /// The text on the screen.
     pub(crate) fn text(&self) -> String {
         self.parser().screen().contents()
     }
 
-    /// Waits until all these words are on the screen; returns what is.
+    /// Waits until all these words are on the screen; returns its text.
     pub(crate) fn wait_for(&self, words: &[&str], patience: Duration) -> Result<String> {
         wait_for(&format!("{words:?} on the screen"), patience, || {
             let text = self.text();
@@ -79,7 +79,7 @@ impl Terminal {
         })
     }
 
-    /// Waits until this is on the screen no more.
+    /// Waits until this is no longer on the screen.
     pub(crate) fn wait_without(&self, word: &str, patience: Duration) -> Result<()> {
         wait_for(&format!("{word:?} to go from the screen"), patience, || {
             let text = self.text();
@@ -87,7 +87,7 @@ impl Terminal {
         })
     }
 
-    /// The colour of the first cell of a line that begins so.
+    /// The colour of the first cell of a line with this beginning.
     pub(crate) fn colour_of(&self, beginning: &str) -> Result<vt100::Color> {
         let parser = self.parser();
         let screen = parser.screen();
@@ -108,7 +108,7 @@ impl Terminal {
         kill_process(pid, signal).context("the signal")
     }
 
-    /// Waits until the program has ended, and fails unless the terminal is as it was before.
+    /// Waits until the program has ended, and fails unless the terminal's state is as before.
     pub(crate) fn wait_ended(&mut self, patience: Duration) -> Result<ExitStatus> {
         ensure!(self.is_taken()?, "the terminal was not taken: this would see nothing given back");
         let status = wait_for("the program to end", patience, || {
@@ -127,7 +127,7 @@ impl Terminal {
         Ok(status)
     }
 
-    /// Another screen than the usual one is shown, or keys come as they are typed.
+    /// Whether the alternate screen is shown, or keys are read unbuffered.
     fn is_taken(&self) -> Result<bool> {
         let modes_changed = modes(&tcgetattr(&self.line)?) != modes(&self.before);
         Ok(self.parser().screen().alternate_screen() || modes_changed)
@@ -142,7 +142,7 @@ impl Drop for Terminal {
     }
 }
 
-/// What raw mode changes.
+/// The settings that raw mode changes.
 fn modes(termios: &Termios) -> String {
     format!(
         "{:?} {:?} {:?} {:?}",

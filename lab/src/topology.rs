@@ -1,18 +1,20 @@
-//! A topology is a containerlab file, and this module reads the part of that format which the runner can bring to life
-//! in network namespaces: nodes of kind `linux` with `image`, `binds`, `exec`, `env`, `labels` and `sysctls`, and links
-//! in the short form `endpoints: ["a:eth1", "b:eth1"]`. The same file deploys with containerlab itself (`containerlab/`).
+//! A topology is a containerlab file. This module reads the part of that format which the runner
+//! can create in network namespaces: nodes of kind `linux` with `image`, `binds`, `exec`, `env`,
+//! `labels` and `sysctls`, and links in the short form `endpoints: ["a:eth1", "b:eth1"]`.
+//! containerlab itself can deploy the same file (`containerlab/`).
 //!
-//! Reading is strict. What containerlab knows and the runner does not is refused by name rather than ignored, because a
-//! lab that quietly differs from its file proves nothing. Where containerlab has a default that namespaces have not, the
-//! file must say what it means: `network-mode: none`, as there would otherwise be a management network with a default
-//! route in every node, and each link's `mtu`, which would be 9500. Every error says which file and which field.
+//! The parser is strict. It refuses features of containerlab that the runner does not support, and
+//! names them: a lab that silently differs from its file proves nothing. If containerlab has a
+//! default that namespaces do not have, the file must be explicit. That is `network-mode: none`, as
+//! every node would otherwise have a management network with a default route, and each link's
+//! `mtu`, which would be 9500. Every error names the file and the field.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// Why a topology file was refused.
+/// Reason for which a topology file was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TopologyError {
     #[error("{file}: cannot be read: {source}")]
@@ -23,11 +25,11 @@ pub(crate) enum TopologyError {
     Field { file: PathBuf, field: String, problem: String },
 }
 
-/// A checked topology, ready to be brought up.
+/// A valid topology, ready to be created.
 #[derive(Debug, Clone)]
 pub(crate) struct Topology {
     pub name: String,
-    /// The folder that relative bind sources start from: the one the file lies in.
+    /// The file's own folder, the base of relative bind sources.
     pub folder: PathBuf,
     pub nodes: BTreeMap<String, Node>,
     pub links: Vec<Link>,
@@ -37,18 +39,20 @@ pub(crate) struct Topology {
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub image: Image,
-    /// As the file has it, with its tag.
+    /// As in the file, with its tag.
     pub image_name: String,
     /// Source (relative to the topology's folder) and absolute target.
     pub binds: Vec<(PathBuf, PathBuf)>,
-    /// Commands run once the links are there, in order, each as its words: there is no shell but one that is named.
+    /// Commands that run in order once the links exist, each as its words; there is no shell unless
+    /// the command names one.
     pub exec: Vec<Vec<String>>,
     pub env: BTreeMap<String, String>,
     pub labels: BTreeMap<String, String>,
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// What a node runs. The image's tag is containerlab's business; here the Debian package decides the version.
+/// Software of a node. The image's tag only matters to containerlab; here the Debian package
+/// determines the version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Image {
     Frr,
@@ -56,7 +60,7 @@ pub(crate) enum Image {
     GoBgp,
     /// A Trunkline node: `trunkline agent`.
     Node,
-    /// A bare host: nothing but its links.
+    /// A plain host: only its links.
     Host,
 }
 
@@ -74,7 +78,7 @@ impl Image {
         Self::NAMES.iter().find(|(known, _)| *known == untagged).map(|(_, image)| *image)
     }
 
-    /// The stage of lab/images/Containerfile that builds it.
+    /// The stage in lab/images/Containerfile for it.
     pub(crate) fn stage(self) -> &'static str {
         match self {
             Self::Frr => "frr",
@@ -85,7 +89,7 @@ impl Image {
         }
     }
 
-    /// Debian packages whose daemons this image stands for.
+    /// Debian packages with the daemons of this image.
     pub(crate) fn packages(self) -> &'static [&'static str] {
         match self {
             Self::Frr => &["frr"],
@@ -111,7 +115,7 @@ pub(crate) struct Endpoint {
     pub interface: String,
 }
 
-// The file as it is written. A field that stands in no struct here is refused by serde with its line.
+// The file's structure. serde refuses a field that no struct has, with its line.
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,7 +162,7 @@ struct LinkFile {
     mtu: Option<u32>,
 }
 
-/// containerlab's schema takes strings, numbers and booleans for environment, labels and sysctls.
+/// containerlab's schema allows strings, numbers and booleans for environment, labels and sysctls.
 #[derive(Deserialize, Clone)]
 #[serde(untagged)]
 enum Scalar {
@@ -216,12 +220,12 @@ impl Topology {
         Ok(Self { name: parsed.name, folder, nodes, links })
     }
 
-    /// Debian packages that the daemons of this topology come from.
+    /// Debian packages with the daemons of this topology.
     pub(crate) fn packages(&self) -> BTreeSet<&'static str> {
         self.nodes.values().flat_map(|n| n.image.packages()).copied().collect()
     }
 
-    /// What it is made of, in a few words.
+    /// A short description of its parts.
     pub(crate) fn summary(&self) -> String {
         let counts = [
             (Image::Frr, "FRR"),
@@ -251,7 +255,7 @@ impl Topology {
     }
 }
 
-/// The checks of one file; it knows the file's name so that every fault says it.
+/// The checks of one file, with the file's name for every fault.
 struct Check<'a> {
     file: &'a Path,
 }
@@ -283,8 +287,8 @@ impl Check<'_> {
         Err(self.fault(field, format!("kind {kind:?} is not run here; the only kind is \"linux\"")))
     }
 
-    /// Node settings over its kind's over the defaults, as containerlab merges them: lists of the nearest that has one
-    /// come last, maps are joined key by key.
+    /// Merges a node's settings, its kind's and the defaults, as containerlab does: lists are
+    /// concatenated with the node's own last, maps are merged by key.
     fn node(&self, field: &str, body: &Body, own: NodeFile) -> Result<Node, TopologyError> {
         let kind = own.kind.clone().or_else(|| body.defaults.kind.clone());
         let Some(kind) = kind else {
@@ -400,7 +404,7 @@ impl Check<'_> {
         if !nodes.contains_key(node) {
             return Err(self.fault(field, format!("{text:?}: there is no node {node:?} in topology.nodes")));
         }
-        // eth0 is containerlab's management interface; IFNAMSIZ is 16 with the closing zero.
+        // eth0 is containerlab's management interface; IFNAMSIZ is 16 with the final zero.
         let good = !interface.is_empty()
             && interface.len() <= 15
             && interface != "eth0"
@@ -418,8 +422,9 @@ impl Check<'_> {
     }
 }
 
-/// The words of a command line, split as containerlab does it: by blanks outside of quotes. It has no shell, so neither has
-/// the runner; what only a shell understands is refused, as containerlab would hand it to the program.
+/// The words of a command line, split as containerlab does it: at blanks outside of quotes.
+/// containerlab uses no shell, so the runner does not either. Syntax that only a shell understands
+/// is refused, as containerlab would pass it to the program.
 fn words(line: &str) -> Result<Vec<String>, &'static str> {
     let mut words: Vec<String> = Vec::new();
     let (mut quote, mut inside) = (None, false);
@@ -496,7 +501,7 @@ topology:
         assert_eq!(t.packages().into_iter().collect::<Vec<_>>(), ["frr"]);
     }
 
-    /// Each row: what is changed in the good file, and the words that the error must have.
+    /// Each row: a change of the valid file, and the words of the error.
     #[test]
     fn each_fault_is_named_with_file_and_field() {
         let rows: [(&str, &str, &[&str]); 16] = [

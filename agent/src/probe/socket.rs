@@ -1,7 +1,8 @@
 //! The sockets of one round: a packet socket for each uplink and family.
 //!
-//! A socket is open only while probes are under way: each packet that the uplink receives runs its filter. It is bound to one
-//! protocol, so packets that this node sends do not pass it. Closing it waits for the kernel's readers, so that is done on a thread that may wait.
+//! A socket is open only while probes are under way: each packet of the uplink runs its filter. It is bound to all protocols, because only
+//! such a socket receives a packet before the ingress hook, where the kernel drops probes. Closing it waits for the kernel's readers, so
+//! that is done on a thread that may wait.
 
 use std::io;
 use std::net::IpAddr;
@@ -36,11 +37,7 @@ impl Uplink {
         // Without a protocol it receives nothing until it is bound: never anything that has not passed the filter.
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
         socket.attach_filter(&filter(family, cookie))?;
-        let protocol = match family {
-            Family::Ipv4Unicast => libc::ETH_P_IP,
-            Family::Ipv6Unicast => libc::ETH_P_IPV6,
-        };
-        let mac = bind_packet_socket(&socket, ifindex, protocol as u16)?;
+        let mac = bind_packet_socket(&socket, ifindex, libc::ETH_P_ALL as u16)?;
         socket.set_nonblocking(true)?;
         Ok(Uplink { socket: Some(UdpSocket::from_std(socket.into())?), mac })
     }

@@ -1,10 +1,12 @@
-//! A reply that is a list too long to be in memory as a whole: written piece by piece, read as any other.
+//! A reply with a list that is too long for the memory: written entry by entry, read like any
+//! other.
 
 use serde::Serialize;
 
-/// Writes the line `{"ok":[…]}`, an entry at a time: on the wire it is a `Reply<Vec<T>>`.
+/// Writes the line `{"ok":[…]}`, one entry at a time: on the wire it is a `Reply<Vec<T>>`.
 ///
-/// Once its beginning is sent it can only be broken off, and a line without its end tells the reader so.
+/// Once its beginning is sent, an error can only cut it off; the reader detects a line without an
+/// end.
 #[derive(Debug)]
 pub struct ListReply {
     any: bool,

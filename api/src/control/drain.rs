@@ -1,72 +1,76 @@
-//! A node that leaves the fabric.
+//! Drain of a node: its departure from the fabric.
 
 use serde::{Deserialize, Serialize};
 
-/// How far a node has left the fabric.
+/// State of a node's drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainStatus {
-    /// How far.
+    /// The phase.
     pub phase: DrainPhase,
-    /// In this phase for.
+    /// Time in this phase.
     pub phase_seconds: u64,
-    /// How much longer the fabric is given to move away, while that is waited for.
+    /// Remaining time for the fabric to move traffic away, during that phase.
     pub settle_seconds: Option<u64>,
-    /// Who drained it; none while it is not.
+    /// The cause of the drain; none if the node is not drained.
     #[serde(default)]
     pub cause: Option<DrainCause>,
-    /// The node's cordon in Kubernetes; none where it has none, or where the agent does not follow it.
+    /// The node's cordon in Kubernetes; none if the node is not cordoned, or the agent does not
+    /// follow cordons.
     #[serde(default)]
     pub cordon: Option<CordonStatus>,
-    /// What the peers' operators are told with the end of the sessions (RFC 9003).
+    /// The message to the peers' operators in the final NOTIFICATION (RFC 9003).
     pub message: String,
-    /// Prefixes that this node had to tell when the wait was over.
+    /// Prefixes that this node still advertised when the wait was over.
     pub prefixes: u64,
-    /// Of these, those of which a peer told another way by then: what nodes of other AS numbers have too. A way through this node's own
-    /// AS may lead straight back to it, and does not count; what is on this node alone has no other.
+    /// The number of these for which a peer had advertised another path by then, as for prefixes on
+    /// nodes of other AS numbers. A path through this node's own AS does not count, since it may
+    /// lead straight back to it. Prefixes on this node only have no other path.
     pub alternatives: u64,
-    /// What did not go as it should, in words.
+    /// Errors during the drain, as text.
     pub faults: Vec<String>,
 }
 
-/// Who drained a node.
+/// Cause of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrainCause {
-    /// An operator, by `trunkline drain`. Nobody else brings it back.
+    /// An operator, by `trunkline drain`. Only an operator can undrain it.
     #[default]
     Operator,
-    /// It was cordoned in Kubernetes, and its pods have gone. It comes back when the cordon goes.
+    /// The node was cordoned in Kubernetes, and its pods are gone. It is undrained when the cordon
+    /// is removed.
     Cordon,
 }
 
-/// A node's cordon in Kubernetes, as far as it is followed.
+/// A node's cordon in Kubernetes, if the agent follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CordonStatus {
-    /// Pods that have to go before the node leaves the fabric; those of DaemonSets and static ones may stay.
+    /// Pods that must leave before the node is drained; pods of DaemonSets and static pods may
+    /// stay.
     pub pods_left: u64,
-    /// An operator has said `trunkline undrain` since: this cordon is not followed.
+    /// Whether an operator has run `trunkline undrain` since: then this cordon is not followed.
     pub overruled: bool,
 }
 
-/// How far a node has left the fabric.
+/// Phase of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrainPhase {
-    /// Not at all.
+    /// Not drained.
     #[default]
     Undrained,
-    /// The peers are told that it will go (RFC 8326), and have time to move away.
+    /// Paths carry GRACEFUL_SHUTDOWN (RFC 8326), and the peers have time to move traffic away.
     Announcing,
-    /// What it told is taken back.
+    /// The advertised prefixes are being withdrawn.
     Withdrawing,
-    /// It has no sessions, and no pod can be attached.
+    /// No sessions are left, and no pod can be attached.
     Drained,
 }
 
 impl DrainPhase {
-    /// As it is written.
+    /// Its name in texts.
     pub fn name(self) -> &'static str {
         match self {
             DrainPhase::Undrained => "undrained",
@@ -76,7 +80,7 @@ impl DrainPhase {
         }
     }
 
-    /// Whether it stays so until an operator says otherwise.
+    /// Whether the phase lasts until an operator or a cordon changes it.
     pub fn is_settled(self) -> bool {
         matches!(self, DrainPhase::Undrained | DrainPhase::Drained)
     }

@@ -1,4 +1,4 @@
-//! Everything that a live view shows, as it stands at one moment.
+//! The whole state for a live view at one moment.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentStatus, Peer, PodStatus};
 
-/// How things stand.
+/// State of the agent at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    /// Which run of the agent it is of.
+    /// Identifies the run of the agent.
     pub run: u64,
-    /// How many changes of this run are in it: what [`super::Query::Watch`] asks for more than.
+    /// Number of changes of this run in it: [`super::Query::Watch`] requests a higher one.
     pub number: u64,
-    /// The agent at a glance.
+    /// Summary of the agent.
     pub agent: AgentStatus,
     /// The BGP peers.
     pub peers: Vec<Peer>,
@@ -23,6 +23,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// After so long an agent that is there answers although nothing has changed.
+    /// Time after which the agent answers although nothing has changed.
     pub const SILENCE: Duration = Duration::from_secs(15);
 }

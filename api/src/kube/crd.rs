@@ -1,8 +1,9 @@
-//! The CustomResourceDefinitions: schemas from the types, names and columns from hybridnet's.
+//! The CustomResourceDefinitions: schemas from the types, names and columns from hybridnet.
 //!
-//! schemars makes JSON schemas of the specs and statuses; here they become what the API server calls structural: everything written out in
-//! place, no `additionalProperties: false`, only formats that it knows, no `nullable` (nulls are dropped by the server where they
-//! are not allowed, which is what they mean here), no defaults but those that [`super::rules`] asks for.
+//! schemars makes JSON schemas of the specs and statuses. This module turns them into structural
+//! schemas, as the API server requires: no references, no `additionalProperties: false`, only known
+//! formats. There is no `nullable` (the server drops nulls where they are not allowed, which is
+//! their meaning here). The only defaults are those that [`super::rules`] needs.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
@@ -103,7 +104,7 @@ where
         "description": description,
         "properties": {"spec": schema::<S>(), "status": schema::<S::Status>()},
     });
-    // hybridnet asks for no spec, but a NodeInfo is all that makes sense without one.
+    // hybridnet does not require a spec, but only a NodeInfo makes sense without one.
     if S::KIND != NodeInfoSpec::KIND {
         root["required"] = json!(["spec"]);
     }
@@ -160,7 +161,7 @@ where
     }
 }
 
-/// The schema at a path, `spec.config.bgpPeers[].asn`.
+/// The schema at a path such as `spec.config.bgpPeers[].asn`.
 fn at<'a>(root: &'a mut Value, path: &str) -> &'a mut Value {
     path.split('.').fold(root, |schema, step| {
         let (name, is_list) = step.strip_suffix("[]").map_or((step, false), |name| (name, true));
@@ -169,7 +170,7 @@ fn at<'a>(root: &'a mut Value, path: &str) -> &'a mut Value {
     })
 }
 
-/// Adds keywords to a schema, and takes the place of those that are there.
+/// Adds keywords to a schema, and overwrites existing ones.
 fn merge(schema: &mut Value, keywords: Value) {
     match (schema, keywords) {
         (Value::Object(schema), Value::Object(keywords)) => {
@@ -181,7 +182,7 @@ fn merge(schema: &mut Value, keywords: Value) {
     }
 }
 
-/// The files of `deploy/crds`: name and text of each.
+/// Name and text of each file in `deploy/crds`.
 pub fn manifests() -> Vec<(String, String)> {
     let file = |crd: CustomResourceDefinition| {
         let name = format!("{GROUP}_{}.yaml", crd.spec.names.plural);
@@ -199,7 +200,7 @@ pub fn manifests() -> Vec<(String, String)> {
     crds().into_iter().map(file).collect()
 }
 
-/// Writes bounds as the whole numbers that they are; in the API server's own type they are floating.
+/// Writes bounds as integers; the API server's own type has floating-point numbers.
 fn whole(value: &mut Value) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(whole),
@@ -230,7 +231,7 @@ fn schema<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Takes out of a schema, and those in it, what the API server does not take.
+/// Removes keywords that the API server rejects from a schema and its subschemas.
 fn settle(schema: &mut Value) {
     let Value::Object(fields) = schema else { return };
     for unwanted in ["nullable", "default", "title", "writeOnly"] {
@@ -253,7 +254,7 @@ fn settle(schema: &mut Value) {
     }
 }
 
-/// Of Rust's formats of numbers the API server knows the signed ones only; bounds take the others' place.
+/// The API server only knows the formats of signed numbers; bounds replace the others.
 fn numbers(fields: &mut Map<String, Value>) {
     let Some(Value::String(format)) = fields.get("format") else { return };
     let (format, maximum) = match format.as_str() {
@@ -270,7 +271,8 @@ fn numbers(fields: &mut Map<String, Value>) {
     }
 }
 
-/// A comment of the code as a text for `kubectl explain`: a `See [`item`].` has no place there, nor have the brackets of links.
+/// Turns a doc comment into a text for `kubectl explain`, without a `See [`item`].` and without the
+/// brackets of links.
 fn describe(text: &str) -> String {
     let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     while let Some(start) = text.to_lowercase().find("see [`") {
@@ -290,8 +292,8 @@ impl JsonSchema for Secret {
     }
 }
 
-/// A schema of the API server has one type in each place, so that what may be written in two ways has none, and is looked at by
-/// admission alone.
+/// A schema in the API server has one type in each place. So a value with two possible types has no
+/// schema, and only admission checks it.
 fn either() -> Schema {
     json_schema!({"x-kubernetes-preserve-unknown-fields": true})
 }
@@ -320,7 +322,7 @@ impl JsonSchema for Members {
 mod tests {
     use super::*;
 
-    /// Every schema in a schema, with its path.
+    /// Visits every subschema of a schema, with its path.
     fn walk(path: &str, schema: &Value, look: &mut impl FnMut(&str, &Map<String, Value>)) {
         let fields = schema.as_object().unwrap();
         look(path, fields);

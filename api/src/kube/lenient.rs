@@ -1,8 +1,9 @@
-//! Reading what others wrote: whatever is in an object, it is one object's matter.
+//! Tolerant deserialization: a fault in one object only affects this object.
 //!
-//! An object is taken from the API server as JSON values first. Its spec is then read as strictly as a manifest's; if that fails for a
-//! field that is not known, the field is taken out by its path, remembered, and the spec is read again. Only an object that has such a
-//! fault pays for that.
+//! An object from the API server is first read as JSON values. Its spec is then deserialized as
+//! strictly as a manifest's. If that fails because of an unknown field, the field is removed and
+//! recorded, and the spec is deserialized again. Only objects with such a fault cause this extra
+//! work.
 
 use std::borrow::Cow;
 
@@ -15,18 +16,18 @@ use serde_path_to_error::{Path, Segment};
 use super::object::{Kind, Object};
 use crate::validate::Fault;
 
-/// An [`Object`], or the fault that keeps it from being one: reading it never fails, so that one bad object does not keep a watch or a
-/// list from the others.
+/// An [`Object`], or the fault that prevents it. Deserialization never fails, so one bad object
+/// does not block a watch or a list.
 ///
-/// It is used in the place of the object: `Api::<Lenient<NetworkSpec>>`.
+/// It takes the place of the object: `Api::<Lenient<NetworkSpec>>`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lenient<S: Kind>(pub Result<Object<S>, Box<Unreadable>>);
 
-/// An object whose spec could not be read.
+/// An object with an unreadable spec.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{fault}")]
 pub struct Unreadable {
-    /// Whose it is.
+    /// The object's metadata.
     pub metadata: ObjectMeta,
     /// The field, and what is wrong with it.
     #[source]
@@ -34,7 +35,7 @@ pub struct Unreadable {
 }
 
 impl<S: Kind> Lenient<S> {
-    /// What is wrong with the object: what keeps it from being read, or else what was left out.
+    /// The faults of the object: the one that makes it unreadable, or else those of omitted fields.
     pub fn faults(&self) -> &[Fault] {
         match &self.0 {
             Ok(object) => &object.ignored,
@@ -78,7 +79,7 @@ impl<'de, S: Kind> Deserialize<'de> for Lenient<S> {
     }
 }
 
-/// An unreadable object is only its metadata; whoever writes knows what it writes.
+/// An unreadable object is serialized as its metadata only; no program writes one.
 impl<S: Kind> Serialize for Lenient<S> {
     fn serialize<Z: Serializer>(&self, serializer: Z) -> Result<Z::Ok, Z::Error> {
         match &self.0 {
@@ -88,7 +89,7 @@ impl<S: Kind> Serialize for Lenient<S> {
     }
 }
 
-/// An object as it came.
+/// An object before its spec is deserialized.
 #[derive(Deserialize)]
 pub(super) struct Raw {
     #[serde(default)]
@@ -99,7 +100,7 @@ pub(super) struct Raw {
     status: Value,
 }
 
-/// Makes the object, or says why it cannot be made.
+/// Deserializes the object; the error is the fault.
 pub(super) fn object<S: Kind>(raw: Raw) -> Result<Object<S>, Box<Unreadable>> {
     let Raw { mut metadata, spec, status } = raw;
     metadata.managed_fields = None;
@@ -114,7 +115,7 @@ pub(super) fn object<S: Kind>(raw: Raw) -> Result<Object<S>, Box<Unreadable>> {
     };
     let status = match status {
         Value::Null => None,
-        // Whoever keeps the status writes it anew from what it sees.
+        // The owner of the status overwrites it anyway.
         status => reading.read(status, "status").map_err(|fault| reading.ignored.push(fault)).ok(),
     };
     match spec {
@@ -134,7 +135,7 @@ impl Reading {
         if let Ok(read) = T::deserialize(&value) {
             return Ok(read);
         }
-        // Each turn but the last takes a field out.
+        // Each iteration but the last removes a field.
         loop {
             let error = match serde_path_to_error::deserialize::<_, T>(&value) {
                 Ok(read) => return Ok(read),
@@ -154,7 +155,7 @@ impl Reading {
     }
 }
 
-/// Takes the field at a path out of a value.
+/// Removes the field at a path from a value.
 fn remove(value: &mut Value, path: &Path) -> Option<Value> {
     let mut segments = path.iter();
     let Some(Segment::Map { key: last }) = segments.next_back() else { return None };
@@ -233,7 +234,7 @@ mod tests {
         assert!(words.starts_with("Network rack1: spec.mode: unknown variant `FOO`"), "{words}");
         assert!(!format!("{list:?}").contains("hunter2"));
 
-        // A spec that cannot be missing.
+        // A spec without a default.
         let subnet: Lenient<SubnetSpec> = serde_json::from_value(json!({"metadata": {"name": "s"}})).unwrap();
         assert_eq!(subnet.faults()[0].field, "spec");
     }

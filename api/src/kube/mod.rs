@@ -1,4 +1,4 @@
-//! The resources as objects of the API server, and the CRDs that make it keep them.
+//! The resources as objects of the API server, and their CRDs.
 //!
 //! ```text
 //! resources::NetworkSpec ─┬─ schema (schemars) ── bounds, defaults, CEL (rules) ── crds() ── deploy/crds/*.yaml
@@ -7,17 +7,18 @@
 //!                            the API server             resources::Network ── validate, plan
 //! ```
 //!
-//! Two things are different from kube's derive, and are why the objects are a type of our own ([`Object`]):
+//! kube's derive differs in two points, so the objects have a type of their own ([`Object`]):
 //!
-//! - **Reading is tolerant.** In a file a field that nobody knows is a typing error and is refused. In the API server it was written
-//!   by a newer version, and refusing it would stop the watch for every other object too. [`Object`] drops such fields and
-//!   lists them in [`Object::ignored`]; [`Lenient`] also takes an object whose values cannot be read, as a
-//!   [`Unreadable`] with the field's path. What is watched or listed is a `Lenient`; what is written, and what the API server
-//!   answers to that, an `Object`.
-//! - **managedFields are dropped on arrival**: nobody needs them and they are as large as the object itself.
+//! - **Reading is tolerant.** In a file, an unknown field is a typing error and is refused. In the
+//!   API server, a newer version has written it, and a refusal would stop the watch for every other
+//!   object too. [`Object`] drops such fields and lists them in [`Object::ignored`]. [`Lenient`]
+//!   also accepts an object with unreadable values, as an [`Unreadable`] with the field's path. Use
+//!   `Lenient` to watch or list, and `Object` to write and for the API server's answer to a write.
+//! - **managedFields are dropped on arrival**: they have no use here, and are as large as the
+//!   object itself.
 //!
-//! A `password` is read but never written (secrets are not serialized): an Object of a Network with one must not be used to *replace* the
-//! Network. Programs write statuses, by patch.
+//! A `password` is read but never written (secrets are not serialized). So an Object of a Network
+//! with a password must not *replace* the Network. Programs only write statuses, by patch.
 
 mod crd;
 mod lenient;
@@ -39,5 +40,5 @@ pub type NetworkObject = Object<NetworkSpec>;
 pub type SubnetObject = Object<SubnetSpec>;
 /// An IPInstance in the API server: in its pod's namespace.
 pub type IPInstanceObject = Object<IPInstanceSpec>;
-/// A NodeInfo in the API server: cluster-scoped, named as the node.
+/// A NodeInfo in the API server: cluster-scoped, with the name of the node.
 pub type NodeInfoObject = Object<NodeInfoSpec>;

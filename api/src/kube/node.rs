@@ -1,4 +1,4 @@
-//! The addresses of a Node: what its NodeInfo may claim.
+//! The addresses of a Node, which its NodeInfo may claim.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,9 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::names::annotation;
 
-/// The addresses of a Node: InternalIP and ExternalIP of its status, and those that an administrator lists in the annotation
-/// `networking.alibaba.com/extra-local-ips`. Texts that are no addresses are left out.
+/// The addresses of a Node: InternalIP and ExternalIP of its status, and those that an
+/// administrator lists in the annotation `networking.alibaba.com/extra-local-ips`. Invalid
+/// addresses are ignored.
 pub fn node_addresses(node: &Node) -> Vec<IpAddr> {
     let status = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let reported = status

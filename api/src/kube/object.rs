@@ -1,4 +1,5 @@
-//! An object of the API server: kube's metadata around the spec and status that manifests have too, and the way between both.
+//! An object of the API server: kube's metadata around the spec and status of a manifest, and the
+//! conversions between both.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -16,9 +17,9 @@ use crate::resources::{
 };
 use crate::validate::Fault;
 
-/// What tells the kinds apart. The implementor is the spec.
+/// The properties of a kind. The implementor is the spec.
 pub trait Kind: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// The status beside the spec.
+    /// The type of the status.
     type Status: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static;
     /// Cluster or namespace.
     type Scope: 'static;
@@ -27,7 +28,7 @@ pub trait Kind: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send 
     /// `networks`; hybridnet's plural of NodeInfo is `nodeinfoes`.
     const PLURAL: &'static str;
 
-    /// The spec of an object that has none, if it may do without.
+    /// The default for an object without a spec, if a spec is optional.
     fn missing() -> Option<Self> {
         None
     }
@@ -69,16 +70,16 @@ impl Kind for NodeInfoSpec {
     }
 }
 
-/// An object of the API server. Read tolerantly: see [the module](super).
+/// An object of the API server, deserialized tolerantly: see [the module](super).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object<S: Kind> {
     /// Its name, labels and so on; without managedFields.
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// The desired state.
     pub spec: S,
-    /// What was seen.
+    /// The observed state.
     pub status: Option<S::Status>,
-    /// What could not be read and was left out: fields that this version does not know, or a status as a whole.
+    /// Faults of omitted parts: unknown fields, or an unreadable status.
     pub ignored: Vec<Fault>,
 }
 
@@ -144,7 +145,8 @@ impl<'de, S: Kind> Deserialize<'de> for Object<S> {
     }
 }
 
-/// From the API server to what manifests are read as and everything else works with, and back.
+/// Conversions between objects of the API server and the types of manifests, which all other code
+/// uses.
 macro_rules! conversions {
     ($($Resource:ident: $Spec:ident),*) => {$(
         impl From<Object<$Spec>> for $Resource {
@@ -191,7 +193,7 @@ fn from_server(metadata: ObjectMeta) -> resources::ObjectMeta {
     }
 }
 
-/// Without the times, which are the server's to set.
+/// Without the times, which only the server sets.
 fn to_server(metadata: resources::ObjectMeta) -> ObjectMeta {
     let some = |map: std::collections::BTreeMap<String, String>| (!map.is_empty()).then_some(map);
     ObjectMeta {

@@ -1,28 +1,31 @@
-//! What the API server itself can refuse, without a webhook: bounds and defaults of fields, and rules in CEL.
+//! Rules that the API server itself enforces, without a webhook: bounds and defaults of fields, and
+//! CEL.
 //!
-//! They are rules of [`crate::validate`] over again, in the language that the server takes. It sees one object at a time (and what it
-//! was), so whatever asks for a second object is the webhook's: whether a subnet's network is there, prefixes that overlap, the second
-//! Overlay, what may be deleted. CEL also cannot order addresses: `start` after `end` is the webhook's too.
+//! They repeat rules of [`crate::validate`] in the server's language. The server sees one object at
+//! a time (and its previous state). So rules about a second object belong to the webhook: the
+//! existence of a subnet's network, overlapping prefixes, a second Overlay, deletions. CEL also
+//! cannot order addresses: `start` after `end` is left to the webhook too.
 //!
-//! Three things are awkward. The server adds up in advance what a rule may cost at worst, so each list and text that a rule looks at has
-//! a bound (`maxItems`, `maxLength`); these are far above what is in use. Fields whose names are words of CEL are written `__import__`. And `""` means
-//! "not said" wherever hybridnet's Go structs write it, so that a rule asks for more than `has`.
+//! There are three difficulties. The server estimates the worst-case cost of a rule in advance, so
+//! each list and text in a rule has a bound (`maxItems`, `maxLength`), far above the values in use.
+//! Fields whose names are CEL keywords are written `__import__`. And `""` means "unset" wherever
+//! hybridnet's Go structs write it, so `has` alone is not enough.
 //!
-//! `type` is the one default that rules need: the server puts it into what it stored before it looks at it, so that `self.type` is always
-//! there.
+//! `type` is the only default that the rules need: the server sets it in stored objects before it
+//! evaluates the rules, so `self.type` always exists.
 
 use serde_json::{Value, json};
 
-/// One rule in CEL.
+/// A rule in CEL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// `Network`, `Subnet`, `IPInstance` or `NodeInfo`.
     pub kind: &'static str,
-    /// Where `self` is: `spec`, `spec.config.bgpPeers[]`.
+    /// The path of `self`: `spec`, `spec.config.bgpPeers[]`.
     pub path: &'static str,
-    /// The condition. With `oldSelf` it is asked of changes only.
+    /// The condition. With `oldSelf` it only applies to updates.
     pub cel: String,
-    /// What the field needs and what to write.
+    /// The requirement, and a value that meets it.
     pub message: &'static str,
 }
 
@@ -32,7 +35,7 @@ const IP_INSTANCE: &str = "IPInstance";
 const NODE_INFO: &str = "NodeInfo";
 const PEER: &str = "spec.config.bgpPeers[]";
 
-/// Every rule, in the order in which the CRDs have them.
+/// Every rule, in the order of the CRDs.
 pub fn rules() -> Vec<Rule> {
     let mut rules = Vec::new();
     for (kind, path, table) in [
@@ -54,26 +57,26 @@ pub fn rules() -> Vec<Rule> {
 /// Condition and message.
 type Row = (String, &'static str);
 
-/// The mode of a network's spec, by type where it was not said.
+/// The mode in a network's spec; its default depends on the type.
 fn mode(spec: &str) -> String {
     format!(
         "(has({spec}.mode) ? {spec}.mode : {spec}.type == 'Underlay' ? 'VLAN' : {spec}.type == 'Overlay' ? 'VXLAN' : 'GlobalBGP')"
     )
 }
 
-/// Whether a text is there and not empty.
+/// Whether a text is present and not empty.
 fn said(text: &str) -> String {
     format!("(has({text}) && {text} != '')")
 }
 
-/// Whether a switch is there and on.
+/// Whether a switch is present and on.
 fn on(switch: &str) -> String {
     format!("(has({switch}) && {switch})")
 }
 
 fn network() -> Vec<Row> {
     let (mode, old_mode) = (mode("self"), mode("oldSelf"));
-    // What holds for every peer `p` of a network.
+    // A condition on every peer `p` of a network.
     let each = |condition: &str| {
         format!("!has(self.config) || !has(self.config.bgpPeers) || self.config.bgpPeers.all(p, {condition})")
     };
@@ -407,10 +410,10 @@ fn node_config() -> Vec<Row> {
     )]
 }
 
-/// Keywords of a field's schema: kind, path, keywords.
+/// Keywords in a field's schema: kind, path, keywords.
 pub(super) type Bound = (&'static str, &'static str, Value);
 
-/// What fields' schemas get besides their types.
+/// Keywords that fields' schemas have in addition to their types.
 pub(super) fn bounds() -> Vec<Bound> {
     let from = |least: u32| json!({"minimum": least});
     let to = |most: u32| json!({"maximum": most});

@@ -1,4 +1,4 @@
-//! What `trunkline-controller` exports, its webhook too.
+//! Metrics of `trunkline-controller` and its webhook.
 
 use super::Kind::{Counter, Gauge, Histogram};
 use super::catalogue;

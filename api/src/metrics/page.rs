@@ -1,4 +1,4 @@
-//! `docs/metrics.md`, written from the catalogue by `cargo lab docs`.
+//! Generates `docs/metrics.md` from the catalogue, for `cargo lab docs`.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! IPInstance: one address that was given to a pod.
+//! IPInstance: one address allocated to a pod.
 
 use serde::{Deserialize, Serialize};
 

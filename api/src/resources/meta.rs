@@ -1,10 +1,10 @@
-//! Kubernetes' object metadata, and what the resources' serde code shares.
+//! Kubernetes' object metadata, and code that the resources' serde implementations share.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Name, labels and the rest of Kubernetes' metadata that matters here.
+/// Name, labels and other relevant parts of Kubernetes' metadata.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ObjectMeta {
@@ -13,13 +13,13 @@ pub struct ObjectMeta {
     /// The namespace of namespaced kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// For selection.
+    /// Key-value pairs for selection.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// For programs.
+    /// Key-value pairs for programs.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Who holds the object back from deletion.
+    /// Finalizers, which delay the deletion of the object.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
     /// Unique over time.
@@ -28,13 +28,13 @@ pub struct ObjectMeta {
     /// Changes with every write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
-    /// Changes with every change of the spec.
+    /// Changes with every update of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
     /// RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<String>,
-    /// RFC 3339; the object goes away once it has no finalizer left.
+    /// RFC 3339; the object is deleted once its last finalizer is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
     /// Seconds.
@@ -70,7 +70,7 @@ pub struct Count {
     pub available: i64,
 }
 
-/// A field of Kubernetes' metadata that is allowed and not used.
+/// A field of Kubernetes' metadata that is accepted and ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ignored;
 
@@ -86,7 +86,7 @@ impl Serialize for Ignored {
     }
 }
 
-/// `null` stands for the default: Go writes it for empty lists and maps.
+/// `null` stands for the default: Go writes `null` for empty lists and maps.
 pub(crate) fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,14 +1,16 @@
-//! Network, Subnet, NodeInfo and IPInstance as hybridnet v0.8.9 writes them, plus what Trunkline adds (to a BGP peer above all).
+//! Network, Subnet, NodeInfo and IPInstance as hybridnet v0.8.9 writes them, with Trunkline's
+//! additions (mostly to a BGP peer).
 //!
-//! A manifest that hybridnet's API server takes, or gives back (`kubectl get -o yaml`), loads unchanged: names and
-//! defaults are the same, `null` and `""` stand for "not said" wherever its Go structs write them. Any other
-//! field is refused, so that a typing error is seen at once.
+//! A manifest that hybridnet's API server accepts, or returns (`kubectl get -o yaml`), loads
+//! unchanged. Names and defaults are the same; `null` and `""` stand for "unset" wherever its Go
+//! structs write them. Any other field is refused, so that a typing error is noticed at once.
 //!
-//! Addresses are kept as text, and are parsed by the methods here: a text that is no address is a fault of its
-//! field ([`crate::validate`]), not of the file. After validation those methods cannot fail, and
-//! their errors are passed on with `?`.
+//! Addresses are stored as text, and parsed by methods. An invalid address is a fault of its field
+//! ([`crate::validate`]), not of the file. After validation those methods cannot fail, and their
+//! errors are propagated with `?`.
 //!
-//! Different from hybridnet: AS numbers are unsigned 32-bit, and secrets are neither printed nor serialized.
+//! Differences from hybridnet: AS numbers are unsigned 32-bit, and secrets are neither printed nor
+//! serialized.
 
 mod ipinstance;
 mod meta;

@@ -1,4 +1,4 @@
-//! Network: a set of nodes, how their pods are joined to the fabric, and the routers they peer with.
+//! Network: a set of nodes, the attachment of their pods to the fabric, and their BGP peers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -316,14 +316,14 @@ pub enum Role {
     Peer,
 }
 
-/// Where a [`BgpPeer`] is.
+/// The location of a [`BgpPeer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint<'a> {
-    /// At an address; a link-local one has its interface.
+    /// At an address; a link-local one with its interface.
     Address(IpAddr, Option<&'a str>),
-    /// On an interface, at the address that is found there.
+    /// On an interface, at the address discovered there.
     Interface(&'a str),
-    /// Somewhere in a prefix: whoever comes from there (a dynamic neighbour).
+    /// In a prefix: any router that connects from there (a dynamic neighbour).
     Prefix(IpNet),
 }
 
@@ -354,9 +354,9 @@ pub struct Bfd {
 }
 
 impl Bfd {
-    /// `intervalMilliseconds` where it is missing.
+    /// Default of `intervalMilliseconds`.
     pub const DEFAULT_INTERVAL: u32 = 300;
-    /// `multiplier` where it is missing.
+    /// Default of `multiplier`.
     pub const DEFAULT_MULTIPLIER: u32 = 3;
 }
 
@@ -399,12 +399,12 @@ impl Network {
         &self.metadata.name
     }
 
-    /// The type, Underlay if it was not said.
+    /// The type; Underlay by default.
     pub fn network_type(&self) -> NetworkType {
         self.spec.network_type.unwrap_or(NetworkType::Underlay)
     }
 
-    /// The mode, by type if it was not said: VLAN, VXLAN, GlobalBGP.
+    /// The mode; its default depends on the type: VLAN, VXLAN, GlobalBGP.
     pub fn mode(&self) -> NetworkMode {
         self.spec.mode.unwrap_or(match self.network_type() {
             NetworkType::Underlay => NetworkMode::VLAN,
@@ -413,34 +413,36 @@ impl Network {
         })
     }
 
-    /// The peers, none where there is no `config`.
+    /// The peers; none without `config`.
     pub fn peers(&self) -> &[BgpPeer] {
         self.spec.config.as_ref().map_or(&[], |config| &config.bgp_peers)
     }
 
-    /// How its pods are joined.
+    /// The attachment of its pods.
     pub fn attachment(&self) -> AttachmentKind {
         self.spec.config.as_ref().and_then(|config| config.attachment).unwrap_or_default()
     }
 
-    /// Whether what its pods send each other goes out to the switch always.
+    /// Whether traffic between its pods always goes through the switch.
     pub fn is_hairpin(&self) -> bool {
         self.spec.config.as_ref().is_some_and(|config| config.hairpin)
     }
 
-    /// Whether pods of a node are advertised beyond the rack while a peer of the node is down.
+    /// Whether the node's pods are advertised beyond the rack while a peer of the node is down.
     pub fn disaggregates(&self) -> bool {
         self.spec.config.as_ref().and_then(|config| config.disaggregate).unwrap_or(true)
     }
 
-    /// Prefixes that its pods may send from besides their addresses, as far as they are prefixes.
+    /// Prefixes from which its pods may send in addition to their addresses. Invalid texts are
+    /// ignored.
     pub fn extra_prefixes(&self) -> impl Iterator<Item = IpNet> {
         let config = self.spec.config.as_ref();
         let texts = config.into_iter().flat_map(|config| &config.extra_prefixes);
         texts.filter_map(|text| text.parse::<IpNet>().ok()).map(|prefix| prefix.trunc())
     }
 
-    /// Whether a node with these labels belongs to the network. Overlay and GlobalBGP take every node.
+    /// Whether a node with these labels belongs to the network. Overlay and GlobalBGP select every
+    /// node.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         match self.network_type() {
             NetworkType::Underlay => {
@@ -450,7 +452,7 @@ impl Network {
         }
     }
 
-    /// Whether a node of the network with these labels is about to go (RFC 8326).
+    /// Whether a node of the network with these labels is about to be shut down (RFC 8326).
     pub fn is_shutting_down(&self, labels: &BTreeMap<String, String>) -> bool {
         let config = self.spec.config.as_ref();
         config
@@ -464,19 +466,19 @@ fn has_all(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String
 }
 
 impl BgpPeer {
-    /// Restart Time where `gracefulRestartSeconds` is 0 or missing.
+    /// Restart Time if `gracefulRestartSeconds` is 0 or missing.
     pub const DEFAULT_GRACEFUL_RESTART: u16 = 300;
     /// The longest Restart Time: the field has 12 bits (RFC 4724 §3).
     pub const MAX_GRACEFUL_RESTART: u16 = 4095;
     /// The longest Long-lived Stale Time: the field has 24 bits (RFC 9494 §3.1).
     pub const MAX_LONG_LIVED_STALE: u32 = 0x00ff_ffff;
-    /// The longest TCP-MD5 key that the kernel takes, in octets.
+    /// The longest TCP-MD5 key that the kernel accepts, in octets.
     pub const MAX_PASSWORD: usize = 80;
 
-    /// The most peers of a `prefix` where `limit` does not say.
+    /// Default of `limit` for a `prefix`.
     pub const DEFAULT_LIMIT: u32 = 100;
 
-    /// Where it is: `interface` or `prefix` where there is no `address`.
+    /// Its location: `interface` or `prefix` if there is no `address`.
     pub fn endpoint(&self) -> Result<Endpoint<'_>, ValueError> {
         match (&self.interface, &self.prefix) {
             _ if !self.address.is_empty() => {}
@@ -506,12 +508,13 @@ impl BgpPeer {
         }
     }
 
-    /// The address of this node that the session runs from.
+    /// The local address of the session.
     pub fn source(&self) -> Result<Option<IpAddr>, ValueError> {
         self.source_address.as_deref().filter(|text| !text.is_empty()).map(parse_address).transpose()
     }
 
-    /// The TCP-MD5 key in the resource itself; `""` is none. (The other places are `passwordFile` and `passwordSecretRef`.)
+    /// The TCP-MD5 key in the resource itself; `""` is none. (The alternatives are `passwordFile`
+    /// and `passwordSecretRef`.)
     pub fn password(&self) -> Option<&Secret> {
         self.password.as_ref().filter(|password| !password.expose().is_empty())
     }

@@ -1,8 +1,9 @@
-//! NodeInfo: where a node is found as the end of a tunnel (VTEP, RFC 7348), and which pods' addresses are behind it.
+//! NodeInfo: the tunnel endpoint of a node (VTEP, RFC 7348), and the pods' addresses behind it.
 //!
-//! hybridnet's agent writes its own with the API server, and finds by the IPInstances which node has which address. In
-//! files there are no IPInstances: `config.podCIDRs`, Trunkline's own, says there which blocks of the subnets each node
-//! gives out, so that what one node's pods have follows from manifests alone and never from asking around.
+//! With the API server, hybridnet's agent writes its own NodeInfo, and the IPInstances show each
+//! address's node. In files there are no IPInstances. There `config.podCIDRs`, Trunkline's own
+//! field, lists the blocks of the subnets from which each node allocates. So the addresses of a
+//! node's pods follow from manifests alone, without any query.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -121,10 +122,10 @@ pub struct NodePeer {
     pub last_error: Option<String>,
 }
 
-/// The end of a tunnel.
+/// A tunnel endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vtep {
-    /// Where tunnelled packets are sent to.
+    /// Destination of tunnelled packets.
     pub ip: IpAddr,
     /// MAC of the node's VXLAN device.
     pub mac: [u8; 6],
@@ -133,17 +134,17 @@ pub struct Vtep {
 }
 
 impl NodeInfo {
-    /// `metadata.name`: the node's.
+    /// `metadata.name`, which is the node's name.
     pub fn name(&self) -> &str {
         &self.metadata.name
     }
 
-    /// The node's end of the tunnels, if it has one.
+    /// The node's tunnel endpoint, if any.
     pub fn vtep(&self) -> Result<Option<Vtep>, ValueError> {
         self.spec.vtep_info.as_ref().filter(|info| !info.ip.is_empty()).map(VtepInfo::parse).transpose()
     }
 
-    /// Blocks of the subnets that this node gives out.
+    /// Blocks of the subnets from which this node allocates.
     pub fn pod_cidrs(&self) -> Result<Vec<IpNet>, ValueError> {
         let texts = self.spec.config.iter().flat_map(|config| &config.pod_cidrs);
         texts.map(|text| parse_prefix(text)).collect()
@@ -151,7 +152,7 @@ impl NodeInfo {
 }
 
 impl VtepInfo {
-    /// The addresses.
+    /// Parses the addresses.
     pub fn parse(&self) -> Result<Vtep, ValueError> {
         let ip = parse_address(&self.ip)?;
         let mac = if self.mac.is_empty() { Vtep::default_mac(ip) } else { parse_mac(&self.mac)? };
@@ -167,8 +168,8 @@ impl VtepInfo {
 }
 
 impl Vtep {
-    /// The MAC of a VTEP that says none. Every node computes the same of the address that all of them know: for IPv4 no two
-    /// are alike, of IPv6 it is a hash of 40 bits.
+    /// The default MAC of a VTEP. Every node computes it from the address, which all nodes know.
+    /// For IPv4 it is unique; for IPv6 it is a hash of 40 bits.
     pub fn default_mac(ip: IpAddr) -> [u8; 6] {
         match ip {
             IpAddr::V4(ip) => {
@@ -186,7 +187,7 @@ impl Vtep {
         }
     }
 
-    /// The link-local address that follows from its MAC (EUI-64, RFC 4291 appendix A).
+    /// The link-local address derived from its MAC (EUI-64, RFC 4291 appendix A).
     pub fn link_local(&self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.mac;
         let group = |high, low| u16::from_be_bytes([high, low]);

@@ -137,15 +137,15 @@ pub struct SubnetStatus {
 pub struct ParsedRange {
     /// The prefix, host bits cleared.
     pub cidr: IpNet,
-    /// First address given out. For IPv4 the network address is never among them.
+    /// First address of the range. For IPv4 it is never the network address.
     pub first: IpAddr,
-    /// Last address given out; where it was not said, before the broadcast address (IPv4).
+    /// Last address of the range; by default, for IPv4, the one before the broadcast address.
     pub last: IpAddr,
     /// The subnet's router.
     pub gateway: Option<IpAddr>,
-    /// Given out only to who names them.
+    /// Allocated only by name.
     pub reserved: Vec<IpAddr>,
-    /// Never given out.
+    /// Never allocated.
     pub excluded: Vec<IpAddr>,
 }
 
@@ -155,13 +155,13 @@ impl Subnet {
         &self.metadata.name
     }
 
-    /// Whether its addresses are only for who names it.
+    /// Whether its addresses are allocated only if the subnet is named.
     pub fn is_private(&self) -> bool {
         self.spec.config.as_ref().and_then(|config| config.private).unwrap_or(false)
     }
 
-    /// Whether its pods leave the cluster with the node's address, in a network of this mode. If it was not
-    /// said: an overlay's do, others do not.
+    /// Whether the source of its pods' packets becomes the node's address when they leave the
+    /// cluster, in a network of this mode. By default only for an overlay.
     pub fn nat_outgoing(&self, mode: NetworkMode) -> bool {
         let said = self.spec.config.as_ref().and_then(|config| config.auto_nat_outgoing);
         said.unwrap_or(mode == NetworkMode::VXLAN)
@@ -169,7 +169,7 @@ impl Subnet {
 }
 
 impl AddressRange {
-    /// The addresses. Only the texts are looked at; how they must lie to each other is validation's matter.
+    /// Parses the addresses. It only checks each text; validation checks their relations.
     pub fn parse(&self) -> Result<ParsedRange, ValueError> {
         let cidr = self.cidr()?;
         let optional = |text: &str| if text.is_empty() { Ok(None) } else { parse_address(text).map(Some) };

@@ -1,5 +1,5 @@
-//! Values that are more than they look like in a manifest: addresses, which are parsed late, secrets, which are never shown, and
-//! times that are one number or one for each family.
+//! Values with special handling in manifests: addresses, which are parsed late; secrets, which are
+//! never shown; times with one number or one for each family.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,17 +8,17 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A text in a resource that is not what its field needs. The message never holds a secret.
+/// An invalid text in a field of a resource. The message never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{value}` is not {expected}")]
 pub struct ValueError {
-    /// What was written.
+    /// The value in the manifest.
     pub value: String,
-    /// What was expected, with an example.
+    /// The expected value, with an example.
     pub expected: &'static str,
 }
 
-/// An address without a length.
+/// Parses an address without a prefix length.
 pub fn parse_address(text: &str) -> Result<IpAddr, ValueError> {
     text.parse().map_err(|_| ValueError {
         value: text.to_owned(),
@@ -26,7 +26,7 @@ pub fn parse_address(text: &str) -> Result<IpAddr, ValueError> {
     })
 }
 
-/// The MAC address of a single interface.
+/// Parses the MAC address of a single interface.
 pub fn parse_mac(text: &str) -> Result<[u8; 6], ValueError> {
     let wrong = || ValueError {
         value: text.to_owned(),
@@ -53,7 +53,7 @@ impl Secret {
         Secret(text.into())
     }
 
-    /// The secret itself, for the one place that needs it.
+    /// The secret itself, for the only place that needs it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -67,7 +67,7 @@ impl fmt::Debug for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // serde's own message would quote a number that was meant as the secret.
+        // serde's own message would quote a secret that was written as a number.
         match String::deserialize(deserializer) {
             Ok(text) => Ok(Secret(text)),
             Err(_) => Err(Error::custom("expected a text in quotes (its value is not shown)")),
@@ -75,12 +75,13 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// Long-lived Stale Times (RFC 9494), in seconds. Written as a number it is for both families, as a map for those in it.
+/// Long-lived Stale Times (RFC 9494), in seconds. A number applies to both families, a map to the
+/// families in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LongLivedStale {
-    /// For IPv4. Not given: not kept.
+    /// For IPv4. Absent: paths are not retained.
     pub ipv4: Option<u32>,
-    /// For IPv6. Not given: not kept.
+    /// For IPv6. Absent: paths are not retained.
     pub ipv6: Option<u32>,
 }
 
@@ -117,7 +118,7 @@ impl<'de> Deserialize<'de> for LongLivedStale {
             }
 
             fn visit_u64<E: Error>(self, seconds: u64) -> Result<LongLivedStale, E> {
-                // What is too much for the field is too much for validation, too.
+                // A value beyond the field's range is also invalid for validation.
                 let seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
                 Ok(LongLivedStale { ipv4: seconds, ipv6: seconds })
             }

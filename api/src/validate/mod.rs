@@ -1,20 +1,20 @@
-//! The rules that Networks, Subnets and NodeInfos must keep: pure functions from resources to [`Fault`]s.
+//! The rules for Networks, Subnets and NodeInfos: pure functions from resources to [`Fault`]s.
 //!
-//! They are hybridnet's admission rules, plus what Trunkline's own fields need, plus what only shows when a
-//! session or a kernel table is built. All faults are told at once, each with resource, field, value and
-//! fix. What is right but cannot be done yet is no fault ([`unsupported_subnet`]): the file loads, and the
-//! agent refuses that subnet by name.
+//! They are hybridnet's admission rules, the rules for Trunkline's own fields, and rules for faults
+//! that otherwise appear only in a session or a kernel table. All faults are reported at once, each
+//! with resource, field, value and fix. A valid field that is not supported yet is no fault
+//! ([`unsupported_subnet`]): the file loads, and the agent refuses that subnet by name.
 //!
-//! There are seven questions: is a set of resources right ([`validate`]), also on a node with these
-//! labels ([`validate_for_node`]) or on all of a cluster's ([`validate_memberships`]), do the
-//! NodeInfos go with it ([`validate_nodes`]), does no prefix of dynamic neighbours overlap a Subnet
-//! ([`neighbour_overlaps`]), may an old set become a new one
-//! ([`validate_change`]), and can it be done.
+//! There are seven checks. One is for a set of resources ([`validate`]), also on a node with given
+//! labels ([`validate_for_node`]) or on all nodes of a cluster ([`validate_memberships`]). Others
+//! are for NodeInfos ([`validate_nodes`]), for prefixes of dynamic neighbours that overlap a Subnet
+//! ([`neighbour_overlaps`]), for the replacement of an old set by a new one ([`validate_change`]),
+//! and for unsupported fields.
 //!
-//! Two rules differ from hybridnet's. `autoNatOutgoing: false` is allowed wherever that is what happens anyway (hybridnet's
-//! documentation shows it so, its webhook refuses it), and `true` is allowed for BGP and GlobalBGP, where
-//! nftables does it. And peers of a network that is not in mode BGP are a fault, where hybridnet ignores them:
-//! most often `mode: BGP` was forgotten.
+//! Two rules differ from hybridnet's. `autoNatOutgoing: false` is allowed wherever it describes the
+//! actual behaviour (hybridnet's documentation has it, its webhook refuses it). `true` is allowed
+//! for BGP and GlobalBGP, where nftables implements it. Peers of a network that is not in mode BGP
+//! are a fault, where hybridnet ignores them: usually `mode: BGP` was forgotten.
 
 mod neighbours;
 mod network;
@@ -30,7 +30,7 @@ pub use neighbours::{NeighbourOverlap, neighbour_overlaps};
 
 use crate::resources::{Network, NodeInfo, Subnet};
 
-/// Something in a resource that is wrong. Displayed: `Network rack1: spec.config.bgpPeers[1].asn: 0 is …: write …`.
+/// A fault in a resource. Displayed: `Network rack1: spec.config.bgpPeers[1].asn: 0 is …: write …`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Fault {
     /// `Network`, `Subnet` or `NodeInfo`.
@@ -39,7 +39,7 @@ pub struct Fault {
     pub name: String,
     /// Path of the field, `spec.config.bgpPeers[1].asn`.
     pub field: String,
-    /// The value, what is wrong with it and what would be right. Never a secret.
+    /// The value, the fault and the fix. Never a secret.
     pub message: String,
 }
 
@@ -63,7 +63,7 @@ impl Faults<'_> {
     }
 }
 
-/// Whether a set of resources is right, wherever it is used.
+/// Checks a set of resources, independent of a node.
 pub fn validate(networks: &[Network], subnets: &[Subnet]) -> Result<(), Vec<Fault>> {
     let mut found = Vec::new();
     names("Network", networks.iter().map(Network::name), &mut found);
@@ -73,7 +73,8 @@ pub fn validate(networks: &[Network], subnets: &[Subnet]) -> Result<(), Vec<Faul
     or_faults(found)
 }
 
-/// Whether a set of resources is right, also on a node with these labels: it may be in one Underlay network only.
+/// Checks a set of resources, also for a node with these labels: it may be in one Underlay network
+/// only.
 pub fn validate_for_node(
     networks: &[Network],
     subnets: &[Subnet],
@@ -84,8 +85,9 @@ pub fn validate_for_node(
     or_faults(found)
 }
 
-/// Whether each of a cluster's nodes, given by name and labels, is in one Underlay network at most. One fault a network is told, with
-/// the first such node, since it is one nodeSelector that is to be changed.
+/// Checks that each of a cluster's nodes, given by name and labels, is in at most one Underlay
+/// network. There is one fault for each network, with the first such node, since the fix is in one
+/// nodeSelector.
 pub fn validate_memberships<'a>(
     networks: &[Network],
     nodes: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, String>)>,
@@ -100,7 +102,7 @@ pub fn validate_memberships<'a>(
     or_faults(found)
 }
 
-/// Whether NodeInfos are right, alone, together, and with the networks and subnets beside them.
+/// Checks NodeInfos: alone, together, and with the networks and subnets.
 pub fn validate_nodes(
     nodes: &[NodeInfo],
     networks: &[Network],
@@ -112,8 +114,8 @@ pub fn validate_nodes(
     or_faults(found)
 }
 
-/// Whether the resources that were in use may be replaced by these. What is new or gone is not looked at:
-/// whether something may go depends on who uses it, which the caller knows.
+/// Checks whether these resources may replace the old ones. New and deleted resources are not
+/// checked: a deletion depends on the users of the resource, which the caller knows.
 pub fn validate_change(old: (&[Network], &[Subnet]), new: (&[Network], &[Subnet])) -> Result<(), Vec<Fault>> {
     let mut found = Vec::new();
     for new in new.0 {
@@ -129,7 +131,7 @@ pub fn validate_change(old: (&[Network], &[Subnet]), new: (&[Network], &[Subnet]
     or_faults(found)
 }
 
-/// What this version cannot do for a subnet, in words; `None` if it can.
+/// The unsupported part of a subnet, as text; `None` if there is none.
 pub fn unsupported_subnet(subnet: &Subnet) -> Option<String> {
     let config = subnet.spec.config.as_ref()?;
     let field = if !config.gateway_type.is_empty() {
@@ -148,7 +150,7 @@ fn or_faults(found: Vec<Fault>) -> Result<(), Vec<Fault>> {
     if found.is_empty() { Ok(()) } else { Err(found) }
 }
 
-/// Names are DNS-1123 subdomains, as the API server wants them, and each is there once.
+/// Names are DNS-1123 subdomains, as the API server requires, and unique.
 fn names<'a>(kind: &'static str, names: impl Iterator<Item = &'a str>, found: &mut Vec<Fault>) {
     let mut seen = BTreeSet::new();
     for name in names {

@@ -12,7 +12,7 @@ use crate::resources::{Endpoint, Network, Subnet};
 pub struct NeighbourOverlap {
     /// The Network's name.
     pub network: String,
-    /// The peer's place in `spec.config.bgpPeers`.
+    /// The peer's index in `spec.config.bgpPeers`.
     pub index: usize,
     /// The peer's prefix.
     pub prefix: IpNet,

@@ -1,4 +1,5 @@
-//! Rules of a Network: type, mode and netID fit together, and a node has one way into the fabric.
+//! Rules for a Network: type, mode and netID must be consistent, and a node has one path into the
+//! fabric.
 
 use std::collections::BTreeMap;
 
@@ -132,7 +133,7 @@ fn check(network: &Network, faults: &mut Faults<'_>) {
     }
 }
 
-/// The most prefixes of `extraPrefixes`.
+/// Maximum number of entries in `extraPrefixes`.
 const MAX_EXTRA_PREFIXES: usize = 64;
 
 fn check_extra_prefixes(network: &Network, faults: &mut Faults<'_>) {
@@ -156,7 +157,8 @@ fn check_extra_prefixes(network: &Network, faults: &mut Faults<'_>) {
     }
 }
 
-/// A node is in one Underlay network, and so has one local AS. `node` is what to call it in a message.
+/// Checks that a node is in at most one Underlay network, and so has one local AS. `node` is its
+/// name in messages.
 pub(super) fn check_node(
     networks: &[Network],
     node: &str,

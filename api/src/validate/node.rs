@@ -1,4 +1,5 @@
-//! Rules of NodeInfos: every VTEP is one of its own and reached from all others, and no address is behind two nodes.
+//! Rules for NodeInfos: every VTEP is unique and reachable from all others, and no address belongs
+//! to two nodes.
 
 use std::net::IpAddr;
 

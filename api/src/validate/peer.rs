@@ -1,4 +1,5 @@
-//! Rules of a BGP peer and its policy: everything that would otherwise fail at the socket, in OPEN, or silently.
+//! Rules for a BGP peer and its policy: faults that would otherwise appear at the socket, in OPEN,
+//! or not at all.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,8 @@ use super::policy::{self, Way};
 use crate::policy::PrefixMatch;
 use crate::resources::{Bfd, BgpPeer, Endpoint, LocalAs, LongLivedStale, Network};
 
-/// An AS number that a speaker may have: not 0 (RFC 7607), and not AS_TRANS (RFC 6793 §9).
+/// Checks that an AS number is valid for a speaker: not 0 (RFC 7607), and not AS_TRANS (RFC 6793
+/// §9).
 pub(super) fn check_asn(field: impl Into<String>, asn: u32, faults: &mut Faults<'_>) {
     match asn {
         0 => faults.add(field, "0 is not an AS number (RFC 7607): write 1 to 4294967295"),
@@ -111,7 +113,7 @@ impl PeerCheck<'_, '_> {
         }
     }
 
-    /// Exactly one of address, interface and prefix, and that a good one.
+    /// Exactly one of address, interface and prefix, with a valid value.
     fn endpoint(&mut self) {
         let peer = self.peer;
         let interface = peer.interface.as_deref().unwrap_or_default();
@@ -147,7 +149,7 @@ impl PeerCheck<'_, '_> {
         }
     }
 
-    /// Neighbours that are known by where they come from.
+    /// Dynamic neighbours, identified by their source address.
     fn range(&mut self, prefix: IpNet) {
         let (shown, peer) = (self.peer.prefix.as_deref().unwrap_or_default(), self.peer);
         if !super::subnet::is_canonical(shown) {
@@ -199,7 +201,7 @@ impl PeerCheck<'_, '_> {
         }
     }
 
-    /// The address that sessions run from, to a peer at `remote`.
+    /// The local address of sessions, for a peer at `remote`.
     fn source(&mut self, remote: IpAddr, shown: &str) {
         let fault = match self.peer.source() {
             Err(error) => error.to_string(),
@@ -232,7 +234,7 @@ impl PeerCheck<'_, '_> {
         }
     }
 
-    /// At most one of three places. The key itself is never in a message.
+    /// At most one of three fields. A message never contains the key.
     fn password(&mut self) {
         let peer = self.peer;
         if let Some(password) = peer.password() {
@@ -366,7 +368,7 @@ impl PeerCheck<'_, '_> {
         }
     }
 
-    /// What is done with the peer's paths beside policy.
+    /// Rules for the peer's paths in addition to its policies.
     fn path_rules(&mut self, local_as: Option<u32>) {
         let peer = self.peer;
         let internal = local_as == Some(peer.asn);
@@ -467,7 +469,7 @@ impl PeerCheck<'_, '_> {
     }
 }
 
-/// Why no host can have this address.
+/// The reason for which no host can have this address.
 pub(super) fn not_a_host(address: IpAddr) -> Option<&'static str> {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
@@ -484,7 +486,7 @@ pub(super) fn not_a_host(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Whether there is a TCP-MD5 key.
+/// Whether a TCP-MD5 key is configured.
 fn is_signed(peer: &BgpPeer) -> bool {
     peer.password().is_some() || peer.password_file.is_some() || peer.password_secret_ref.is_some()
 }
@@ -493,7 +495,7 @@ fn is_link_local_v6(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// What the kernel takes as an interface's name.
+/// Whether the kernel accepts an interface name.
 fn is_interface_name(name: &str) -> bool {
     let forbidden = |byte: u8| byte == b'/' || byte == b':' || byte.is_ascii_whitespace() || byte == 0;
     !name.is_empty() && name.len() <= 15 && name != "." && name != ".." && !name.bytes().any(forbidden)

@@ -1,4 +1,4 @@
-//! Rules of a peer's policies and of the prefix sets that they name.
+//! Rules for a peer's policies and the prefix sets that they name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::policy::{
 };
 use crate::resources::ValueError;
 
-/// Which of a peer's policies it is.
+/// One of a peer's policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Import,
@@ -121,7 +121,7 @@ fn check_rule(rule: &Rule, way: Way, sets: &Sets, path: &str, faults: &mut Fault
     check_edit(extended, "Extended", path, parse_extended_community, faults);
 }
 
-/// What is set, added and removed of one kind of communities.
+/// Checks the set, added and removed values of one kind of communities.
 fn check_edit<T>(
     lists: [&[String]; 3],
     kind: &str,
@@ -160,7 +160,7 @@ fn check_members<T>(
     parse: fn(&str) -> Result<T, ValueError>,
     faults: &mut Faults<'_>,
 ) {
-    // A list stands for anyOf, and its places are named as they were written.
+    // A list means anyOf, and messages name its entries as they were written.
     let is_list = members.all_of.is_empty() && members.none_of.is_empty();
     let any_of = if is_list { path.to_owned() } else { format!("{path}.anyOf") };
     check_each(&members.any_of, &any_of, parse, faults);

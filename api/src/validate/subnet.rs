@@ -1,4 +1,4 @@
-//! Rules of a Subnet: a range that lies right in its prefix, and subnets that do not lie over each other.
+//! Rules for a Subnet: a range within its prefix, and no overlap with other Subnets.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,10 +9,11 @@ use super::network::MAX_VLAN;
 use super::{Fault, Faults};
 use crate::resources::{IpVersion, Network, NetworkMode, ParsedRange, Subnet, parse_address};
 
-/// The most addresses of a subnet, as in hybridnet.
+/// Maximum number of addresses of a subnet, as in hybridnet.
 const MAX_CAPACITY: u128 = 1 << 16;
 
-/// Prefixes that no fabric routes to a pod. 169.254.1.1 and a link-local address are the pods' gateways.
+/// Prefixes that no fabric routes to a pod. 169.254.1.1 and a link-local address are the pods'
+/// gateways.
 const NOT_ROUTED: [(&str, &str); 8] = [
     ("0.0.0.0/8", "\"this network\" (RFC 1122)"),
     ("127.0.0.0/8", "loopback"),
@@ -31,7 +32,7 @@ pub(super) fn check_all(networks: &[Network], subnets: &[Subnet], found: &mut Ve
         check_network(networks, subnet, &mut faults);
         let before = faults.found.len();
         check_range(subnet, &mut faults);
-        // A range with faults of its own says nothing about others.
+        // A faulty range cannot be compared with others.
         if faults.found.len() == before
             && let Ok(range) = subnet.spec.range.parse()
         {
@@ -168,7 +169,7 @@ fn check_capacity(range: &ParsedRange, faults: &mut Faults<'_>) {
             ),
         );
     }
-    // Candidates that can never be given out, whoever asks.
+    // Candidates that are never allocated.
     let mut never = excluded;
     never.extend(range.gateway.iter().filter(within));
     let (network, broadcast) = (range.cidr.network(), range.cidr.broadcast());
@@ -186,7 +187,7 @@ fn check_capacity(range: &ParsedRange, faults: &mut Faults<'_>) {
     }
 }
 
-/// Prefixes are equal or apart; equal ones are of one network, and give out different addresses.
+/// Prefixes are equal or disjoint; equal ones belong to one network, and their ranges are disjoint.
 fn check_overlap(
     (subnet, range): (&Subnet, &ParsedRange),
     (other, other_range): (&Subnet, &ParsedRange),
@@ -279,7 +280,7 @@ pub(super) fn overlaps(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
-/// How many addresses there are from `first` to `last`, both of one family, both included.
+/// Number of addresses from `first` to `last`, both of one family, both included.
 fn span(first: IpAddr, last: IpAddr) -> u128 {
     let number = |address| match address {
         IpAddr::V4(v4) => u128::from(u32::from(v4)),

@@ -1,10 +1,10 @@
-//! What a peer and its policies may say.
+//! Rules for a peer and its policies.
 
 use super::*;
 
 #[test]
 fn peers() {
-    // (edit, field of the peer, parts): a row a rule.
+    // (edit, field of the peer, parts of the message): one row for each rule.
     let first: &[(&str, &str, &str, &[&str])] = &[
         ("asn: 64601", "asn: 0", "asn", &["0 is not an AS number", "1 to 4294967295"]),
         ("asn: 64601", "asn: 23456", "asn", &["AS_TRANS"]),
@@ -268,7 +268,8 @@ fn peers() {
         "spec.config.bgpPeers[3].prefix",
         &["10.9.0.0/24", "twice"],
     )]);
-    // The same link-local address on another interface is another router; the kernel keeps its TCP-MD5 key by address.
+    // The same link-local address on another interface is another router. The kernel stores its
+    // TCP-MD5 key by address.
     let third =
         |more: &str| format!("      holdTimeSeconds: 0\n    - {{asn: 65000, address: fe80::1%eth2{more}}}\n");
     let same = third(", passwordFile: /etc/trunkline/key");

@@ -1,4 +1,5 @@
-//! The plugin's two neighbours: a runtime that starts it, and an agent in a thread that speaks the protocol.
+//! The plugin's two neighbours: a runtime that starts it, and an agent with the protocol, in a
+//! thread.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -20,10 +21,10 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use serde_json::{Value, json};
 use trunkline_api::attach::Request;
 
-/// A namespace that is always there: the test's own, which CNI_NETNS_OVERRIDE allows.
+/// A namespace that always exists: the test's own, which CNI_NETNS_OVERRIDE allows.
 pub(crate) const NETNS: &str = "/proc/self/ns/net";
 
-/// What the agent does with a connection.
+/// The agent's reaction to a connection.
 #[derive(Clone)]
 pub(crate) enum Act {
     /// Reads the request and answers with this line.
@@ -34,20 +35,20 @@ pub(crate) enum Act {
     Pieces(Value),
     /// Answers without reading the request.
     AnswerUnread(Value),
-    /// Reads the request and dies.
+    /// Reads the request and closes.
     Die,
-    /// Dies at once.
+    /// Closes at once.
     DieUnread,
-    /// Reads the request, and says nothing until the plugin goes away.
+    /// Reads the request, and does not answer until the plugin closes.
     Hang,
 }
 
-/// What the agent was asked.
+/// A request to the agent.
 pub(crate) struct Asked {
     pub(crate) request: Request,
-    /// The descriptors that came along.
+    /// The descriptors sent with it.
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// The line as it came.
+    /// The received line.
     pub(crate) line: String,
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// An agent that deals with every connection in the same way.
+    /// Starts an agent that handles every connection in the same way.
     pub(crate) fn start(act: Act) -> Agent {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("agent.sock");
@@ -97,7 +98,7 @@ impl Agent {
         Agent { socket, asked, _folder: folder }
     }
 
-    /// The next request; each is kept until it is taken.
+    /// The next request; requests are queued.
     pub(crate) fn asked(&self) -> Asked {
         self.asked.recv_timeout(Duration::from_secs(10)).expect("a request")
     }
@@ -107,7 +108,7 @@ impl Agent {
         assert!(asked.is_err(), "the agent was asked");
     }
 
-    /// A network configuration for this agent, with these keys more (`null` takes one out).
+    /// A network configuration for this agent with additional keys (`null` removes one).
     pub(crate) fn configuration(&self, version: &str, more: Value) -> Value {
         configuration(self.socket.to_str().unwrap(), version, more)
     }
@@ -124,7 +125,7 @@ pub(crate) fn configuration(socket: &str, version: &str, more: Value) -> Value {
     configuration
 }
 
-/// The receiving side of the framing: descriptors come with the first octets.
+/// The receiving side of the framing: descriptors arrive with the first octets.
 fn receive(stream: &UnixStream) -> Asked {
     let (mut line, mut descriptors) = (Vec::new(), Vec::new());
     while !line.ends_with(b"\n") {
@@ -145,7 +146,7 @@ fn receive(stream: &UnixStream) -> Asked {
     Asked { request: Request::decode(&line).unwrap(), descriptors, line: String::from_utf8(line).unwrap() }
 }
 
-/// A run of the plugin.
+/// Result of a run of the plugin.
 pub(crate) struct Run {
     pub(crate) success: bool,
     pub(crate) stdout: String,
@@ -153,20 +154,20 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The result, of a run that succeeded and printed one.
+    /// The printed result of a successful run.
     pub(crate) fn result(&self) -> Value {
         assert!(self.success, "{} {}", self.stdout, self.stderr);
         assert_eq!(self.stderr, "");
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {:?}", self.stdout))
     }
 
-    /// A success that prints nothing.
+    /// Asserts a success without output.
     pub(crate) fn silence(&self) {
         assert!(self.success, "{} {}", self.stdout, self.stderr);
         assert_eq!((self.stdout.as_str(), self.stderr.as_str()), ("", ""));
     }
 
-    /// A failure of this code, whose message has these parts.
+    /// Asserts a failure with this code, and these parts in its message.
     pub(crate) fn failure(&self, code: u32, parts: &[&str]) -> Value {
         assert!(!self.success, "{}", self.stdout);
         let error: Value = serde_json::from_str(&self.stdout)
@@ -194,7 +195,7 @@ pub(crate) fn environment(command: &str) -> BTreeMap<String, String> {
     .collect()
 }
 
-/// The plugin with these variables (an empty one is left out) and this standard input.
+/// Runs the plugin with these variables (an empty one is omitted) and this standard input.
 pub(crate) fn plugin(environment: &BTreeMap<String, String>, stdin: &[u8]) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_trunkline-cni"))
         .env_clear()
@@ -214,7 +215,7 @@ pub(crate) fn plugin(environment: &BTreeMap<String, String>, stdin: &[u8]) -> Ru
     }
 }
 
-/// A command for container `c1`, with these variables changed.
+/// Runs a command for container `c1`, with these variables changed.
 pub(crate) fn run(command: &str, configuration: &Value, changes: &[(&str, &str)]) -> Run {
     let mut variables = environment(command);
     variables.extend(changes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));

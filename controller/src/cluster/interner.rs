@@ -1,14 +1,15 @@
-//! Texts that occur in many rows are kept once.
+//! Keeps one copy of texts that occur in many rows.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Names of namespaces, networks, subnets, nodes and kinds. They stay once seen: there are few, and they come again.
+/// Interned names of namespaces, networks, subnets, nodes and kinds. They are never dropped: there
+/// are few, and they recur.
 #[derive(Default)]
 pub struct Interner(HashSet<Arc<str>>);
 
 impl Interner {
-    /// The text, shared with whoever has the same.
+    /// Returns the shared copy of a text.
     pub fn get(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.0.get(text) {
             return Arc::clone(known);

@@ -1,9 +1,10 @@
-//! The cluster as this process sees it: rows of what decisions need, and the indexes by which they are found.
+//! The cluster as this process sees it: rows with the fields that decisions need, and indexes over
+//! them.
 //!
-//! Every replica has it, since the webhook answers from it; pods are there on the leader alone. It is filled by watches
-//! ([`crate::watch`]) and by the answers to this process's own writes, whichever comes first: an event that is older than what is known
-//! changes nothing. Nothing in here goes through all pods or all IPInstances for one event: what has to be found has an index, which
-//! each change keeps.
+//! Every replica has the rows, since the webhook answers from them; only the leader has pods. The
+//! sources are the watches ([`crate::watch`]) and the answers to this process's own writes. An
+//! event that is older than the row is ignored. No event causes a scan of all pods or all
+//! IPInstances: every look-up has an index, which each change updates.
 
 mod interner;
 mod row;
@@ -18,10 +19,10 @@ pub use interner::Interner;
 pub use row::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said, pod_label, version};
 pub use table::Table;
 
-/// What is known of the cluster.
+/// Rows and indexes of the cluster.
 #[derive(Default)]
 pub struct Cluster {
-    /// Shared texts.
+    /// Shared copies of texts.
     pub interner: Interner,
     pub(crate) networks: Table<Arc<str>, Arc<Network>>,
     pub(crate) subnets: Table<Arc<str>, Arc<Subnet>>,
@@ -36,7 +37,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Kinds of which no complete list has come yet.
+    /// Kinds without a complete list so far.
     pub fn unlisted(&self) -> Vec<&'static str> {
         let kinds = [
             ("Networks", self.networks.is_listed()),
@@ -68,7 +69,7 @@ impl Cluster {
         self.subnets.iter().map(|(_, subnet)| subnet)
     }
 
-    /// Names of a network's subnets, in order; those that are being deleted too.
+    /// Names of a network's subnets, in order, including those with a deletion timestamp.
     pub fn subnets_of(&self, network: &str) -> impl Iterator<Item = &Arc<str>> {
         self.subnets_of.get(network).into_iter().flatten()
     }
@@ -83,12 +84,12 @@ impl Cluster {
         self.nodes.iter()
     }
 
-    /// What a namespace asks for on behalf of its pods.
+    /// The networking annotations and labels of a namespace.
     pub fn namespace(&self, name: &str) -> Option<&Said> {
         self.namespaces.get(name)
     }
 
-    /// A pod; the leader alone knows pods.
+    /// A pod. Only the leader has pods.
     pub fn pod(&self, key: &Key) -> Option<&PodRow> {
         self.pods.get(key)
     }
@@ -98,12 +99,13 @@ impl Cluster {
         self.instances.get(key)
     }
 
-    /// All IPInstances, in no order: for the start of a term, not for an event.
+    /// All IPInstances, in no order. Use at the start of a term, not for an event.
     pub fn instances(&self) -> impl Iterator<Item = (&Key, &InstanceRow)> {
         self.instances.iter()
     }
 
-    /// The IPInstances that a pod of this name has or that are kept for it, those being deleted too; IPv4 first.
+    /// The IPInstances bound to, or retained for, a pod of this name, IPv4 first, including those
+    /// with a deletion timestamp.
     pub fn instances_of_pod(&self, pod: &Key) -> Vec<(&Key, &InstanceRow)> {
         let keys = self.instances_of_pod.get(pod).into_iter().flatten();
         let mut rows: Vec<_> = keys.filter_map(|key| Some((key, self.instances.get(key)?))).collect();
@@ -118,12 +120,13 @@ impl Cluster {
         })
     }
 
-    /// The network of a type that takes every node, Overlay or GlobalBGP.
+    /// The network of a type that selects every node: Overlay or GlobalBGP.
     pub fn network_of_type(&self, wanted: NetworkType) -> Option<&Arc<Network>> {
         self.oldest(|network| network.network_type() == wanted)
     }
 
-    /// Admission allows one of a kind; should there be two all the same, the older one serves, here as on the nodes.
+    /// The oldest match. Admission allows only one; if there are two, the older one is served, as
+    /// on the nodes.
     fn oldest(&self, wanted: impl Fn(&Network) -> bool) -> Option<&Arc<Network>> {
         let all = self.networks().filter(|network| wanted(network));
         all.min_by(|a, b| {
@@ -132,13 +135,14 @@ impl Cluster {
         })
     }
 
-    /// Whether a node's pods can have addresses of the GlobalBGP network: there is one, and the node speaks BGP.
+    /// Whether pods of a node can have addresses of the GlobalBGP network: the network exists, and
+    /// the node speaks BGP.
     pub fn is_bgp_attached(&self, node: &NodeRow) -> bool {
         self.network_of_type(NetworkType::GlobalBGP).is_some()
             && self.underlay_of(node).is_some_and(|network| network.mode() == NetworkMode::BGP)
     }
 
-    /// Whether a node belongs to a network, as the network's status lists it.
+    /// Whether a node belongs to a network, by the rule for the network's status.
     pub fn has_node(&self, network: &Network, node: &NodeRow) -> bool {
         match network.network_type() {
             NetworkType::GlobalBGP => self.is_bgp_attached(node),
@@ -146,7 +150,7 @@ impl Cluster {
         }
     }
 
-    /// Puts an IPInstance in, unless what is known of it is newer. The row it replaces comes out with `Ok`.
+    /// Inserts an IPInstance unless its row is newer. `Ok` returns the replaced row.
     pub(crate) fn set_instance(&mut self, key: &Key, row: InstanceRow) -> Result<Option<InstanceRow>, Stale> {
         let before = self.instances.is_before_list(key);
         self.instances.note(key);
@@ -163,7 +167,8 @@ impl Cluster {
         Ok(self.instances.set(key.clone(), row))
     }
 
-    /// Takes an IPInstance out, unless what is known of it is newer than its end: then it was made anew.
+    /// Removes an IPInstance unless its row is newer than the deletion: then the object was created
+    /// again.
     pub(crate) fn remove_instance(&mut self, key: &Key, version: u64) -> Option<InstanceRow> {
         if self.instances.get(key)?.version > version {
             return None;
@@ -183,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// Puts a subnet in; the one it replaces comes out.
+    /// Inserts a subnet and returns the replaced one.
     pub(crate) fn set_subnet(&mut self, name: &Arc<str>, subnet: Arc<Subnet>) -> Option<Arc<Subnet>> {
         let network = self.interner.get(&subnet.spec.network);
         let old = self.subnets.set(Arc::clone(name), subnet);
@@ -196,7 +201,6 @@ impl Cluster {
         old
     }
 
-    /// Takes a subnet out.
     pub(crate) fn remove_subnet(&mut self, name: &str) -> Option<Arc<Subnet>> {
         let old = self.subnets.remove(name)?;
         self.forget_subnet(name, &old.spec.network.clone());
@@ -213,7 +217,7 @@ impl Cluster {
     }
 }
 
-/// What came is older than what is known.
+/// The event is older than the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stale;
 
@@ -222,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_networks_that_want_the_same_the_older_serves() {
+    fn older_of_two_conflicting_networks_is_served() {
         let mut cluster = Cluster::default();
         for (name, spec, created) in [
             ("a-over", r#"{"type": "Overlay", "netID": 1}"#, "2026-01-02T00:00:00Z"),

@@ -1,8 +1,9 @@
-//! What is kept of an object: the few fields that decisions need.
+//! Rows: the few fields of an object that decisions need.
 //!
-//! A cluster has hundreds of thousands of pods and IPInstances, and an object as the API server sends it is several
-//! kilobytes. A row of an IPInstance with its own texts (name, pod, UIDs) and its places in the indexes is about 800 (`cargo bench` prints it); texts that
-//! repeat (namespaces, networks, subnets, nodes) are shared.
+//! A cluster has hundreds of thousands of pods and IPInstances, and the API server's JSON of one
+//! object is several kilobytes. A row of an IPInstance with its own texts (name, pod, UIDs) and its
+//! index entries takes about 800 octets (`cargo bench` prints the figure). Recurring texts
+//! (namespaces, networks, subnets, nodes) are shared.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ use trunkline_api::resources::parse_mac;
 use super::interner::Interner;
 use crate::watch::pod::Pod;
 
-/// A namespaced object by its name.
+/// Namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// Its namespace.
@@ -28,7 +29,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Of these texts.
+    /// Creates a key.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Key { namespace: namespace.into(), name: name.into() }
     }
@@ -40,7 +41,7 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// Annotations and labels that say something about networking; others are not kept.
+/// Annotations and labels about networking; rows omit all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// Annotations.
@@ -50,7 +51,7 @@ pub struct Said {
 }
 
 impl Said {
-    /// What there is of it in an object's metadata.
+    /// Extracts them from an object's metadata.
     pub fn of(metadata: &ObjectMeta) -> Self {
         Said { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
     }
@@ -90,44 +91,45 @@ impl Owner {
     }
 }
 
-/// How far a pod's life has gone, as far as its addresses are concerned.
+/// The phase of a pod's life, as far as its addresses are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It runs or will.
+    /// Running, or about to run.
     Alive,
-    /// It was deleted, and ends.
+    /// It has a deletion timestamp.
     Terminating,
-    /// It is over, evicted or completed; the object stays for who wants to look.
+    /// Evicted or completed; the object remains for inspection.
     Over,
 }
 
-/// What is kept of a pod.
+/// Row of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRow {
     /// Its UID.
     pub uid: Arc<str>,
     /// The node it was scheduled to.
     pub node: Option<Arc<str>>,
-    /// It uses the node's network and has no address of its own.
+    /// Whether it uses the node's network and has no address of its own.
     pub host_network: bool,
-    /// Who made it.
+    /// Its controller.
     pub owner: Option<Owner>,
-    /// What it asks for.
+    /// Its networking annotations and labels.
     pub said: Said,
-    /// How far its life has gone.
+    /// The phase of its life.
     pub life: Life,
-    /// A container runs.
+    /// Whether a container runs.
     pub running: bool,
-    /// Its phase is Running: its containers were started.
+    /// Whether its phase is Running: its containers were started.
     pub started: bool,
-    /// It has hybridnet's finalizer, which holds it back until its address is dealt with.
+    /// Whether it has hybridnet's finalizer, which delays its deletion until its addresses are
+    /// released or retained.
     pub finalizer: bool,
     /// The addresses that the kubelet reports.
     pub addresses: Vec<IpAddr>,
 }
 
 impl PodRow {
-    /// Of what came from the API server.
+    /// Row of a pod from the API server.
     pub fn of(pod: &Pod, interner: &mut Interner) -> Self {
         let life = if pod.metadata.deletion_timestamp.is_some() {
             Life::Terminating
@@ -156,12 +158,12 @@ impl PodRow {
     }
 }
 
-/// What is kept of an IPInstance.
+/// Row of an IPInstance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceRow {
     /// Its UID.
     pub uid: Arc<str>,
-    /// Which write it is, as the API server counts; 0 if it does not count in numbers.
+    /// Its resourceVersion as a number; 0 if the API server's versions are no numbers.
     pub version: u64,
     /// Its network.
     pub network: Arc<str>,
@@ -169,26 +171,27 @@ pub struct InstanceRow {
     pub subnet: Arc<str>,
     /// The address.
     pub address: IpAddr,
-    /// The pod's MAC address, if it is one.
+    /// The pod's MAC address, if valid.
     pub mac: Option<[u8; 6]>,
-    /// The node of the pod that has it; none while it is only kept.
+    /// The node of the pod that uses it; none while it is retained.
     pub node: Option<Arc<str>>,
-    /// The pod that has it or that it is kept for.
+    /// The pod that uses it, or for which it is retained.
     pub pod: Option<Arc<str>>,
-    /// The UID of the pod that has it; empty while it is only kept.
+    /// The UID of the pod that uses it; empty while it is retained.
     pub pod_uid: Arc<str>,
-    /// Who owns it: the pod, or the pod's StatefulSet. Texts only: what is compared is the kind.
+    /// Its owner: the pod, or the pod's StatefulSet. Decisions compare only the kind.
     pub owner: Option<Owner>,
-    /// What its pod was decided to get, of which it is one.
+    /// The address families decided for its pod.
     pub family: Option<IpFamily>,
-    /// It was deleted, and waits for its finalizer.
+    /// Whether it has a deletion timestamp and waits for its finalizer.
     pub deleting: bool,
-    /// Where among its finalizers the one is that says the address is still taken; others are not Trunkline's to take off.
+    /// The position of Trunkline's finalizer in its list, if present. Trunkline leaves other
+    /// finalizers alone.
     pub finalizer: Option<u8>,
 }
 
 impl InstanceRow {
-    /// Of what came from the API server; an error says what of it is no address.
+    /// Row of an IPInstance from the API server; the error names the field without a valid address.
     pub fn of(object: &IPInstanceObject, interner: &mut Interner) -> Result<Self, String> {
         let spec = &object.spec;
         let text = spec.address.ip.split('/').next().unwrap_or_default();
@@ -217,18 +220,18 @@ impl InstanceRow {
         })
     }
 
-    /// The pod that has it or that it is kept for, given the IPInstance's own key.
+    /// The pod that uses it, or for which it is retained. `own` is the IPInstance's own key.
     pub fn pod_key(&self, own: &Key) -> Option<Key> {
         Some(Key { namespace: Arc::clone(&own.namespace), name: Arc::clone(self.pod.as_ref()?) })
     }
 
-    /// Whether it is only kept for a pod that is to come.
+    /// Whether it is retained for a future pod.
     pub fn is_reserved(&self) -> bool {
         self.node.is_none() && self.pod_uid.is_empty()
     }
 }
 
-/// What is kept of a node.
+/// Row of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeRow {
     /// Its UID.
@@ -237,12 +240,12 @@ pub struct NodeRow {
     pub labels: BTreeMap<String, String>,
     /// Its condition NetworkUnavailable: whether it is `True`, and the reason.
     pub unavailable: Option<(bool, Box<str>)>,
-    /// It was deleted.
+    /// Whether it has a deletion timestamp.
     pub deleting: bool,
 }
 
 impl NodeRow {
-    /// Of what came from the API server.
+    /// Row of a node from the API server.
     pub fn of(node: &Node) -> Self {
         let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
         let mut unavailable =
@@ -257,7 +260,7 @@ impl NodeRow {
         }
     }
 
-    /// Whether a label of ours says that the node is attached.
+    /// Whether one of Trunkline's labels marks the node as attached.
     pub fn is_attached(&self, label: &str) -> bool {
         self.labels.contains_key(label)
     }
@@ -267,13 +270,15 @@ fn finalizer_place(metadata: &ObjectMeta) -> Option<usize> {
     metadata.finalizers.iter().flatten().position(|name| name == finalizer::IP_ALLOCATED)
 }
 
-/// The resourceVersion as a number. Kubernetes' is one, and larger for the later write of an object.
+/// The resourceVersion as a number. In Kubernetes it is a number, which grows with each write of an
+/// object.
 pub fn version(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The value of the label that says which pod an IPInstance is for: a label has at most 63 characters, so a longer name is cut
-/// and told from others by a digest (FNV-1a of 128 bits: nothing is looked up by the label, people select by it).
+/// Value of the label that names an IPInstance's pod. A label has at most 63 characters, so a
+/// longer name is cut and made unique by a digest (FNV-1a, 128 bits). Trunkline looks nothing up by
+/// this label; it serves as a selector for people.
 pub fn pod_label(name: &str) -> String {
     if name.len() <= 63 {
         return name.to_owned();

@@ -1,7 +1,8 @@
-//! Rows by key, and what a list from anew does to them.
+//! Rows by key, and the effect of a new list on them.
 //!
-//! A watch that has lost its place lists from anew: what is not in the list any more is gone, though nobody said so. Rows that this
-//! process wrote while the list was under way may be missing in it all the same, so they are noted as seen too.
+//! A watch that has lost its position lists again. Rows that are missing in the new list are
+//! removed, although no event reported it. Rows that this process wrote during the list may also be
+//! missing in it, so they are marked as seen.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -10,7 +11,7 @@ use std::hash::Hash;
 /// Rows of one kind.
 pub struct Table<K, V> {
     rows: HashMap<K, V>,
-    /// While a list is under way: what was in it so far.
+    /// Keys seen so far in the current list.
     seen: Option<HashSet<K>>,
     listed: bool,
 }
@@ -22,12 +23,12 @@ impl<K, V> Default for Table<K, V> {
 }
 
 impl<K: Clone + Eq + Hash, V> Table<K, V> {
-    /// A list begins.
+    /// Begins a list.
     pub fn begin(&mut self) {
         self.seen = Some(HashSet::new());
     }
 
-    /// The list is complete. What it does not have is to be removed.
+    /// Completes a list and returns the keys that it did not contain, for removal.
     #[must_use]
     pub fn end(&mut self) -> Vec<K> {
         self.listed = true;
@@ -35,12 +36,12 @@ impl<K: Clone + Eq + Hash, V> Table<K, V> {
         self.rows.keys().filter(|key| !seen.contains(*key)).cloned().collect()
     }
 
-    /// Whether a list was ever complete.
+    /// Whether a list was ever completed.
     pub fn is_listed(&self) -> bool {
         self.listed
     }
 
-    /// Puts a row in; the one it replaces comes out.
+    /// Inserts a row and returns the replaced one.
     pub fn set(&mut self, key: K, row: V) -> Option<V> {
         if let Some(seen) = &mut self.seen {
             seen.insert(key.clone());
@@ -48,20 +49,20 @@ impl<K: Clone + Eq + Hash, V> Table<K, V> {
         self.rows.insert(key, row)
     }
 
-    /// Whether a row that is known is older than a list that is under way: then what the list says counts, even if that is an earlier
-    /// version, as after etcd was put back to a snapshot.
+    /// Whether a known row is older than the current list. Then the list wins even with an earlier
+    /// version, as after a restore of etcd.
     pub fn is_before_list(&self, key: &K) -> bool {
         self.seen.as_ref().is_some_and(|seen| !seen.contains(key))
     }
 
-    /// A list has it, though what is known is newer or cannot be read.
+    /// Marks a key as listed, although its row is newer or its object cannot be read.
     pub fn note(&mut self, key: &K) {
         if let Some(seen) = &mut self.seen {
             seen.insert(key.clone());
         }
     }
 
-    /// Takes a row out.
+    /// Removes a row and returns it.
     pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_from_anew_removes_what_it_lacks_but_not_what_was_written_meanwhile() {
+    fn new_list_removes_missing_rows_except_own_writes() {
         let mut table: Table<&str, u32> = Table::default();
         table.begin();
         for key in ["a", "b", "c"] {

@@ -1,13 +1,16 @@
-//! Giving addresses: everything that a pod asks for, or nothing.
+//! Address allocation: all addresses that a pod requests, or none.
 //!
-//! A pod asks for one family or both. Without further wishes each address is the next one of the subnet that its
-//! network gave from last, until that is full, then of the next one by name; private subnets only when named. Or the pod
-//! names addresses: the entry of its ordinal in `ip-pool`, or those that are retained for it. These may be reserved ones,
-//! and ones whose IPInstance exists already in the pod's namespace and is kept, whoever it is kept for: then that IPInstance
-//! is bound to the pod instead of a new one being made ([`Assigned::rebind`]). hybridnet takes an address that
-//! is kept in another namespace too, and then there are two IPInstances of it; here it is refused.
+//! A pod requests one family or both. By default each address is the next one of the current subnet
+//! of the network, until that subnet is full; then the next subnet by name becomes the current one.
+//! Private subnets are used only when named. A pod can also name addresses: the entry of its
+//! ordinal in `ip-pool`, or its retained addresses. A named address may be a reserved one. It may
+//! also have an IPInstance in the pod's namespace that is retained for any pod: then this
+//! IPInstance is bound to the pod and no new one is created ([`Assigned::rebind`]). hybridnet also
+//! takes an address that is retained in another namespace, which leads to two IPInstances of one
+//! address; Trunkline refuses it.
 //!
-//! All addresses of a pod have one MAC address: the entry of `mac-pool`, else the one of a retained address, else a new one.
+//! All addresses of a pod share one MAC address: the entry of `mac-pool`, else the one of a
+//! retained address, else a new one.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,26 +23,26 @@ use super::mac::Mac;
 use super::state::{State, Step};
 use super::{Ipam, Place};
 
-/// What a pod asks for.
+/// The request of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The pod's namespace, where its IPInstances are.
+    /// The pod's namespace, which is also that of its IPInstances.
     pub namespace: &'a str,
     /// The network.
     pub network: &'a str,
     /// One address, or one of each family.
     pub family: IpFamily,
-    /// Names of subnets, at most one of each family. Not looked at for addresses that are named.
+    /// Names of subnets, at most one of each family. Ignored where `addresses` are named.
     pub subnets: &'a [String],
-    /// Addresses that are named, one of each family that is asked for. None: any.
+    /// Named addresses, one of each requested family. Empty: any address.
     pub addresses: &'a [IpAddr],
-    /// Addresses whose IPInstances in the pod's namespace are of a pod of this name already.
+    /// Addresses whose IPInstances in the pod's namespace already belong to a pod of this name.
     pub own: &'a [IpAddr],
-    /// A MAC address that is named.
+    /// A named MAC address.
     pub mac: Option<Mac>,
 }
 
-/// What a pod gets.
+/// The result of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// IPv4 before IPv6.
@@ -57,14 +60,14 @@ pub struct Assigned {
     pub address: IpNet,
     /// The subnet's gateway.
     pub gateway: Option<IpAddr>,
-    /// Its IPInstance exists and is to be bound to the pod; otherwise it is to be created.
+    /// Whether its IPInstance exists and must be bound to the pod; otherwise it must be created.
     pub rebind: bool,
 }
 
-/// Why a pod gets no address.
+/// Reason for which a pod gets no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
-    /// Nothing to choose from.
+    /// The network has no subnet to choose from.
     #[error(
         "network {network} has no {family} subnet that is not private: add a Subnet, name a private one in \
          networking.alibaba.com/specified-subnet, or ask for another family in networking.alibaba.com/ip-family"
@@ -75,7 +78,7 @@ pub enum AllocateError {
         /// `IPv4` or `IPv6`.
         family: IpFamily,
     },
-    /// Every address is given out.
+    /// Every address is in use or retained.
     #[error("no {family} address is free in network {network}: {subnets}; delete pods or add a Subnet")]
     Exhausted {
         /// The network.
@@ -85,94 +88,95 @@ pub enum AllocateError {
         /// Each subnet with its counts, the first few of them.
         subnets: String,
     },
-    /// No such subnet.
+    /// The named Subnet does not exist.
     #[error("subnet {name} is not in network {network}: write one of {known}")]
     UnknownSubnet {
-        /// What was asked for.
+        /// The named Subnet.
         name: String,
         /// The network.
         network: String,
-        /// What there is, the first few.
+        /// The first few existing Subnets.
         known: String,
     },
-    /// A subnet or an address that does not go with what is asked for.
+    /// A subnet or address that does not match the requested family.
     #[error(
         "{named} is not what a pod of family {family} can have: name at most one for each family that it has"
     )]
     WrongFamily {
         /// The subnet or address.
         named: String,
-        /// What was asked for.
+        /// The requested family.
         family: IpFamily,
     },
-    /// Addresses are named, but not for this family.
+    /// Addresses are named, but none of this family.
     #[error("of family {family} the pod is to have, and {addresses} names none: write it as v4/v6")]
     FamilyNotNamed {
         /// `IPv4` or `IPv6`.
         family: IpFamily,
-        /// What is named.
+        /// The named addresses.
         addresses: String,
     },
-    /// A named address that the network does not have.
+    /// A named address outside the network's subnets.
     #[error("address {address} is in no subnet of network {network}: its subnets are {known}")]
     NoSubnetFor {
-        /// What was asked for.
+        /// The named address.
         address: IpAddr,
         /// The network.
         network: String,
-        /// What there is, the first few.
+        /// The first few existing Subnets.
         known: String,
     },
-    /// A named address that nobody may have.
+    /// A named address that is never allocated.
     #[error(
         "address {address} of subnet {subnet} is never given out (gateway, excluded, network or broadcast address): name another"
     )]
     Excluded {
-        /// What was asked for.
+        /// The named address.
         address: IpAddr,
         /// Its subnet.
         subnet: Arc<str>,
     },
-    /// A named address that somebody has.
+    /// A named address with a holder.
     #[error(
         "address {address} of subnet {subnet} belongs to IPInstance {namespace}/{name}, {state}: name another, or delete the pod that has it"
     )]
     Taken {
-        /// What was asked for.
+        /// The named address.
         address: IpAddr,
         /// Its subnet.
         subnet: Arc<str>,
-        /// The namespace that has it.
+        /// The namespace that holds it.
         namespace: Arc<str>,
         /// Its IPInstance.
         name: String,
-        /// `in use` and the like.
+        /// Its state, such as `in use`.
         state: &'static str,
     },
-    /// A named MAC address that another pod has.
+    /// A named MAC address that another pod uses.
     #[error(
         "MAC address {mac} is in use by another pod of network {network}: name another in networking.alibaba.com/mac-pool"
     )]
     MacTaken {
-        /// What was asked for.
+        /// The named MAC address.
         mac: String,
         /// The network.
         network: String,
     },
 }
 
-/// An address that was taken from its pool for this request, and how it was before. Its row is written once nothing can fail any more.
+/// An address taken from its pool for this request, with its previous state. Its row is written
+/// after the last possible failure.
 struct Chosen {
     address: IpAddr,
     place: usize,
     before: Row,
-    /// The subnet's cursor before, if the address came by round robin.
+    /// The subnet's previous cursor, if the address was chosen by round robin.
     cursor: Option<Option<IpAddr>>,
 }
 
 impl Ipam {
-    /// Sets addresses aside: everything that is asked for, or nothing. Each is then to be created (or bound), or
-    /// taken back by [`Ipam::refuse`]. Of `random` 24 bits make the MAC address, if it is a new one.
+    /// Sets aside all requested addresses, or none. The caller then creates (or binds) each one, or
+    /// returns it with [`Ipam::refuse`]. A new MAC address takes 24 bits of `random`.
     pub fn allocate(&mut self, request: &Request<'_>, random: u32) -> Result<Granted, AllocateError> {
         let mut chosen: Vec<Chosen> = Vec::with_capacity(2);
         let outcome =
@@ -251,7 +255,8 @@ impl Ipam {
         Ok(named)
     }
 
-    /// The next address of the network: of the subnet that was given from last, or of the next one with room.
+    /// Chooses the next address of the network: from the current subnet, or from the next one with
+    /// free addresses.
     fn choose_any(
         &mut self,
         request: &Request<'_>,
@@ -283,7 +288,7 @@ impl Ipam {
         self.subnets[place].as_ref().is_some_and(|book| !book.pool.spec().private)
     }
 
-    /// The next address of the first of these subnets that has one.
+    /// Chooses the next address of the first of these subnets that has a free one.
     fn choose_next(
         &mut self,
         request: &Request<'_>,
@@ -332,10 +337,11 @@ impl Ipam {
             });
         };
         let subnet = Arc::clone(&book.name);
-        // Read from the rows, since an address may be had although the range of today would not give it.
+        // Read the row, not the pool: an address may have a holder although today's range excludes
+        // it.
         let before = book.pool.index(address).map(|index| book.rows.get(index)).unwrap_or_default();
         if before.state == State::Free {
-            // It is in the range, and nobody has it.
+            // It is in the range, and has no holder.
             if book.pool.take(address).is_err() {
                 return Err(AllocateError::Excluded { address, subnet });
             }
@@ -364,7 +370,7 @@ impl Ipam {
         Ok(())
     }
 
-    /// Settles the MAC address, and says what was chosen.
+    /// Chooses the MAC address, and returns the result.
     fn grant(
         &mut self,
         request: &Request<'_>,
@@ -375,7 +381,8 @@ impl Ipam {
         let kept = chosen.iter().map(|chosen| chosen.before.mac).find(|mac| *mac != [0; 6]);
         let mac = match request.mac {
             Some(mac) => {
-                // Chosen ones are counted by their rows, which are those of before.
+                // The rows of the chosen addresses are still the previous ones, and they are
+                // counted.
                 let own = request.own.iter().chain(chosen.iter().map(|chosen| &chosen.address));
                 let mut own: Vec<&IpAddr> = own.filter(|address| self.row(**address).mac == mac).collect();
                 own.sort_unstable();
@@ -418,7 +425,7 @@ fn family(v6: usize) -> IpFamily {
     if v6 == 0 { IpFamily::V4 } else { IpFamily::V6 }
 }
 
-/// The first few, so that an error fits into an event.
+/// Joins the first few items, so that an error fits into an event.
 fn list<T: std::fmt::Display>(items: impl Iterator<Item = T>) -> String {
     const SHOWN: usize = 4;
     let mut items = items.map(|item| item.to_string());

@@ -1,8 +1,9 @@
-//! Who has an address: twelve octets a row, in pages, with namespaces as numbers.
+//! Holders of addresses: rows of twelve octets in pages, with namespaces as numbers.
 //!
-//! An IPInstance's name follows from its address, so its namespace says which one has it. Rows lie at their address's place
-//! in the subnet, in pages of 256 that exist while they are needed: round robin fills them one after the other,
-//! and a look-up is two steps without a hash.
+//! The name of an IPInstance follows from its address, so its namespace identifies it. The row of
+//! an address has the address's index in the subnet. Pages have 256 rows and exist only while
+//! needed: round robin fills them one after the other, and a look-up takes two steps without a
+//! hash.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::mac::Mac;
 use super::state::State;
 
-/// Who has one address.
+/// The holder of one address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
     /// The namespace of its IPInstance, in [`Names`].
@@ -59,7 +60,7 @@ impl Rows {
         }
     }
 
-    /// Those that are not free.
+    /// Rows that are not free.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Row)> {
         self.0.iter().enumerate().filter_map(|(number, page)| Some((number, page.as_ref()?))).flat_map(
             |(number, page)| {
@@ -70,7 +71,7 @@ impl Rows {
     }
 }
 
-/// Numbers for names, each kept as long as something counts on it.
+/// Reference-counted numbers for names.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     numbers: FxHashMap<Arc<str>, u32>,
@@ -79,12 +80,13 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The number of a name, if it has one.
+    /// The number of a name, if any.
     pub(super) fn number(&self, name: &str) -> Option<u32> {
         self.numbers.get(name).copied()
     }
 
-    /// The number of a name, which goes with the next [`Names::drop_one`] unless it is counted on before.
+    /// Returns the number of a name, creating it if needed. The next [`Names::drop_one`] frees it
+    /// unless a reference is counted before.
     pub(super) fn intern(&mut self, name: &str) -> u32 {
         if let Some(number) = self.number(name) {
             return number;
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_and_go() {
+    fn pages_exist_only_while_needed() {
         let mut rows = Rows::new(1000);
         let row = Row { namespace: 7, mac: [2; 6], state: State::InUse };
         for index in [0, 255, 256, 999] {

@@ -1,19 +1,21 @@
-//! MAC addresses of pods: hybridnet's prefix 02:12:34 and 24 bits by chance, no two alike within a network.
+//! MAC addresses of pods: hybridnet's prefix 02:12:34 and 24 random bits, unique within a network.
 //!
-//! Among 300,000 pods thousands of pairs would have the same 24 bits, and two pods with one MAC address on one VLAN lose each other's frames.
-//! So those in use are counted, by network. A pod's IPv4 and IPv6 address have the same one, hence counted and not just remembered.
+//! Among 300,000 pods thousands of pairs would share their 24 random bits, and two pods with one
+//! MAC address on one VLAN lose each other's frames. So the MAC addresses in use are counted for
+//! each network. A pod's IPv4 and IPv6 addresses share one MAC address, hence a count and not a
+//! set.
 
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-/// A MAC address; all zeros stands for one that is not known.
+/// A MAC address; all zeros stands for an unknown one.
 pub type Mac = [u8; 6];
 
-/// The first three octets of those that are made up: locally administered, hybridnet's.
+/// The first three octets of generated MAC addresses: locally administered, hybridnet's.
 const PREFIX: [u8; 3] = [0x02, 0x12, 0x34];
 
-/// Octets only, so that a row of the table is eleven of them.
+/// Only octets, so that an entry of the table takes eleven octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     network: [u8; 4],
@@ -43,18 +45,20 @@ impl Macs {
         }
     }
 
-    /// How many addresses of the network have it.
+    /// The number of addresses of the network with this MAC address.
     pub(super) fn count(&self, network: u32, mac: Mac) -> u8 {
         self.0.get(&key(network, mac)).copied().unwrap_or(0)
     }
 
-    /// One that no address of the network has: the 24 lowest of the random bits, or the next after them that is free.
+    /// A MAC address without an address in the network: from the 24 lowest random bits, or the next
+    /// free one after them.
     pub(super) fn unused(&self, network: u32, random: u32) -> Mac {
         let mut bits = random;
         loop {
             let [_, a, b, c] = bits.to_be_bytes();
             let mac = [PREFIX[0], PREFIX[1], PREFIX[2], a, b, c];
-            // With all 16,777,216 in use, more than a network can have addresses in this cluster, one is shared.
+            // If all 16,777,216 are in use, one is shared. No network of a cluster has that many
+            // addresses in use.
             if self.count(network, mac) == 0 || bits == random.wrapping_add(1 << 24) {
                 return mac;
             }
@@ -72,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_free_one_of_the_network_is_taken() {
+    fn next_free_mac_of_the_network_is_chosen() {
         let mut macs = Macs::default();
         assert_eq!(macs.unused(1, 0xab00_00ff), [0x02, 0x12, 0x34, 0, 0, 0xff]);
         macs.add(1, [0x02, 0x12, 0x34, 0, 0, 0xff]);

@@ -6,27 +6,36 @@
 //!   statuses, quota labels ◀── usage ───── └───────────────────┘ ── conflicts ──▶ the younger one is refused
 //! ```
 //!
-//! The IPInstances on the API server are the truth, this is the index that makes giving the next address cheap.
-//! The leader builds it from a complete list of networks, subnets and IPInstances before it gives the first address. An
-//! address is set aside here, then its IPInstance is created, and when the watch has shown that one the address
-//! is in use ([`State`] has the whole life). An address is had by a *namespace*: its IPInstance's name follows from the
-//! address ([`instance_name`]), so the API server sees to it that there is one in a namespace, and this sees to it across them.
+//! The IPInstances on the API server are the truth; this index makes the next allocation cheap. The
+//! leader builds it from a complete list of networks, subnets and IPInstances before the first
+//! allocation. An address is set aside here, then its IPInstance is created. Once the watch has
+//! shown that IPInstance, the address is in use ([`State`] has the whole life cycle). The holder of
+//! an address is a *namespace*: the IPInstance's name follows from the address ([`instance_name`]),
+//! so the API server allows one within a namespace. This index prevents a second one in another
+//! namespace.
 //!
-//! Which address comes next is [`trunkline_api::pool`], which the agent of a host without Kubernetes uses too. What is
-//! around the pools is not shared: the agent knows one node, picks its network, and commits to a disk; here are holders, retained
-//! addresses, MAC addresses and conflicts.
+//! [`trunkline_api::pool`] chooses the next address; the agent of a host without Kubernetes uses it
+//! too. The layers around the pools are not shared. The agent knows one node, picks its network,
+//! and commits to a disk. This module has holders, retained addresses, MAC addresses and conflicts.
 //!
-//! **What is awkward.** Events come in any order: an IPInstance may be seen before its subnet, or outlive it. It
-//! then waits among the *strays*, is given to nobody, and goes to its place when the subnet comes. Two IPInstances
-//! with one address (an API server restored from an old snapshot, two leaders) are never merged: the first one seen
-//! has the address, others are *contenders*, told by [`Ipam::adopt`] and [`Ipam::conflicts`]. The address is not
-//! free before all of them are gone. Subnets whose ranges overlap would give one address twice, so the second is refused.
+//! **Difficult cases.** Events come in any order: an IPInstance may be seen before its subnet, or
+//! outlive it. It is then a *stray*: its address is not allocated, and it moves to its place when
+//! the subnet appears. Two IPInstances with one address (an API server restored from an old
+//! snapshot, two leaders) are never merged. The first one seen holds the address; the others are
+//! *contenders*, which [`Ipam::adopt`] and [`Ipam::conflicts`] report. The address is free only
+//! when all of them are gone. Overlapping subnets would allocate one address twice, so the second
+//! subnet is refused.
 //!
-//! **Memory**: a quarter of an octet for each address that there is, and for each in use 12 octets in its page and about 28
-//! for its MAC address; `cargo bench -p trunkline-controller --bench ipam` prints what it comes to. 300,000 pods are some 10 MB.
+//! **Memory**: a quarter of an octet for each address of a subnet. An address in use takes 12
+//! octets in its page and about 28 for its MAC address; `cargo bench -p trunkline-controller
+//! --bench ipam` prints the total. 300,000 pods take about 10 MB.
 //!
-//! - [`allocate`]: what a pod asks for, and why it does not get it. - [`state`]: the life of an address. - [`naming`]: names of
-//!   IPInstances. - [`mac`]: MAC addresses. - `holder`: who has what. - `subnet`: one subnet.
+//! - [`allocate`]: a pod's request, and why it fails.
+//! - [`state`]: the life cycle of an address.
+//! - [`naming`]: names of IPInstances.
+//! - [`mac`]: MAC addresses.
+//! - `holder`: holders of addresses.
+//! - `subnet`: one subnet.
 
 pub mod allocate;
 mod holder;
@@ -51,7 +60,7 @@ use holder::{Names, Row};
 use mac::Macs;
 use subnet::SubnetBook;
 
-/// What an IPInstance says of its address.
+/// An IPInstance's claim to its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation<'a> {
     /// The address.
@@ -60,16 +69,16 @@ pub struct Allocation<'a> {
     pub namespace: &'a str,
     /// Its MAC address; all zeros if it cannot be read.
     pub mac: Mac,
-    /// What the watch shows.
+    /// State of the IPInstance in the watch.
     pub seen: Seen,
 }
 
-/// In what state an IPInstance is seen.
+/// Observed state of an IPInstance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// It names a pod by UID.
     Bound,
-    /// It is kept for the next pod of its name.
+    /// It is retained for the next pod of its name.
     Kept,
     /// It has a deletion timestamp.
     Deleting,
@@ -85,25 +94,26 @@ pub enum Seen {
 pub struct Conflict {
     /// The address.
     pub address: IpAddr,
-    /// The namespace that has it here.
+    /// The namespace that holds it here.
     pub holder: Arc<str>,
-    /// The namespace that has it too.
+    /// The other namespace with an IPInstance of it.
     pub contender: Arc<str>,
 }
 
-/// How full a subnet, or a network in one family, is. Addresses in `reservedIPs` are left out, as in hybridnet.
+/// Usage of a subnet, or of a network in one family. Addresses in `reservedIPs` are not counted, as
+/// in hybridnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Addresses that there are.
+    /// Addresses in total.
     pub total: u32,
-    /// Given out.
+    /// Allocated addresses.
     pub used: u32,
-    /// Left.
+    /// Free addresses.
     pub available: u32,
 }
 
 impl Usage {
-    /// The quota of a node's label: whether an address is left.
+    /// Value of the node's quota label: whether an address is free.
     pub fn has_room(&self) -> bool {
         self.available > 0
     }
@@ -115,22 +125,23 @@ impl Usage {
     }
 }
 
-/// How full a network is, private subnets included.
+/// Usage of a network, including private subnets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkUsage {
     /// In IPv4.
     pub v4: Usage,
     /// In IPv6.
     pub v6: Usage,
-    /// For pods with both: as many as the scarcer family has left. Total and used are not counted, as in hybridnet.
+    /// For dual-stack pods: the free addresses of the scarcer family. Total and used are not
+    /// counted, as in hybridnet.
     pub dual_stack: Usage,
-    /// The IPv4 subnet that was given from last.
+    /// The current IPv4 subnet.
     pub last_v4_subnet: Option<Arc<str>>,
-    /// The IPv6 subnet that was given from last.
+    /// The current IPv6 subnet.
     pub last_v6_subnet: Option<Arc<str>>,
 }
 
-/// An address of a Subnet.
+/// Description of an address of a Subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Its Subnet.
@@ -141,18 +152,18 @@ pub struct Known {
     pub private: bool,
     /// The address is among the Subnet's `reservedIPs`.
     pub reserved: bool,
-    /// The namespace whose IPInstance has it, or had it until a moment ago.
+    /// The namespace whose IPInstance holds it, or held it until a moment ago.
     pub holder: Option<String>,
 }
 
-/// The subnets of a network, and where it goes on.
+/// The subnets of a network, and the current one of each family.
 #[derive(Debug, Default)]
 struct NetworkBook {
-    /// For the MAC addresses, which are apart by network.
+    /// Number of the network, as the key for MAC addresses.
     number: u32,
-    /// IPv4 and IPv6, each by name.
+    /// IPv4 and IPv6 subnets, each by name.
     subnets: [BTreeMap<Arc<str>, usize>; 2],
-    /// The subnet that was given from last, of each.
+    /// The current subnet of each family.
     current: [Option<Arc<str>>; 2],
 }
 
@@ -161,7 +172,7 @@ struct NetworkBook {
 enum Place {
     /// In a subnet, at an index of its range.
     Subnet(usize, u32),
-    /// In no subnet that is known.
+    /// Outside all known subnets.
     Stray,
 }
 
@@ -174,16 +185,17 @@ pub struct Ipam {
     by_name: FxHashMap<Arc<str>, usize>,
     /// Each subnet by the first address of its range; ranges do not overlap.
     by_range: BTreeMap<IpAddr, usize>,
-    /// IPInstances whose address is in no range.
+    /// IPInstances whose address is outside all ranges.
     strays: BTreeMap<IpAddr, Row>,
-    /// Who has an IPInstance too for an address that somebody has.
+    /// Further IPInstances of an address that already has a holder.
     contenders: FxHashMap<IpAddr, Vec<Row>>,
     namespaces: Names,
     macs: Macs,
 }
 
 impl Ipam {
-    /// Where a network goes on: the subnets of its status that were given from last. What this knows by itself is newer and stays.
+    /// Restores a network's current subnets from its status. Values that this index already has are
+    /// newer and stay.
     pub fn resume_network(&mut self, network: &str, v4: Option<&str>, v6: Option<&str>) {
         let book = self.network_book(network);
         for (current, said) in book.current.iter_mut().zip([v4, v6]) {
@@ -193,11 +205,12 @@ impl Ipam {
         }
     }
 
-    /// Takes a subnet over, new or changed, and `last`, the last address given of its status, if it is new. It may give what it says from now
-    /// on; who has an address keeps it.
+    /// Adds or changes a subnet; `last`, the last allocated address in its status, counts only for
+    /// a new one. Later allocations follow the new specification, and holders keep their addresses.
     ///
     /// # Errors
-    /// In words, where the range is none, or overlaps another subnet's: then nothing is given from it.
+    /// The range is invalid, or overlaps another subnet's. The text gives the reason, and the
+    /// subnet allocates nothing.
     pub fn set_subnet(&mut self, spec: PoolSpec, last: Option<IpAddr>) -> Result<(), String> {
         let name = spec.subnet.clone();
         let known = self.by_name.get(name.as_str()).and_then(|place| self.subnets[*place].as_ref());
@@ -244,7 +257,7 @@ impl Ipam {
         Ok(())
     }
 
-    /// Forgets a subnet. Its addresses that somebody has are remembered, in case it comes back.
+    /// Removes a subnet. Held addresses are remembered, in case the subnet returns.
     pub fn remove_subnet(&mut self, name: &str) {
         let Some(place) = self.by_name.remove(name) else { return };
         let Some(book) = self.subnets[place].take() else { return };
@@ -258,7 +271,8 @@ impl Ipam {
         }
     }
 
-    /// Forgets where a network goes on. Its subnets go by [`Ipam::remove_subnet`].
+    /// Forgets the network's current subnets. [`Ipam::remove_subnet`] removes the subnets
+    /// themselves.
     pub fn remove_network(&mut self, network: &str) {
         if let Some(book) = self.networks.get_mut(network) {
             book.current = [None, None];
@@ -268,10 +282,10 @@ impl Ipam {
         }
     }
 
-    /// Takes over what an IPInstance says, at the rebuild and at each event of the watch.
+    /// Applies the state of an IPInstance, at the rebuild and at each event of the watch.
     ///
     /// # Errors
-    /// Another namespace has the address. Nothing is changed but that this one is remembered as a contender.
+    /// Another namespace holds the address. The only change is a new contender.
     pub fn adopt(&mut self, allocation: &Allocation<'_>) -> Result<(), Conflict> {
         let step = match allocation.seen {
             Seen::Bound => Step::Bound,
@@ -298,19 +312,20 @@ impl Ipam {
         Err(self.conflict(address, before.namespace, namespace))
     }
 
-    /// An IPInstance is no more: its finalizer is removed and the watch has shown it, or a complete list that began after the
-    /// watch had shown it is without it.
+    /// Frees the address of an IPInstance that no longer exists. Either its finalizer is removed
+    /// and the watch has shown the deletion. Or it is missing in a complete list that began after
+    /// the watch had shown it.
     pub fn gone(&mut self, address: IpAddr, namespace: &str) {
         self.step(address, namespace, Step::Gone);
     }
 
-    /// An address that [`Ipam::allocate`] gave was not taken: the API server has certainly not written it. Where it may
-    /// have, as after a timeout, ask it first.
+    /// Returns an address of [`Ipam::allocate`] whose write has certainly failed. If the result is
+    /// unknown, as after a timeout, read the object from the API server first.
     pub fn refuse(&mut self, address: IpAddr, namespace: &str) {
         self.step(address, namespace, Step::Refuse);
     }
 
-    /// Addresses that more than one IPInstance has.
+    /// Addresses with more than one IPInstance.
     pub fn conflicts(&self) -> impl Iterator<Item = Conflict> {
         self.contenders.iter().flat_map(move |(address, rows)| {
             let holder = self.row(*address).namespace;
@@ -318,13 +333,13 @@ impl Ipam {
         })
     }
 
-    /// The namespace that has an address, and in what state it is.
+    /// The namespace that holds an address, and the address's state.
     pub fn holder(&self, address: IpAddr) -> Option<(&str, State)> {
         let row = self.row(address);
         (row.state != State::Free).then(|| (&**self.namespaces.name(row.namespace), row.state))
     }
 
-    /// What there is to know of an address; none if no subnet's range has it.
+    /// Describes an address; none outside all subnets' ranges.
     pub fn look_up(&self, address: IpAddr) -> Option<Known> {
         let Place::Subnet(place, _) = self.place(address) else { return None };
         let spec = self.subnets[place].as_ref()?.pool.spec();
@@ -340,19 +355,19 @@ impl Ipam {
         })
     }
 
-    /// How full a subnet is.
+    /// Usage of a subnet.
     pub fn usage(&self, subnet: &str) -> Option<Usage> {
         let mut usage = Usage::default();
         usage.add(self.book(subnet)?.pool.counts());
         Some(usage)
     }
 
-    /// The last address that a subnet gave to who named none.
+    /// The last address that a subnet allocated by round robin.
     pub fn last_allocated(&self, subnet: &str) -> Option<IpAddr> {
         self.book(subnet)?.pool.last()
     }
 
-    /// How full a network is. It costs as much as it has subnets.
+    /// Usage of a network. The cost is proportional to its number of subnets.
     pub fn network_usage(&self, network: &str) -> NetworkUsage {
         let Some(book) = self.networks.get(network) else { return NetworkUsage::default() };
         let [v4, v6] = book.subnets.each_ref().map(|subnets| {
@@ -401,7 +416,7 @@ impl Ipam {
         }
     }
 
-    /// Puts a row in its place, and everything that is counted by rows with it.
+    /// Writes a row and updates everything that counts rows.
     fn write(&mut self, address: IpAddr, row: Row) {
         let before = match self.place(address) {
             Place::Subnet(place, index) => {
@@ -424,7 +439,7 @@ impl Ipam {
         }
     }
 
-    /// A step of the IPInstance that a namespace has, or wants, for an address.
+    /// Applies a step to a namespace's IPInstance of an address.
     fn step(&mut self, address: IpAddr, namespace: &str, step: Step) {
         let Some(namespace) = self.namespaces.number(namespace) else { return };
         let before = self.row(address);
@@ -445,7 +460,7 @@ impl Ipam {
         match before.state.after(step) {
             None => {}
             Some(State::Free) => match self.next_contender(address) {
-                // It goes to who has an IPInstance for it too.
+                // The address passes to a contender.
                 Some(next) => {
                     self.write(address, next);
                     self.namespaces.drop_one(next.namespace);

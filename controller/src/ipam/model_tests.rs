@@ -1,4 +1,4 @@
-//! Any sequence of steps against an API server that is a set of (address, namespace).
+//! Random sequences of steps against a model of the API server: a set of (address, namespace).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,21 +29,21 @@ fn universe() -> Vec<IpAddr> {
 
 #[derive(Clone, Debug)]
 enum Move {
-    /// A pod asks for any address.
+    /// A pod requests any address.
     Any(usize, IpFamily),
-    /// A pod names one.
+    /// A pod names an address.
     Named(usize, usize),
-    /// The create of something given arrives and is shown.
+    /// The create of a set-aside address succeeds and appears in the watch.
     Arrive(usize),
-    /// The API server refuses it.
+    /// The API server refuses the create.
     Refuse(usize),
-    /// Somebody else writes an IPInstance.
+    /// Another client writes an IPInstance.
     Foreign(usize, usize),
-    /// An IPInstance is kept.
+    /// An IPInstance is retained.
     Keep(usize),
-    /// An IPInstance is deleted, and then gone.
+    /// An IPInstance is deleted and disappears.
     Delete(usize),
-    /// A subnet goes and comes back.
+    /// A subnet is removed and added again.
     Reconfigure(usize),
 }
 
@@ -61,12 +61,12 @@ fn moves() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// What the API server has, and what the leader is about to write there.
+/// The model's API server, and the leader's writes under way.
 #[derive(Default)]
 struct Truth {
-    /// Whether it is kept, by address and namespace.
+    /// Whether the IPInstance is retained, by address and namespace.
     instances: BTreeMap<(IpAddr, usize), bool>,
-    /// Set aside and not shown yet: whether an IPInstance is being bound.
+    /// Set aside, and not in the watch yet: whether an existing IPInstance is being bound.
     given: BTreeMap<IpAddr, (usize, bool)>,
 }
 
@@ -98,7 +98,7 @@ fn adopt(ipam: &mut Ipam, address: IpAddr, namespace: usize, kept: bool) -> Resu
 
 proptest! {
     #[test]
-    fn no_address_twice_and_nothing_leaks(steps in prop::collection::vec(moves(), 0..120)) {
+    fn no_address_is_allocated_twice_or_leaked(steps in prop::collection::vec(moves(), 0..120)) {
         let universe = universe();
         let mut ipam = Ipam::default();
         specs().into_iter().for_each(|spec| ipam.set_subnet(spec, None).unwrap());
@@ -149,7 +149,8 @@ proptest! {
                 }
                 Move::Foreign(namespace, index) => {
                     let address = universe[index];
-                    // In the namespace of one that is being written, the API server itself refuses one of the two.
+                    // In the namespace of a write under way, the API server itself refuses one of
+                    // the two.
                     if truth.given.get(&address).is_none_or(|(given, _)| *given != namespace) {
                         let taken = truth.is_had(address);
                         let own = truth.instances.insert((address, namespace), false).is_some();
@@ -194,7 +195,7 @@ proptest! {
             holders.len() > 1
         }).collect();
         prop_assert_eq!(told, twice);
-        // The next leader sees the same, whatever comes first.
+        // The next leader builds the same state, in any order of events.
         for (address, (namespace, _)) in std::mem::take(&mut truth.given) {
             ipam.refuse(address, NAMESPACES[namespace]);
         }

@@ -1,7 +1,8 @@
-//! The name of an address's IPInstance: hybridnet's, so that both find each other's.
+//! The name of an address's IPInstance, as in hybridnet, so that each finds the other's objects.
 //!
-//! `10.14.0.7` is `10-14-0-7`; an IPv6 address is its eight groups without leading zeros, `fd00:14::7` is
-//! `fd00-14-0-0-0-0-0-7`. The name follows from the address alone, so the API server itself refuses a second one within a namespace.
+//! `10.14.0.7` becomes `10-14-0-7`. An IPv6 address becomes its eight groups without leading zeros:
+//! `fd00:14::7` becomes `fd00-14-0-0-0-0-0-7`. The name follows from the address alone, so the API
+//! server itself refuses a duplicate within a namespace.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +22,7 @@ pub fn instance_name(address: IpAddr) -> String {
     }
 }
 
-/// The address that an IPInstance of this name is for; `None` if the name is not made by [`instance_name`].
+/// The address in an IPInstance's name; `None` if [`instance_name`] did not make the name.
 pub fn named_address(name: &str) -> Option<IpAddr> {
     let groups: Vec<&str> = name.split('-').collect();
     let address = match groups.len() {
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_hybridnets() {
+    fn instance_names_match_hybridnet() {
         for (address, name) in [
             ("10.14.0.7", "10-14-0-7"),
             ("234e:0:4567::5f", "234e-0-4567-0-0-0-0-5f"),

@@ -1,4 +1,4 @@
-//! The life of one address, and who moves it on.
+//! The life cycle of one address, and the source of each transition.
 //!
 //! ```text
 //!              Choose             Bound              Kept
@@ -10,41 +10,43 @@
 //!        └──────────────── Releasing ◀────────────────────────
 //! ```
 //!
-//! Two kinds of steps, from two sides. [`Step::Choose`] and [`Step::Refuse`] are the leader's own: it sets an
-//! address aside before it writes to the API server, and takes that back when the API server has certainly said
-//! no. All others are what the watch of IPInstances shows, whoever wrote it, and these always win: what the API server
-//! has is the truth. The success of the leader's own write is no step. An address that was given stays
-//! `Given` until the watch has shown its IPInstance, so a list that is older than the write cannot free it.
+//! Steps come from two sides. [`Step::Choose`] and [`Step::Refuse`] are the leader's own. The
+//! leader sets an address aside before it writes to the API server, and returns it when the API
+//! server has certainly refused. All other steps come from the watch of IPInstances, whoever wrote
+//! the object, and they always win: the API server's state is the truth. The success of the
+//! leader's own write is no step. A chosen address stays `Given` until the watch has shown its
+//! IPInstance, so a list that is older than the write cannot free it.
 //!
-//! An address is free again only when its IPInstance is *gone*: the one that holds the finalizer back decides when that is.
-//! hybridnet frees it in memory when it sees the deletion, and a failed removal of the finalizer then leaves an
-//! IPInstance whose address is given a second time.
+//! An address is free again only when its IPInstance is *gone*: the holder of the finalizer decides
+//! when. hybridnet frees the address in memory when it sees the deletion. If the removal of the
+//! finalizer then fails, an IPInstance remains whose address is allocated a second time.
 
-/// Where an address is in its life.
+/// State of an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum State {
-    /// There is no IPInstance, and none is being made.
+    /// It has no IPInstance, and none is being created.
     #[default]
     Free,
-    /// Chosen for a pod; its IPInstance is being made, or was made and has not been seen yet.
+    /// Chosen for a pod; its IPInstance is being created, or was created and is not in the watch
+    /// yet.
     Given,
     /// Its IPInstance names a pod by UID.
     InUse,
-    /// Its IPInstance is kept for the next pod of its name.
+    /// Its IPInstance is retained for the next pod of its name.
     Retained,
-    /// Chosen for the next pod, of whose name and UID its IPInstance does not say yet.
+    /// Chosen for the next pod, whose name and UID are not in its IPInstance yet.
     Rebinding,
-    /// Its IPInstance is being deleted and held back by a finalizer.
+    /// Its IPInstance has a deletion timestamp and waits for a finalizer.
     Releasing,
 }
 
-/// What moves an address on.
+/// A transition of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The leader sets it aside for a pod. From `InUse` only for a pod of the same name.
     Choose,
-    /// The API server refused what the leader wanted to write, or the leader never asked it.
+    /// The API server refused the leader's write, or the leader never sent it.
     Refuse,
     /// The watch shows an IPInstance that names a pod by UID.
     Bound,
@@ -52,7 +54,7 @@ pub enum Step {
     Kept,
     /// The watch shows an IPInstance with a deletion timestamp.
     Deleting,
-    /// The watch shows that the IPInstance is no more.
+    /// The watch shows that the IPInstance no longer exists.
     Gone,
 }
 
@@ -61,7 +63,7 @@ impl State {
     pub const ALL: [State; 6] =
         [State::Free, State::Given, State::InUse, State::Retained, State::Rebinding, State::Releasing];
 
-    /// The state after a step; `None` if the step is not to be made from here.
+    /// The state after a step; `None` if the step is invalid from this state.
     pub fn after(self, step: Step) -> Option<State> {
         match (self, step) {
             (State::Free, Step::Choose) => Some(State::Given),
@@ -71,11 +73,12 @@ impl State {
             (State::Rebinding, Step::Refuse) => Some(State::Retained),
             (_, Step::Refuse) => None,
             (_, Step::Bound) => Some(State::InUse),
-            // What was seen is from before the leader's own write, which is still under way.
+            // The event is older than the leader's own write, which is still under way.
             (State::Rebinding, Step::Kept) => Some(State::Rebinding),
             (_, Step::Kept) => Some(State::Retained),
             (_, Step::Deleting) => Some(State::Releasing),
-            // A list from before the write does not show what was written: whoever writes will hear how it went.
+            // A list from before the write does not contain it. The writer gets the result of the
+            // write.
             (State::Given | State::Rebinding, Step::Gone) => Some(State::Given),
             (_, Step::Gone) => Some(State::Free),
         }

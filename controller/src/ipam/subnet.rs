@@ -1,4 +1,4 @@
-//! One subnet: which of its addresses come next, and who has those that are given.
+//! One subnet: the order of its addresses, and their holders.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl SubnetBook {
         Ok(SubnetBook { name: pool.spec().subnet.as_str().into(), network: 0, pool, rows: Rows::new(span) })
     }
 
-    /// Puts a row in its place, and the pool in step with it. Returns what was there.
+    /// Writes a row and updates the pool. Returns the previous row.
     pub(super) fn set(&mut self, index: u32, row: Row) -> Row {
         let before = self.rows.get(index);
         self.rows.set(index, row);
@@ -38,9 +38,9 @@ impl SubnetBook {
         before
     }
 
-    /// An address with the subnet's length.
+    /// The address with the subnet's prefix length.
     pub(super) fn with_length(&self, address: IpAddr) -> IpNet {
-        // The length is the subnet's own, which its family can have.
+        // The length comes from the subnet's own CIDR, so it fits the family.
         IpNet::new(address, self.pool.spec().cidr.prefix_len()).unwrap_or_else(|_| address.into())
     }
 }

@@ -20,7 +20,8 @@ pub(super) fn subnet(name: &str, network: &str, cidr: &str, start: &str, end: &s
     }
 }
 
-/// A network `n` with `a` (10.0.0.1-3), `b` (10.0.1.1-2), a private `p` (10.0.2.1-2) and `six` (fd00::1-2).
+/// A network `n` with `a` (10.0.0.1-3), `b` (10.0.1.1-2), a private `p` (10.0.2.1-2) and `six`
+/// (fd00::1-2).
 fn ipam() -> Ipam {
     let mut ipam = Ipam::default();
     for spec in [
@@ -52,7 +53,7 @@ fn adopt(ipam: &mut Ipam, address: &str, namespace: &str, seen: Seen) -> Result<
 }
 
 #[test]
-fn an_address_goes_through_its_life() {
+fn address_goes_through_its_life_cycle() {
     let mut ipam = ipam();
     let address = ip("10.0.0.1");
     assert_eq!(give(&mut ipam, &request()).unwrap(), ["10.0.0.1"]);
@@ -78,7 +79,7 @@ fn an_address_goes_through_its_life() {
 }
 
 #[test]
-fn a_network_stays_on_its_subnet_until_that_is_full() {
+fn network_stays_on_a_subnet_until_it_is_full() {
     let mut ipam = ipam();
     ipam.resume_network("n", Some("b"), None);
     let mut given = Vec::new();
@@ -103,7 +104,7 @@ fn a_network_stays_on_its_subnet_until_that_is_full() {
 }
 
 #[test]
-fn both_families_or_neither() {
+fn dual_stack_allocates_both_families_or_neither() {
     let mut ipam = ipam();
     let both = Request { family: IpFamily::DualStack, ..request() };
     assert_eq!(ipam.network_usage("n").dual_stack.available, 2);
@@ -129,7 +130,7 @@ fn both_families_or_neither() {
 }
 
 #[test]
-fn named_addresses_reserved_retained_taken() {
+fn named_addresses_may_be_reserved_or_retained() {
     let mut ipam = ipam();
     let named = |addresses: &'static [IpAddr]| Request { addresses, ..request() };
     const RESERVED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -145,7 +146,7 @@ fn named_addresses_reserved_retained_taken() {
         "reserved ones are left out"
     );
 
-    // Kept in this namespace: bound again with its MAC address. In another one: refused.
+    // Retained in this namespace: bound again with its MAC address. In another namespace: refused.
     adopt(&mut ipam, "10.0.0.2", "web", Seen::Kept).unwrap();
     let other = Request { namespace: "shop", ..named(&[RESERVED]) };
     let error = ipam.allocate(&other, 1).unwrap_err();
@@ -162,7 +163,7 @@ fn named_addresses_reserved_retained_taken() {
     ipam.refuse(RESERVED, "web");
     assert_eq!(ipam.holder(RESERVED), Some(("web", State::Retained)));
 
-    // In use by the pod of that name itself, which was replaced before its address was kept.
+    // In use by the pod of the same name, which was replaced before its address was retained.
     adopt(&mut ipam, "10.0.0.2", "web", Seen::Bound).unwrap();
     assert!(ipam.allocate(&named(&[RESERVED]), 1).is_err());
     let granted = ipam.allocate(&Request { own: &[RESERVED], ..named(&[RESERVED]) }, 1).unwrap();
@@ -197,7 +198,7 @@ fn named_addresses_reserved_retained_taken() {
 }
 
 #[test]
-fn a_named_mac_address_is_one_pods() {
+fn named_mac_address_belongs_to_one_pod() {
     let mut ipam = ipam();
     let mac = Some([2, 0, 0, 0, 0, 1]);
     let both = Request { mac, family: IpFamily::DualStack, ..request() };
@@ -218,7 +219,7 @@ fn a_named_mac_address_is_one_pods() {
 }
 
 #[test]
-fn two_instances_of_one_address_are_told_and_never_merged() {
+fn instances_of_one_address_are_reported_not_merged() {
     let mut ipam = ipam();
     adopt(&mut ipam, "10.0.0.1", "web", Seen::Bound).unwrap();
     let conflict = adopt(&mut ipam, "10.0.0.1", "shop", Seen::Bound).unwrap_err();
@@ -238,7 +239,7 @@ fn two_instances_of_one_address_are_told_and_never_merged() {
 }
 
 #[test]
-fn an_instance_waits_for_its_subnet_and_outlives_it() {
+fn instance_waits_for_its_subnet_and_outlives_it() {
     let mut ipam = ipam();
     adopt(&mut ipam, "10.5.0.1", "web", Seen::Bound).unwrap();
     adopt(&mut ipam, "10.5.0.2", "web", Seen::Bound).unwrap();
@@ -254,7 +255,7 @@ fn an_instance_waits_for_its_subnet_and_outlives_it() {
 }
 
 #[test]
-fn a_changed_subnet_keeps_its_holders_and_its_cursor() {
+fn changed_subnet_keeps_its_holders_and_its_cursor() {
     let mut ipam = ipam();
     give(&mut ipam, &request()).unwrap();
     let spec = subnet("a", "n", "10.0.0.0/24", "10.0.0.1", "10.0.0.9");
@@ -265,7 +266,7 @@ fn a_changed_subnet_keeps_its_holders_and_its_cursor() {
 }
 
 #[test]
-fn a_range_over_another_is_refused() {
+fn overlapping_range_is_refused() {
     let mut ipam = ipam();
     for (start, end) in [("10.0.0.9", "10.0.0.20"), ("10.0.0.3", "10.0.0.4")] {
         let error = ipam.set_subnet(subnet("over", "n", "10.0.0.0/24", start, end), None).unwrap_err();

@@ -1,4 +1,4 @@
-//! Who gets the Lease, and when: an election against an API server that has one Lease, in virtual time.
+//! Election tests in virtual time, against an API server with one Lease.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,12 +21,12 @@ struct Server {
     lease: Value,
     version: u64,
     watch: Option<mpsc::UnboundedSender<Value>>,
-    /// Who writes the Lease just before the next write comes.
+    /// A rival that writes the Lease just before the next write arrives.
     rival: Option<&'static str>,
 }
 
 impl Server {
-    /// The Lease as this holder has left it.
+    /// A server whose Lease this holder has left.
     fn held_by(holder: &str) -> Server {
         let mut server = Server::default();
         server.put(json!({
@@ -81,7 +81,8 @@ impl Server {
     }
 }
 
-/// Has the process `me` stand for election; it may write no earlier than after `settled`. After how many seconds it leads, and the Lease.
+/// Runs an election for the process `me`, whose earlier writes are settled at second `settled`.
+/// Returns the second at which it leads, and the Lease.
 async fn elected(server: Server, settled: u64) -> (u64, Value) {
     let server = Arc::new(Mutex::new(server));
     let api = Arc::clone(&server);
@@ -108,7 +109,7 @@ async fn elected(server: Server, settled: u64) -> (u64, Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_its_own_lease_leads_again_at_once_and_who_finds_anothers_waits() {
+async fn own_lease_is_reacquired_at_once_foreign_lease_is_waited_out() {
     let (seconds, lease) = elected(Server::held_by("me"), 0).await;
     assert_eq!((seconds, &lease["spec"]["leaseTransitions"]), (0, &json!(4)));
     assert!(lease["spec"]["renewTime"].is_string(), "it was renewed: {lease}");
@@ -120,14 +121,14 @@ async fn who_finds_its_own_lease_leads_again_at_once_and_who_finds_anothers_wait
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_term_before_wrote_is_waited_for() {
+async fn writes_of_the_previous_term_are_waited_for() {
     assert_eq!(elected(Server::held_by("me"), 4).await.0, 4);
     assert_eq!(elected(Server::held_by(""), 4).await.0, 4);
     assert_eq!(elected(Server::held_by("other"), 4).await.0, 15);
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_that_wants_it_at_the_same_moment_may_get_it() {
+async fn concurrent_candidate_may_win() {
     let rival = Server { rival: Some("other"), ..Server::held_by("me") };
     let (seconds, lease) = elected(rival, 0).await;
     assert_eq!((seconds, &lease["spec"]["leaseTransitions"]), (15, &json!(5)), "it was the other's by then");

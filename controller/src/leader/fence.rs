@@ -1,4 +1,4 @@
-//! The leader's right to write, with its end.
+//! The leader's right to write, with its expiry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// The leader's right to write. It ends when the Lease is lost, and by itself when the Lease is not renewed in time.
+/// The leader's right to write. It ends when the Lease is lost, or when the Lease is not renewed in
+/// time.
 ///
-/// To be asked before each write, not once: the process may have stood still since. Writes that were begun while it held are counted, so that a leader
-/// that goes can wait for their answers: its successor's list is to have what they wrote.
+/// Check it before each write, not once: the process may have been suspended meanwhile. Writes that
+/// began while it was valid are counted. A leader that resigns can thus wait for their answers, and
+/// its successor's list contains what they wrote.
 #[derive(Clone, Debug)]
 pub struct Fence {
     lost: CancellationToken,
@@ -45,25 +47,26 @@ impl Fence {
         self.lost.cancel();
     }
 
-    /// Whether this process may write now.
     pub(crate) fn holds(&self) -> bool {
         let until = Duration::from_millis(self.until.load(Ordering::Acquire));
         !self.lost.is_cancelled() && self.since.elapsed() < until
     }
 
-    /// Begins a write, which is under way as long as the token lives; none if this process may not write now.
+    /// Begins a write, which is under way until the token is dropped; none if this process may not
+    /// write now.
     pub fn begin_write(&self) -> Option<TaskTrackerToken> {
         self.holds().then(|| self.writes.token())
     }
 
-    /// Waits until this process may not write any more, and nothing that it wrote is under way.
+    /// Waits until this process may write no more, and all its writes are complete.
     pub async fn ended(&self) {
         self.lost.cancelled().await;
         self.writes.close();
         self.writes.wait().await;
     }
 
-    /// How long a write may take that is sent while the fence holds. After it nobody is to wait for its answer.
+    /// The time limit of a write that is sent while the fence is valid. After it the caller must
+    /// not wait for the answer.
     pub fn patience(&self) -> Duration {
         self.patience
     }
@@ -76,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_by_itself_and_for_good() {
+    async fn fence_expires_permanently() {
         let second = Duration::from_secs(1);
         let fence = Fence::new(Instant::now() + 10 * second, 5 * second);
         tokio::time::advance(9 * second).await;

@@ -1,4 +1,5 @@
-//! One of the replicas leads: it alone writes addresses, statuses and labels. Which one, a Lease says (`coordination.k8s.io/v1`).
+//! Leader election by a Lease (`coordination.k8s.io/v1`): only the leader writes addresses,
+//! statuses and labels.
 //!
 //! ```text
 //!            Lease free, or not renewed for its duration            work done, then released
@@ -8,27 +9,33 @@
 //!             another holds it, or no renewal got through in two thirds of its duration
 //! ```
 //!
-//! Every write of the Lease carries the resourceVersion that was read, so of two candidates one gets it. A candidate watches
-//! the Lease, and counts from when *it saw* the last change, by its own clock: clocks that differ between machines do no
-//! harm, only ones that run at different speeds would (client-go's way). A Lease that was given up is taken at once. So is one that still names this very process,
-//! which lost it when the API server was away: nobody has led since.
+//! Every write of the Lease carries the resourceVersion that was read, so only one of two
+//! candidates succeeds. A candidate watches the Lease and measures from when *it saw* the last
+//! change, by its own clock, as client-go does. Clocks that differ between machines do no harm;
+//! only clocks of different speed would. A released Lease is taken at once. A Lease that still
+//! names this very process, which lost it while the API server was unreachable, is also taken at
+//! once: no other process has led since.
 //!
-//! **Two leaders at a time** is what must not be. The leader's right to write, its [`Fence`], ends two thirds of the Lease's
-//! duration after it *sent* the last renewal that got through. A write may take the last third ([`Fence::patience`]) and is given up then. A successor saw that
-//! renewal later than it was sent and waits the whole duration. So by the time it takes over, the predecessor
-//! has stopped writing, and stopped waiting for what it wrote. What could still come after that is a request that
-//! was held up on its way for longer than the patience, or a process that stood still between asking its fence and sending. Neither
-//! can be excluded by a clock; [the design](../../../docs/design.md) says what is done about it: a second owner of an address is found by
-//! [`crate::ipam::Ipam::conflicts`] and refused.
+//! **Two leaders at a time** must never happen. The leader's right to write, its [`Fence`], ends
+//! two thirds of the Lease's duration after it *sent* the last successful renewal. A write may take
+//! the last third ([`Fence::patience`]) and is abandoned then. A successor saw that renewal later
+//! than it was sent, and waits the whole duration. So by the time it takes over, the predecessor
+//! has stopped its writes and no longer waits for their answers. Two cases remain: a request
+//! delayed on its way for longer than the patience, and a process suspended between the check of
+//! its fence and the send. No clock can exclude these. [The design](../../../docs/design.md)
+//! describes the remedy: [`crate::ipam::Ipam::conflicts`] finds a second holder of an address, and
+//! it is refused.
 //!
-//! **Leading again** is a term like any other: the list is made anew, and it begins no earlier than a successor's would, the whole duration after the last
-//! renewal that got through was sent. Until then an answer to what the term before wrote may be outstanding. Another candidate that wants the
-//! Lease at the same moment has seen the same version: one of the two gets it.
+//! **Leading again** is a term like any other: it begins with a new list, no earlier than a
+//! successor's term would. That is the whole duration after the last successful renewal was sent.
+//! Until then an answer to a write of the previous term may be outstanding. If another candidate
+//! wants the Lease at the same moment, both have seen the same version, and one of the two gets it.
 //!
-//! Each process calls itself by its name and a number made at its start: one that was killed and started anew under its old name is another holder and
-//! waits, since what the old one sent may be under way. One that is asked to end waits for the answers to its writes and then gives the Lease up: what
-//! it wrote is in its successor's list. If the work does not end in time after the Lease was lost, the process
-//! ends: [`run`] returns an error.
+//! The identity of a process is its name and a random number from its start. A process that was
+//! killed and restarted under its old name is thus another holder and waits, since requests of the
+//! old one may be under way. On a termination signal the leader waits for the answers to its writes
+//! and then releases the Lease, so its successor's list contains what it wrote. If the work does
+//! not end in time after the Lease is lost, the process ends: [`run`] returns an error.
 
 #[cfg(test)]
 mod election_tests;
@@ -55,7 +62,8 @@ use record::{Claim, Observed};
 
 use crate::watch::delays::Delays;
 
-/// What the work has at least to end in: a process that stood still for longer than its Lease has sent nothing since.
+/// The minimum time for the work to end. A process that was suspended for longer than its Lease has
+/// sent nothing since.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// How the leader is elected.
@@ -76,7 +84,7 @@ impl Config {
         Duration::from_secs(self.duration_seconds.into())
     }
 
-    /// client-go's proportions: 15 s, 10 s, 2 s.
+    /// Renewal deadline, in client-go's proportions: 15 s, 10 s, 2 s.
     fn deadline(&self) -> Duration {
         self.duration() * 2 / 3
     }
@@ -85,14 +93,16 @@ impl Config {
         self.duration() / 3
     }
 
-    /// Between two attempts; up to a fifth longer, so that replicas that start together do not stay together.
+    /// The pause between two attempts. It is up to a fifth longer at random, so that replicas which
+    /// start together drift apart.
     fn pause(&self) -> Duration {
         let fraction = (random() % 1000) as u32;
         self.duration() * 2 / 15 * (5000 + fraction) / 5000
     }
 }
 
-/// Stands for election until it is told to stop, and runs `lead` whenever this process is the leader. The work has to end when its fence is lost.
+/// Stands for election until shutdown, and runs `lead` whenever this process is the leader. The
+/// work must end when its fence is lost.
 ///
 /// # Errors
 /// The work did not end in time after the Lease was lost. The process must end then.
@@ -117,7 +127,8 @@ where
             duration: config.duration_seconds.into(),
         },
     };
-    // By when what this process wrote as the leader is written, or never will be.
+    // The time by which all writes of this process as the leader are settled, with or without
+    // success.
     let mut settled = Instant::now();
     loop {
         let mut held = tokio::select! {
@@ -157,21 +168,22 @@ struct Election<'a> {
     claim: Claim,
 }
 
-/// The Lease as it was last written by this process.
+/// The Lease as this process last wrote it.
 struct Held {
     lease: Lease,
-    /// When the write that got through was sent.
+    /// The time at which the successful write was sent.
     sent: Instant,
 }
 
 impl Election<'_> {
-    /// Waits until the Lease can be had, and takes it, no earlier than `settled`.
+    /// Waits until the Lease is free, and takes it, no earlier than `settled`.
     async fn acquire(&self, settled: Instant) -> Held {
         let selector = watcher::Config::default().fields(&format!("metadata.name={}", self.claim.name));
         let mut changes = std::pin::pin!(watcher(self.leases.clone(), selector).backoff(Delays::default()));
         let mut observed: Option<Observed> = None;
         let mut listed = false;
-        // When to try next: nothing is tried before the Lease was read, or read to be missing.
+        // The time of the next attempt. There is none before the Lease was read, or found to be
+        // missing.
         let mut attempt: Option<Instant> = None;
         loop {
             let due = async {
@@ -198,7 +210,7 @@ impl Election<'_> {
                         tracing::warn!(lease = self.claim.name, %error, "the Lease cannot be watched");
                         continue;
                     }
-                    // The watch starts anew by itself and does not end.
+                    // The watch restarts by itself and does not end.
                     None => std::future::pending().await,
                 },
                 () = due => {
@@ -220,7 +232,7 @@ impl Election<'_> {
         }
     }
 
-    /// Writes this process into the Lease as it was seen.
+    /// Writes this process into the observed Lease.
     async fn take(&self, observed: Option<&Observed>) -> anyhow::Result<Held> {
         let sent = Instant::now();
         let wanted = self.claim.taking(observed.map(|observed| &observed.lease), Timestamp::now());
@@ -244,7 +256,7 @@ impl Election<'_> {
         }
     }
 
-    /// Renews the Lease until it is lost, and says why it was.
+    /// Renews the Lease until it is lost, and returns the reason.
     async fn renew(&self, held: &mut Held, fence: &Fence) -> String {
         loop {
             let deadline = held.sent + self.config.deadline();
@@ -279,7 +291,8 @@ impl Election<'_> {
         let sent = Instant::now();
         match self.write(sent, &self.claim.renewing(lease, Timestamp::now())).await {
             Ok(lease) => Ok(Renewed::Yes(Box::new(Held { lease, sent }))),
-            // Somebody wrote it: another candidate, a person, or this process with a write that seemed to have failed.
+            // Another writer: another candidate, a person, or this process with a write that seemed
+            // to have failed.
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
                 Ok(match self.leases.get_opt(&self.claim.name).await? {
                     Some(lease) if self.claim.holds(&lease) => Renewed::Changed(Box::new(lease)),
@@ -291,7 +304,7 @@ impl Election<'_> {
         }
     }
 
-    /// Gives the Lease up. If that fails, others wait for its end.
+    /// Releases the Lease. If that fails, other candidates wait for its expiry.
     async fn release(&self, held: Held) {
         let sent = Instant::now();
         match self.write(sent, &self.claim.releasing(&held.lease, Timestamp::now())).await {
@@ -303,13 +316,13 @@ impl Election<'_> {
 
 enum Renewed {
     Yes(Box<Held>),
-    /// It is still this process's, with another resourceVersion.
+    /// The Lease is still this process's, with another resourceVersion.
     Changed(Box<Lease>),
-    /// Why it is not.
+    /// The Lease is lost, for this reason.
     Lost(String),
 }
 
-/// For names and pauses that only have to differ.
+/// Random bits for names and pauses that only need to differ.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -319,11 +332,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fence_falls_before_others_may_lead() {
+    fn fence_expires_before_others_may_lead() {
         for seconds in [3, 15, 600] {
             let config = Config { name: String::new(), duration_seconds: seconds };
             assert!(config.deadline() + config.patience() <= config.duration());
-            // Three attempts at least before the deadline.
+            // At least three attempts before the deadline.
             assert!(config.pause() * 3 < config.deadline(), "{:?}", config.pause());
         }
     }

@@ -1,4 +1,4 @@
-//! What stands in the Lease, and when it is free to take: no I/O.
+//! Content of the Lease, and the time at which it is free to take; no I/O.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use tokio::time::Instant;
 
-/// The Lease as another holds it, with when it was seen to change.
+/// Another holder's Lease, and the time at which its last change was seen.
 #[derive(Debug)]
 pub(super) struct Observed {
     pub(super) lease: Lease,
@@ -15,7 +15,7 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Takes over what the watch shows. The same version again says nothing new about its holder.
+    /// Applies the Lease from the watch. The same version again is no news of its holder.
     pub(super) fn update(observed: &mut Option<Observed>, lease: Lease, now: Instant) {
         let same = |seen: &Observed| seen.lease.metadata.resource_version == lease.metadata.resource_version;
         if !observed.as_ref().is_some_and(same) {
@@ -23,7 +23,8 @@ impl Observed {
         }
     }
 
-    /// From when on this process may take it. Its own, which nobody has taken meanwhile, at once.
+    /// The time from which this process may take the Lease. Its own Lease, if no other process took
+    /// it meanwhile, is free at once.
     pub(super) fn free_for(&self, claim: &Claim) -> Instant {
         let seconds = self.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
         match holder(&self.lease) {
@@ -34,19 +35,19 @@ impl Observed {
     }
 }
 
-/// Who holds a Lease; empty if nobody does.
+/// The holder of a Lease; empty if there is none.
 pub(super) fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
-/// What this process writes into the Lease.
+/// This process's claim to the Lease.
 #[derive(Debug)]
 pub(super) struct Claim {
     /// The Lease's name.
     pub(super) name: String,
-    /// Who this process is.
+    /// The identity of this process.
     pub(super) holder: String,
-    /// Seconds.
+    /// In seconds.
     pub(super) duration: i32,
 }
 
@@ -55,7 +56,8 @@ impl Claim {
         holder(lease) == self.holder
     }
 
-    /// The Lease taken over as it was seen, or made. What is taken again by its holder has had no transition, and was acquired when it was (client-go's way).
+    /// The observed Lease taken over, or a new one. If its holder takes it again, the transitions
+    /// and the acquire time stay, as in client-go.
     pub(super) fn taking(&self, seen: Option<&Lease>, now: Timestamp) -> Lease {
         if let Some(own) = seen.filter(|lease| self.holds(lease)) {
             return self.renewing(own, now);
@@ -77,7 +79,7 @@ impl Claim {
         }
     }
 
-    /// The Lease renewed.
+    /// The renewed Lease.
     pub(super) fn renewing(&self, held: &Lease, now: Timestamp) -> Lease {
         let mut lease = held.clone();
         if let Some(spec) = &mut lease.spec {
@@ -112,10 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_free_when_its_duration_has_passed_since_it_was_seen_to_change() {
+    fn lease_expires_by_the_observers_clock() {
         let now = Instant::now();
         let second = Duration::from_secs(1);
-        // The holder's clock is a year behind: only what is seen counts.
+        // The holder's clock is a year behind: only the time of observation counts.
         let year_ago = Timestamp::now() - jiff::SignedDuration::from_hours(24 * 365);
         let lease = claim("a").taking(None, year_ago);
         let free = |observed: &Option<Observed>| observed.as_ref().map(|seen| seen.free_for(&claim("b")));
@@ -131,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn its_own_lease_is_free_to_a_process_at_once_and_changes_no_hands() {
+    fn own_lease_is_free_at_once_without_a_transition() {
         let (now, then) = (Instant::now(), Timestamp::UNIX_EPOCH);
         let taken = claim("a").taking(Some(&claim("z").taking(None, then)), then);
         let mut observed = None;
         Observed::update(&mut observed, at_version(taken.clone(), "3"), now);
         let free = |who| observed.as_ref().map(|seen| seen.free_for(&claim(who)));
         assert_eq!(free("a"), Some(now));
-        // The same name of another process is another holder.
+        // Another process of the same name is another holder.
         assert_eq!(free("a_1"), Some(now + Duration::from_secs(15)));
         let later = then + jiff::SignedDuration::from_secs(60);
         let again = claim("a").taking(Some(&at_version(taken.clone(), "3")), later);
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_keeps_the_version_that_was_seen() {
+    fn writes_carry_the_observed_version() {
         let now = Timestamp::UNIX_EPOCH;
         let made = at_version(claim("a").taking(None, now), "7");
         let taken = claim("b").taking(Some(&made), now);

@@ -1,12 +1,15 @@
-//! Two IPInstances with one address: one of them has to go.
+//! Conflicts: two IPInstances of one address, of which one must be deleted.
 //!
-//! It takes an API server that was restored from an old snapshot, a writer that is not this controller, or what
-//! [the design](../../../../docs/design.md) has left of two leaders. The address stays with a pod that uses it: its agent wrote the
-//! sandbox into the IPInstance's status, or the kubelet reports the address. Of two that nobody uses yet the older one stays.
-//! The other one is unbound and deleted, and its pod, which has not started, gets another address like any pod that has none.
+//! The cause is an API server restored from an old snapshot, another writer than this controller,
+//! or the remaining case of two leaders in [the design](../../../../docs/design.md). The address
+//! stays with a pod that uses it: its agent wrote the sandbox into the IPInstance's status, or the
+//! kubelet reports the address. If neither is in use yet, the older IPInstance stays. The other one
+//! is unbound and deleted. Its pod, which has not started, gets another address like any pod
+//! without one.
 //!
-//! Where two running pods use one address nothing that could be written helps: to delete a pod is its owner's decision. Both are told by an event, and
-//! `trunkline_controller_address_conflicts` counts it until one of them is gone.
+//! If two running pods use one address, no write by the controller can help: only a pod's owner may
+//! delete it. Both pods get an event, and `trunkline_controller_address_conflicts` counts the
+//! conflict until one of them is gone.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,13 +31,13 @@ use crate::queue::Outcome;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Side {
     instance: Existing,
-    /// Its pod, and the pod's UID.
+    /// Its pod, with the pod's UID.
     pod: Option<(Key, String)>,
     created: Option<Time>,
     in_use: bool,
 }
 
-/// Settles who keeps an address that more than one IPInstance has.
+/// Resolves a conflict: chooses the IPInstance that keeps the address.
 pub async fn reconcile(context: Context, address: IpAddr) -> Outcome {
     let sides = match look_up(&context, address).await {
         Ok(sides) => sides,
@@ -63,7 +66,7 @@ pub async fn reconcile(context: Context, address: IpAddr) -> Outcome {
             let text = format!("address {address} belongs to IPInstance {other}: this pod gets another one");
             context.events.warning(about(pod, Some(uid)), reason::CONFLICT, text);
         }
-        // Unbound first: what is bound to a living pod is not let go when it is deleted.
+        // Unbind first: an IPInstance bound to a living pod keeps its finalizer when it is deleted.
         if reserve(&context, &side.instance).await != Outcome::Done
             || delete(&context, std::slice::from_ref(&side.instance)).await != Outcome::Done
         {
@@ -73,7 +76,7 @@ pub async fn reconcile(context: Context, address: IpAddr) -> Outcome {
     outcome
 }
 
-/// The IPInstances of an address as the API server has them now; those that are being deleted are on their way already.
+/// Reads the IPInstances of an address from the API server, except those with a deletion timestamp.
 async fn look_up(context: &Context, address: IpAddr) -> Result<Vec<Side>, Outcome> {
     let namespaces: BTreeSet<Arc<str>> = {
         let books = context.shared.lock();
@@ -122,7 +125,7 @@ fn side(context: &Context, key: Key, address: IpAddr, object: &IPInstanceObject)
     }
 }
 
-/// Who keeps the address, and who does not.
+/// Splits the IPInstances into the one that keeps the address and the others.
 fn judge(mut sides: Vec<Side>) -> (Option<Side>, Vec<Side>) {
     sides.sort_by(|a, b| {
         (!a.in_use, &a.created, &a.instance.key).cmp(&(!b.in_use, &b.created, &b.instance.key))
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_it_keeps_it_then_who_was_first() {
+    fn user_of_the_address_keeps_it_then_the_oldest() {
         for (sides, keeps, refused) in [
             (vec![side("a", 2, false), side("b", 1, false)], "b", vec!["a"]),
             (vec![side("a", 2, true), side("b", 1, false)], "a", vec!["b"]),

@@ -1,22 +1,25 @@
-//! What is to be done about a pod's addresses: a pure function of the pod, its IPInstances and the policy.
+//! The decision about a pod's addresses: a pure function of the pod, its IPInstances and the
+//! policy.
 //!
-//! Everything that has effects is elsewhere ([`super::pod`]); here is the whole of hybridnet's semantics, so that it can be
-//! read and tested as a table:
+//! All effects are elsewhere ([`super::pod`]). This module has all of hybridnet's semantics, and
+//! can be read and tested as a table:
 //!
 //! | pod | stateful | not stateful |
 //! |---|---|---|
-//! | gone | its addresses are kept for the next of its name | given back |
-//! | terminating | as when gone, once no container runs | untouched: the kubelet still needs them |
-//! | evicted, completed | likewise | given back |
+//! | gone | its addresses are retained for the next pod of its name | released |
+//! | terminating | as when gone, once no container runs | unchanged: the kubelet needs them |
+//! | evicted, completed | likewise | released |
 //! | not scheduled, or with the node's network | nothing | nothing |
-//! | scheduled | see below | its own, else new ones; those of an earlier pod of its name are given back |
+//! | scheduled | see below | its own, else new ones; an earlier pod's are released |
 //!
-//! A scheduled stateful pod has, first match: the entry of its ordinal in `ip-pool`, and gives back what it had besides; new ones
-//! if `ip-retain` is false; those that are kept for it; new ones.
+//! A scheduled stateful pod gets the first of these that exists: the entry of its ordinal in
+//! `ip-pool`, and its other addresses are released; new ones if `ip-retain` is false; its retained
+//! ones; new ones.
 //!
-//! What a pod once has is never changed while it lives, whatever is written on it or its namespace: there are sockets on it. If one of a
-//! pair is missing, because whoever gave them died in between, it is made up for: by the one that `ip-pool` names or that is kept for the pod, before
-//! any new one.
+//! A pod's addresses never change while it lives, whatever its annotations or its namespace say: it
+//! has sockets on them. If one of a pair is missing, because the controller died between the two
+//! writes, it is added later. The address that `ip-pool` names, or a retained one, is preferred to
+//! a new one.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,74 +29,77 @@ use trunkline_api::pod::{IpFamily, Pools, ordinal, retains};
 use crate::cluster::{InstanceRow, Key, Life, PodRow};
 use crate::selection::Policy;
 
-/// What is to be done.
+/// The decision for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Nothing.
     Nothing,
-    /// These IPInstances are given back.
+    /// Release these IPInstances.
     GiveBack(Vec<Key>),
-    /// The pod has no use for its addresses any more: `keep` is kept for the next of its name.
+    /// The pod needs its addresses no more: retain `keep` for the next pod of its name.
     Leave {
-        /// IPInstances that are bound to it.
+        /// IPInstances bound to it.
         keep: Vec<Key>,
-        /// The pod has hybridnet's finalizer, which is to be taken away.
+        /// Whether the pod has hybridnet's finalizer, which must be removed.
         unblock: bool,
     },
-    /// The pod gets addresses.
+    /// Allocate addresses for the pod.
     Give(Give),
 }
 
-/// How a pod gets its addresses.
+/// How to allocate a pod's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Give {
     /// The pod's node.
     pub node: Arc<str>,
-    /// IPInstances that are given back first.
+    /// IPInstances to release first.
     pub give_back: Vec<Key>,
-    /// Which addresses.
+    /// The requested addresses.
     pub want: Want,
-    /// A MAC address that the pod asks for.
+    /// The MAC address that the pod names.
     pub mac: Option<[u8; 6]>,
-    /// Whether its pod is stateful.
+    /// Whether the pod is stateful.
     pub stateful: bool,
 }
 
-/// Which addresses a pod gets.
+/// The addresses that a pod gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// As the pod, its namespace or the defaults say.
+    /// Any, by the pod, its namespace or the defaults.
     Any,
-    /// These, which are kept for it, in their network; as many as `family` says were decided once.
+    /// These retained ones, in their network; `family` says how many there must be.
     Kept {
         /// The addresses.
         addresses: Vec<IpAddr>,
         /// Their network.
         network: Arc<str>,
-        /// What was decided once.
+        /// The families decided at the first allocation.
         family: IpFamily,
     },
-    /// These, which its `ip-pool` names.
+    /// These, named by its `ip-pool`.
     Named(Vec<IpAddr>),
-    /// One of this family beside the one that is there, in the same network and with the same MAC address.
+    /// One of this family in addition to the existing one, in the same network and with the same
+    /// MAC address.
     Missing {
         /// The missing family.
         family: IpFamily,
-        /// The network of the other.
+        /// The network of the existing address.
         network: Arc<str>,
     },
-    /// These, which the kubelet reports the pod to have though nothing records them: any others would not be what it uses.
+    /// These, which the kubelet reports although no IPInstance records them: the pod uses exactly
+    /// these.
     Recover(Vec<IpAddr>),
 }
 
 impl Want {
-    /// Whether both of a pair are kept.
+    /// Whether both of a pair are retained.
     fn is_pair(&self) -> bool {
         matches!(self, Want::Kept { addresses, .. } if addresses.len() > 1)
     }
 }
 
-/// Decides. `instances` are those of the pod's name, deleted ones too. An error says what of the pod's annotations is wrong.
+/// Decides for a pod. `instances` are those of its name, including those with a deletion timestamp.
+/// The error describes the fault in the pod's annotations.
 pub fn decide(
     key: &Key,
     pod: Option<&PodRow>,
@@ -116,7 +122,8 @@ pub fn decide(
         return Ok(Decision::Nothing);
     }
     let own = |row: &InstanceRow| row.pod_uid == pod.uid;
-    // An orphan (its StatefulSet was deleted without it) is known by its addresses' owner.
+    // An orphan (its StatefulSet was deleted without it) is recognized by the owner of its
+    // addresses.
     let stateful = policy.is_stateful(pod.owner.as_ref())
         || pod.owner.is_none() && instances.iter().any(|(_, row)| kept(row));
     match pod.life {
@@ -188,7 +195,7 @@ pub fn decide(
     Ok(Decision::Give(give))
 }
 
-/// What is kept for the pods of a name.
+/// The addresses retained for pods of this name.
 fn kept_for(instances: &[(&Key, &InstanceRow)]) -> Option<Want> {
     let rows: Vec<&InstanceRow> = instances.iter().map(|(_, row)| *row).filter(|row| !row.deleting).collect();
     let network = Arc::clone(&rows.first()?.network);
@@ -201,7 +208,8 @@ fn kept_for(instances: &[(&Key, &InstanceRow)]) -> Option<Want> {
     Some(Want::Kept { addresses: rows.iter().map(|row| row.address).collect(), network, family })
 }
 
-/// What this very pod has. What is being deleted under it counts: it goes on using it.
+/// The IPInstances of this very pod. Those with a deletion timestamp count: the pod still uses
+/// them.
 fn mine<'a>(instances: &[(&'a Key, &'a InstanceRow)], pod: &PodRow) -> Vec<(&'a Key, &'a InstanceRow)> {
     instances.iter().filter(|(_, row)| row.pod_uid == pod.uid && row.node == pod.node).copied().collect()
 }
@@ -210,8 +218,8 @@ fn leave(keep: Vec<Key>, unblock: bool) -> Decision {
     if keep.is_empty() && !unblock { Decision::Nothing } else { Decision::Leave { keep, unblock } }
 }
 
-/// Whether an IPInstance that was deleted still has to wait: its pod may be using the address. `pod` is the one that it is bound to by
-/// name.
+/// Whether an IPInstance with a deletion timestamp must wait, because its pod may use the address.
+/// `pod` is the pod of the name that it is bound to.
 pub fn is_held(row: &InstanceRow, pod: Option<&PodRow>) -> bool {
     !row.is_reserved()
         && pod.is_some_and(|pod| pod.uid == row.pod_uid && pod.life != Life::Over && !pod.host_network)
@@ -255,7 +263,7 @@ mod tests {
         }
     }
 
-    /// An IPInstance of `web-1`, bound to the pod of this UID, or reserved.
+    /// An IPInstance of `web-1`, bound to the pod with this UID, or retained.
     fn instance(address: &str, kind: &str, pod_uid: &str) -> (Key, InstanceRow) {
         let row = InstanceRow {
             uid: "i".into(),
@@ -313,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_gone_or_going() {
+    fn addresses_of_deleted_and_terminating_pods() {
         let plain = [instance(A, "Pod", "new")];
         let set = [instance(A, "StatefulSet", "new")];
         let reserved = [instance(A, "StatefulSet", "")];
@@ -368,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_addresses_keeps_them_whatever_is_written_meanwhile() {
+    fn pod_keeps_its_addresses_while_it_lives() {
         for annotations in [
             &[][..],
             &[(annotation::IP_POOL, "10.0.0.8,10.0.0.9")],
@@ -380,7 +388,7 @@ mod tests {
                 assert_eq!(outcome, Ok(Decision::Nothing), "{kind} {annotations:?}");
             }
         }
-        // Deleted under a pod that lives: it goes on using it.
+        // Deleted under a living pod, which still uses it.
         let (key, row) = instance(A, "Pod", "new");
         let deleted = [(key, InstanceRow { deleting: true, ..row })];
         assert_eq!(run(Some(&pod("ReplicaSet", &[])), &deleted), Ok(Decision::Nothing));
@@ -391,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_for_pods_without_a_node_or_with_its_network() {
+    fn no_addresses_without_a_node_or_with_host_network() {
         let unscheduled = PodRow { node: None, ..pod("ReplicaSet", &[]) };
         let host = PodRow { host_network: true, ..pod("ReplicaSet", &[]) };
         for pod in [unscheduled, host] {
@@ -532,7 +540,8 @@ mod tests {
                 "{case}"
             );
         }
-        // The kubelet says what it has, and nothing records it (etcd came back from an old snapshot).
+        // The kubelet reports an address that no IPInstance records (etcd was restored from an old
+        // snapshot).
         for kind in ["ReplicaSet", "StatefulSet"] {
             let pod = PodRow { addresses: vec![A.parse().unwrap()], ..pod(kind, &[]) };
             assert_eq!(given(run(Some(&pod), &[])).1, Want::Recover(vec![A.parse().unwrap()]));
@@ -540,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_without_an_entry_or_with_a_bad_one_are_named() {
+    fn missing_or_bad_pool_entry_is_reported() {
         for (annotations, text) in [
             ((annotation::IP_POOL, "10.0.0.1"), "ip-pool has 1 entries and none for ordinal 1"),
             ((annotation::MAC_POOL, "02:00:00:00:00:01"), "mac-pool has 1 entries"),

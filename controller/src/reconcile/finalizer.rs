@@ -1,9 +1,10 @@
-//! Taking one finalizer off an object, and leaving those of others.
+//! Removal of one finalizer from an object, without the finalizers of others.
 //!
-//! A stranger's finalizer (a backup's, an operator's) is a promise to that stranger: the object is not to go before it has seen it. A custom resource
-//! has no patch that takes a value out of a list, and to write the list anew needs the whole of it. So the patch names the place where
-//! the finalizer was seen, and the API server tests first that it still is there, in the same object. If not, the list is another one by now,
-//! which is an event of its own.
+//! Another client's finalizer (a backup's, an operator's) is a promise to that client: the object
+//! must exist until the client has seen the deletion. A custom resource has no patch that removes a
+//! value from a list, and a rewrite needs the whole list. So the patch names the position at which
+//! the finalizer was seen. The API server first tests that the finalizer is still there, in the
+//! same object. If not, the list has changed, and that change is an event of its own.
 
 use std::fmt::Debug;
 
@@ -17,18 +18,19 @@ use trunkline_api::resources::ObjectMeta as Metadata;
 use super::{Context, WriteError, is_gone};
 use crate::queue::Outcome;
 
-/// A finalizer where it was seen.
+/// A finalizer and its observed position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen<'a> {
     /// The object's UID.
     pub uid: &'a str,
     /// The finalizer.
     pub finalizer: &'a str,
-    /// Its place in the object's list.
+    /// Its position in the object's list.
     pub place: usize,
 }
 
-/// hybridnet's finalizer of Networks and Subnets, on one that is being deleted: Trunkline sets none there.
+/// hybridnet's finalizer on a Network or Subnet with a deletion timestamp. Trunkline sets none
+/// there.
 pub fn of_metrics(metadata: &Metadata) -> Option<Seen<'_>> {
     let place = metadata.finalizers.iter().position(|name| name == METRICS_REGISTERED)?;
     let going = metadata.deletion_timestamp.is_some();
@@ -36,14 +38,14 @@ pub fn of_metrics(metadata: &Metadata) -> Option<Seen<'_>> {
     going.then_some(Seen { uid, finalizer: METRICS_REGISTERED, place })
 }
 
-/// Takes the finalizer off the object of this name.
+/// Removes the finalizer from the object of this name.
 pub(super) async fn take_off<K>(context: &Context, api: &Api<K>, name: &str, seen: Seen<'_>) -> Outcome
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let request = async { api.patch(name, &PatchParams::default(), &patch(seen)?).await };
     match context.write(request).await {
-        // That the object is gone is for the watch to say: the answer to this is its last state, not its end.
+        // The watch reports the deletion: this answer is the object's last state, not its end.
         Ok(_) => Outcome::Done,
         Err(error) if is_gone(&error) || is_elsewhere(&error) => Outcome::Done,
         Err(error) => {
@@ -63,7 +65,8 @@ fn patch(seen: Seen<'_>) -> kube::Result<Patch<()>> {
     serde_json::from_value(steps).map(Patch::Json).map_err(kube::Error::SerdeError)
 }
 
-/// Whether a test of the patch failed: the object was written since it was seen, and what was written is looked at as such.
+/// Whether a test in the patch failed: the object was changed meanwhile, and the change is an event
+/// of its own.
 fn is_elsewhere(error: &WriteError) -> bool {
     matches!(error, WriteError::Refused(status) if status.code == 422)
 }

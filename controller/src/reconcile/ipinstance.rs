@@ -1,8 +1,9 @@
-//! IPInstances that were deleted: the finalizer goes once nobody uses the address, and the address is free once the object is gone.
+//! Deleted IPInstances: their finalizer is removed once no pod uses the address. The address is
+//! free once the object is gone.
 //!
-//! Whoever deletes an IPInstance (the garbage collector after the pod or the StatefulSet, a user), the address is not given to anybody
-//! else before the pod that it is bound to has ended. hybridnet frees it at once, and a StatefulSet that is deleted with its pods still
-//! running gives their addresses to others.
+//! The garbage collector (after the pod or the StatefulSet) or a user may delete an IPInstance. In
+//! each case its address is not allocated again before the bound pod has ended. hybridnet frees it
+//! at once: if a StatefulSet is deleted while its pods run, other pods get their addresses.
 
 use kube::Api;
 use trunkline_api::kube::IPInstanceObject;
@@ -14,14 +15,14 @@ use super::finalizer::{self, Seen};
 use crate::cluster::Key;
 use crate::queue::Outcome;
 
-/// Lets an IPInstance go that was deleted and that nobody uses.
+/// Removes the finalizer of a deleted IPInstance that no pod uses.
 pub async fn reconcile(context: Context, key: Key) -> Outcome {
     let (uid, place) = {
         let books = context.shared.lock();
         let Some(row) = books.cluster.instance(&key) else { return Outcome::Done };
         let Some(place) = row.finalizer else { return Outcome::Done };
         let pod = row.pod_key(&key).and_then(|pod| books.cluster.pod(&pod));
-        // The end of the pod is an event that brings it here again.
+        // The end of the pod is an event that queues this key again.
         if !row.deleting || is_held(row, pod) {
             return Outcome::Done;
         }

@@ -1,15 +1,16 @@
-//! What the leader does about each kind of object.
+//! The leader's reconcilers, one for each kind of object.
 //!
-//! | kind | looked at when | what is written |
+//! | kind | queued when | what is written |
 //! |---|---|---|
-//! | [`pod`] | it, or an IPInstance of its name, changed | IPInstances: created, bound, kept, deleted |
+//! | [`pod`] | it, or an IPInstance of its name, changed | IPInstances |
 //! | [`ipinstance`] | it was deleted, or its pod is gone | its finalizer |
 //! | [`conflict`] | two IPInstances have one address | one of them is unbound and deleted |
 //! | [`network`], [`subnet`] | addresses, nodes, subnets changed; once in an interval | their status |
 //! | [`node`] with [`quota`] | its labels, or a network or its quota, changed | its labels and condition; NodeInfo |
 //!
-//! Each looks at the books anew and brings what it finds in line: an event is a hint, never the reason. What is to be done about a pod is a
-//! pure function ([`decide`]), what it takes a plan ([`plan`]); the rest is carrying it out.
+//! Each reconciler reads the current state and corrects differences: an event is a hint, never the
+//! reason. The decision about a pod is a pure function ([`decide`]), and its writes are a plan
+//! ([`plan`]), which the reconciler carries out.
 
 pub mod conflict;
 pub mod decide;
@@ -39,16 +40,16 @@ use crate::events::{Events, reason};
 use crate::leader::Fence;
 use crate::selection::Policy;
 
-/// What reconcilers work with.
+/// Shared resources of the reconcilers.
 #[derive(Clone)]
 pub struct Context {
-    /// The API server.
+    /// Client of the API server.
     pub client: Client,
-    /// The books.
+    /// The shared state.
     pub shared: Arc<Shared>,
-    /// What holds for pods that say nothing.
+    /// The defaults for pods without annotations.
     pub policy: Arc<Policy>,
-    /// Where events are told.
+    /// Queue of events to write.
     pub events: Events,
     /// Whether pods get the annotation for a policy-only Calico.
     pub calico: bool,
@@ -56,14 +57,14 @@ pub struct Context {
     pub fence: Fence,
 }
 
-/// How a write failed.
+/// Reason for a failed write.
 #[derive(Debug)]
 pub enum WriteError {
-    /// The API server said no: nothing was written.
+    /// The API server refused it: nothing was written.
     Refused(Box<kube::core::Status>),
-    /// It said nothing, or that something went wrong: it may have been written or not.
+    /// No answer, or a server error: the object may have been written or not.
     Unknown(String),
-    /// This replica does not lead any more, and asked nothing.
+    /// Not sent: this replica is no longer the leader.
     NotSent,
 }
 
@@ -78,7 +79,8 @@ impl std::fmt::Display for WriteError {
 }
 
 impl Context {
-    /// Waits for a request that writes, or that a write depends on, as long as the fence allows, and tells a no from silence.
+    /// Sends a request that writes, or that a write depends on, within the fence's time limit. The
+    /// error distinguishes a refusal from a missing answer.
     async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
         let Some(_under_way) = self.fence.begin_write() else { return Err(WriteError::NotSent) };
         match timeout(self.fence.patience(), request).await {
@@ -90,7 +92,7 @@ impl Context {
     }
 }
 
-/// Tells on a Network or Subnet why it, or a part of it, is left out.
+/// Reports in an event on a Network or Subnet why it, or a part of it, is not served.
 fn tell_fault<S: Kind>(context: &Context, name: &Arc<str>) {
     let fault = {
         let books = context.shared.lock();
@@ -105,17 +107,18 @@ fn tell_fault<S: Kind>(context: &Context, name: &Arc<str>) {
     }
 }
 
-/// Whether a write was refused because the object is not there, or is another one of that name by now: then nothing is left to do.
+/// Whether a write was refused because the object is gone or was replaced by another of that name:
+/// then nothing is left to do.
 fn is_gone(error: &WriteError) -> bool {
     matches!(error, WriteError::Refused(status) if status.is_not_found() || status.is_conflict())
 }
 
-/// Bits by chance, for MAC addresses: not secret, only different.
+/// Random bits for MAC addresses: not secret, only different.
 fn random() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 
-/// What an event is about.
+/// Reference to the object of an event.
 fn reference(
     kind: &str,
     api_version: &str,

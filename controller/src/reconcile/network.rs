@@ -1,4 +1,4 @@
-//! The status of Networks, and the quota of the nodes that follow it.
+//! Status of Networks, and the quota of their nodes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::books::Books;
 use crate::ipam::{NetworkUsage, Usage};
 use crate::queue::Outcome;
 
-/// Brings a Network's status in line, and its nodes to the queue if its quota is another one.
+/// Updates a Network's status, and queues its nodes if its quota has changed.
 pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     tell_fault::<NetworkSpec>(&context, &name);
     let (patch, network) = {
@@ -27,7 +27,7 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
         }
         ((network.status.as_ref() != Some(&status)).then(|| as_patch(&status)), network)
     };
-    // What the API server answers with may be what cannot be read.
+    // The object in the answer may be unreadable.
     let api: Api<Lenient<NetworkSpec>> = Api::all(context.client.clone());
     if let Some(seen) = finalizer::of_metrics(&network.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
@@ -43,7 +43,7 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     }
 }
 
-/// What the status is to be.
+/// Computes the status of a Network.
 pub fn status(books: &mut Books, name: &str, usage: &NetworkUsage) -> NetworkStatus {
     let node_list = books.members(name).to_vec();
     let cluster = &books.cluster;
@@ -67,7 +67,7 @@ pub fn status(books: &mut Books, name: &str, usage: &NetworkUsage) -> NetworkSta
     }
 }
 
-/// A merge patch leaves what it does not name, so what is empty is named.
+/// A merge patch keeps fields that it does not name, so it must name the empty ones.
 fn as_patch(status: &NetworkStatus) -> Value {
     let mut value = json!({ "status": status });
     if let Some(fields) = value.get_mut("status").and_then(Value::as_object_mut) {
@@ -76,7 +76,7 @@ fn as_patch(status: &NetworkStatus) -> Value {
     value
 }
 
-/// Adds the network's nodes to the queue if what their labels say has changed.
+/// Queues the network's nodes if the values of their labels have changed.
 fn tell_nodes(books: &mut Books, name: &Arc<str>, usage: &NetworkUsage, nodes: &[String]) {
     let now = quota::quota(usage);
     let Some(term) = &mut books.term else { return };

@@ -1,10 +1,14 @@
-//! Nodes: labels that say which networks they are in and what these have left, and the condition of a node that is in none.
+//! Nodes: labels with their networks and the networks' quotas, and the condition of a node without
+//! a network.
 //!
-//! A node that is in no network can give no pod an address. Its condition NetworkUnavailable becomes true, of which Kubernetes
-//! makes the taint `node.kubernetes.io/network-unavailable` that keeps pods away. Once the node is in a network this condition is
-//! taken back, if it is still the one from here; all else about the condition is the agent's, who knows whether the node's network works.
+//! A node without a network cannot allocate an address to any pod. Its condition NetworkUnavailable
+//! becomes true. Kubernetes turns this into the taint `node.kubernetes.io/network-unavailable`,
+//! which keeps pods away. Once the node is in a network, the controller clears the condition if it
+//! is still its own. Everything else about the condition belongs to the agent, which checks the
+//! node's network.
 //!
-//! A NodeInfo belongs to the agent of its node. When the node is gone nobody is left to remove it, so the leader does.
+//! A NodeInfo belongs to the agent of its node. When the node is gone, the leader deletes its
+//! NodeInfo.
 
 use std::sync::Arc;
 
@@ -25,16 +29,16 @@ use crate::cluster::NodeRow;
 use crate::events::reason;
 use crate::queue::Outcome;
 
-/// What is to be written of a node.
+/// Changes to write to a node.
 #[derive(Debug, PartialEq)]
 pub struct Changes {
-    /// Labels with their new values; `null` takes one away.
+    /// Labels with their new values; `null` removes one.
     pub labels: Map<String, Value>,
-    /// The condition, where it is to be another one: whether the network is unavailable.
+    /// The new condition, if it changes: whether the network is unavailable.
     pub unavailable: Option<bool>,
 }
 
-/// Brings a node's labels and condition in line.
+/// Updates a node's labels and condition.
 pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     let found = {
         let books = context.shared.lock();
@@ -70,7 +74,7 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     let patch = json!({"metadata": {"uid": &*uid}, "status": {"conditions": [condition]}});
     match context.write(api.patch_status(&name, &parameters, &Patch::Strategic(patch))).await {
         Ok(_) => {
-            // Events on nodes have the name as UID, by which kubectl describe finds them.
+            // Events on nodes have the name as their UID, so that kubectl describe finds them.
             let about = reference("Node", "v1", None, &name, &name);
             match unavailable {
                 true => context.events.warning(about, reason::NODE_NETWORK, text.to_owned()),
@@ -86,7 +90,7 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     }
 }
 
-/// What is to be written of a node.
+/// Computes the changes to a node.
 pub fn changes(books: &Books, node: &NodeRow) -> Changes {
     let cluster = &books.cluster;
     let underlay = cluster.underlay_of(node);

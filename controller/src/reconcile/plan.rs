@@ -1,9 +1,11 @@
-//! From a decision about a pod to what is written: the step that sets addresses aside, under the books' lock and without I/O.
+//! Plans the writes for a decision about a pod: sets addresses aside, under the lock and without
+//! I/O.
 //!
-//! A plan names everything that carrying it out needs, since the books go on changing while that waits for the API server. What it
-//! set aside is this pod's until the API server has answered: yes, and the IPInstance is a row; no, and it is taken
-//! back; nothing, and it is remembered ([`Unanswered`]) and asked for again, word for word, since a second create of
-//! the same name cannot give a second address.
+//! A plan names everything that its execution needs, since the state changes while the execution
+//! waits for the API server. The addresses stay set aside for this pod until the API server has
+//! answered. On success, the IPInstance is a row; on refusal, the address is returned. Without an
+//! answer the plan is remembered ([`Unanswered`]) and the same request is sent again: a second
+//! create of the same name cannot allocate a second address.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,27 +23,27 @@ use crate::cluster::{Key, Life, PodRow};
 use crate::ipam::{AllocateError, Granted, Request};
 use crate::selection::{Policy, Selection, place, select};
 
-/// What is to be written for a pod.
+/// Writes for a pod.
 #[derive(Debug)]
 pub enum Plan {
     /// Nothing.
     Nothing,
-    /// These IPInstances are deleted.
+    /// Delete these IPInstances.
     GiveBack(Vec<Existing>),
-    /// These IPInstances are kept for the next pod of the name, and the pod's finalizer goes.
+    /// Retain these IPInstances for the next pod of the name, and remove the pod's finalizer.
     Leave {
-        /// IPInstances that are bound to it.
+        /// IPInstances bound to it.
         keep: Vec<Existing>,
-        /// UID of the pod whose finalizer is taken away.
+        /// UID of the pod whose finalizer is removed.
         unblock: Option<Arc<str>>,
     },
-    /// These IPInstances are created or bound.
+    /// Create or bind these IPInstances.
     Give(Box<Giving>),
-    /// Whether these were created is to be found out: their pod has no use for them any more.
+    /// Find out whether these were created: their pod needs them no more.
     Settle(Unanswered),
 }
 
-/// An IPInstance that is there, and which of that name.
+/// An existing IPInstance, identified by name and UID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Existing {
     /// Its name.
@@ -50,31 +52,32 @@ pub struct Existing {
     pub uid: Arc<str>,
 }
 
-/// Addresses for a pod.
+/// Addresses to allocate to a pod.
 #[derive(Debug)]
 pub struct Giving {
     /// The pod.
     pub pod: PodRow,
-    /// IPInstances that are deleted first.
+    /// IPInstances to delete first.
     pub give_back: Vec<Existing>,
     /// Their network.
     pub network: Arc<Network>,
     /// The addresses.
     pub granted: Granted,
-    /// What the pod is to have in all.
+    /// The address families that the pod has in all.
     pub family: IpFamily,
     /// Whether its IPInstances outlive it.
     pub stateful: bool,
-    /// Prefixes that it names besides its addresses. Its node's agent leaves out what the Network does not allow.
+    /// Additional prefixes that it names. Its node's agent ignores those that the Network does not
+    /// allow.
     pub extra_prefixes: BTreeSet<IpNet>,
 }
 
-/// Why a pod gets no address.
+/// Reason for which a pod gets no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// For the metric: `annotation`, `network`, `exhausted` or `address`.
+    /// Label of the metric: `annotation`, `network`, `exhausted` or `address`.
     pub reason: &'static str,
-    /// For the pod's event: what is wrong, and what to change.
+    /// Text of the pod's event: what is wrong, and what to change.
     pub text: String,
 }
 
@@ -89,7 +92,8 @@ impl Refused {
 }
 
 impl Books {
-    /// Plans what is to be written for a pod of this name, and sets the addresses aside. Of `random` 24 bits make a MAC address.
+    /// Plans the writes for a pod of this name, and sets the addresses aside. A MAC address takes
+    /// 24 bits of `random`.
     pub fn plan_pod(&mut self, key: &Key, policy: &Policy, random: u32) -> Result<Plan, Refused> {
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
         term.waiting.remove(key);
@@ -100,7 +104,8 @@ impl Books {
             let Unanswered { network, granted, family, .. } = unanswered;
             let stateful = policy.is_stateful(pod.owner.as_ref());
             let give_back = Vec::new();
-            // What could be read once cannot stand in the way of what was granted.
+            // An annotation that became unreadable later must not block addresses that were already
+            // set aside.
             let extra_prefixes = named(key, &pod).unwrap_or_default();
             return Ok(Plan::Give(Box::new(Giving {
                 pod,
@@ -231,12 +236,12 @@ impl Books {
     }
 }
 
-/// The prefixes that a pod names besides its addresses.
+/// The additional prefixes that a pod names.
 fn named(key: &Key, pod: &PodRow) -> Result<BTreeSet<IpNet>, Refused> {
     extra_prefixes(&key.name, &pod.said.annotations).map_err(|faults| Refused::faults(&faults))
 }
 
-/// The families of addresses that are named.
+/// The families of these addresses.
 fn of(addresses: &[IpAddr]) -> IpFamily {
     match (addresses.iter().any(IpAddr::is_ipv4), addresses.iter().any(IpAddr::is_ipv6)) {
         (true, true) => IpFamily::DualStack,

@@ -1,4 +1,4 @@
-//! Plans over whole books: what a pod is granted, what a refusal says, and what comes of an answer that never came.
+//! Plans over a whole state: granted addresses, texts of refusals, and requests without an answer.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ fn manifest<T: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: Value)
     .unwrap()
 }
 
-/// Rack r1 with node n1 and three addresses of each family, an overlay, node n2 in the overlay alone.
+/// Rack r1 with node n1 and three addresses of each family, an overlay, and node n2 in the overlay
+/// only.
 fn books() -> Books {
     let mut books = Books::default();
     for (name, spec) in [
@@ -95,7 +96,7 @@ fn addresses(giving: &Giving) -> Vec<String> {
     giving.granted.addresses.iter().map(|assigned| assigned.address.to_string()).collect()
 }
 
-/// As if the API server had answered each write with a yes.
+/// Adds the rows of all planned writes, as if the API server had accepted each.
 fn answered(books: &mut Books, name: &str, giving: &Giving) {
     for assigned in &giving.granted.addresses {
         let address = assigned.address.addr();
@@ -123,7 +124,7 @@ fn instance(address: IpAddr) -> Key {
 }
 
 #[test]
-fn which_network_and_family_a_pod_gets() {
+fn pod_gets_the_selected_network_and_family() {
     for (case, node, annotations, network, given) in [
         ("defaults", "n1", &[][..], "rack", &["10.0.0.1/24"][..]),
         ("family", "n1", &[(annotation::IP_FAMILY, "DualStack")], "rack", &["10.0.0.1/24", "fd00::1/112"]),
@@ -139,7 +140,7 @@ fn which_network_and_family_a_pod_gets() {
             "{case}"
         );
     }
-    // What the namespace says counts where the pod says nothing, and then as a whole.
+    // The namespace's annotations count where the pod has none, and only as a whole.
     let mut books = books();
     let annotations = [(annotation::NETWORK_TYPE.to_owned(), "Overlay".to_owned())].into();
     books.set_namespace(&"default".into(), Said { annotations, ..Said::default() });
@@ -148,9 +149,9 @@ fn which_network_and_family_a_pod_gets() {
     assert_eq!((own.network.name(), addresses(&own)), ("rack", vec!["fd00::1/112".to_owned()]));
 }
 
-/// Which of them count is the agent's affair: the controller knows the Network of this moment only.
+/// The agent decides which of them count: the controller only knows the current Network.
 #[test]
-fn extra_prefixes_are_the_pod_s_own() {
+fn extra_prefixes_come_from_the_pod_only() {
     const EXTRA: (&str, &str) = (annotation::EXTRA_PREFIXES, "fd00:9::/64, 10.9.0.0/16");
     let shown =
         |giving: &Giving| -> Vec<String> { giving.extra_prefixes.iter().map(ToString::to_string).collect() };
@@ -161,7 +162,7 @@ fn extra_prefixes_are_the_pod_s_own() {
     let given = giving(plan(&mut books, "q", pod("n1", "ReplicaSet", &[EXTRA])));
     assert_eq!(shown(&given), ["10.9.0.0/16", "fd00:9::/64"]);
     answered(&mut books, "q", &given);
-    // A running pod's annotation changes nothing.
+    // An annotation of a running pod changes nothing.
     let other = pod("n1", "ReplicaSet", &[(annotation::EXTRA_PREFIXES, "0.0.0.0/0")]);
     assert!(matches!(plan(&mut books, "q", other), Ok(Plan::Nothing)));
 }
@@ -171,7 +172,7 @@ fn owned((name, value): (&str, &str)) -> (String, String) {
 }
 
 #[test]
-fn a_refusal_says_what_to_change() {
+fn refusal_names_the_fix() {
     for (node, annotations, reason, text) in [
         ("n2", &[][..], "network", "no Underlay Network selects node n2"),
         ("n3", &[], "network", "node n3 is not known"),
@@ -200,13 +201,13 @@ fn a_refusal_says_what_to_change() {
 }
 
 #[test]
-fn who_found_no_address_is_next_when_one_is_free() {
+fn waiting_pod_gets_the_next_free_address() {
     let mut books = books();
     for name in ["a", "b", "c"] {
         let given = giving(plan(&mut books, name, pod("n1", "ReplicaSet", &[])));
         answered(&mut books, name, &given);
     }
-    // The pair is one decision: nothing is set aside of the family that has some.
+    // The pair is one decision: nothing is set aside in the family with free addresses.
     let both = plan(&mut books, "both", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "DualStack")]));
     assert_eq!(both.unwrap_err().reason, "exhausted");
     let usage = books.term.as_ref().unwrap().ipam.network_usage("rack");
@@ -234,7 +235,7 @@ fn who_found_no_address_is_next_when_one_is_free() {
 }
 
 #[test]
-fn of_two_networks_for_a_node_the_older_one_serves() {
+fn older_of_two_networks_for_a_node_is_served() {
     let mut books = books();
     let mut network = |name: &str, made: &str, spec: Value| {
         let mut network: trunkline_api::resources::Network = manifest("Network", name, spec);
@@ -255,7 +256,7 @@ fn of_two_networks_for_a_node_the_older_one_serves() {
 }
 
 #[test]
-fn a_subnet_in_anothers_way_gives_nothing_until_that_is_out_of_the_way() {
+fn overlapping_subnet_is_served_once_the_other_is_gone() {
     let spec = |cidr: &str, start: &str, end: &str| json!({"network": "rack", "range": {"version": "4", "cidr": cidr, "start": start, "end": end}});
     let mut books = books();
     books.set_subnet(&"x".into(), manifest("Subnet", "x", spec("10.0.0.0/24", "10.0.0.3", "10.0.0.4")));
@@ -292,7 +293,7 @@ fn a_stateful_pod_gets_its_address_and_mac_back() {
 }
 
 #[test]
-fn an_answer_that_never_came_is_asked_for_again_or_settled() {
+fn unanswered_write_is_repeated_or_settled() {
     let unanswered = |books: &mut Books, given: &Giving| {
         let unanswered = Unanswered {
             pod_uid: Arc::clone(&given.pod.uid),
@@ -315,13 +316,13 @@ fn an_answer_that_never_came_is_asked_for_again_or_settled() {
     assert!(matches!(books.plan_pod(&key("p"), &policy(), 3), Ok(Plan::Settle(_))));
 }
 
-/// A pod that runs, with the address that its kubelet reports.
+/// A running pod, with the address that its kubelet reports.
 fn reporting(node: &str, address: &str) -> PodRow {
     PodRow { started: true, addresses: vec![address.parse().unwrap()], ..pod(node, "ReplicaSet", &[]) }
 }
 
 #[test]
-fn a_kubelet_claims_no_address_that_is_not_its_pods() {
+fn kubelet_cannot_claim_foreign_addresses() {
     let mut books = books();
     let given = giving(plan(&mut books, "p", pod("n1", "ReplicaSet", &[])));
     answered(&mut books, "p", &given);
@@ -335,7 +336,7 @@ fn a_kubelet_claims_no_address_that_is_not_its_pods() {
         let refused = plan(&mut books, "q", reporting(node, address)).unwrap_err();
         assert!(refused.text.contains(words), "{address} on {node}: {}", refused.text);
     }
-    // Kept for the next pod of its name, in the same namespace.
+    // Retained for the next pod of its name, in the same namespace.
     books.set_instance(&at, InstanceRow { version: 2, node: None, pod_uid: "".into(), ..row });
     let refused = plan(&mut books, "q", reporting("n1", "10.0.0.1")).unwrap_err();
     assert!(refused.text.contains("an IPInstance of namespace default has it"), "{}", refused.text);
@@ -345,15 +346,15 @@ fn a_kubelet_claims_no_address_that_is_not_its_pods() {
 }
 
 #[test]
-fn after_etcd_was_put_back_a_running_pod_keeps_what_it_has() {
+fn running_pod_keeps_its_address_after_etcd_restore() {
     let mut books = books();
     let running = |address: &str| reporting("n1", address);
     let given = giving(plan(&mut books, "p", running("10.0.0.2")));
     assert_eq!(addresses(&given), ["10.0.0.2/24"]);
     assert!(!given.granted.addresses[0].rebind);
-    // Another plugin's pod from before Trunkline is left alone.
+    // A pod of another plugin from before Trunkline is ignored.
     assert!(matches!(plan(&mut books, "q", running("192.0.2.1")), Ok(Plan::Nothing)));
-    // In a list from anew an earlier version counts; outside of one it is an event that came late.
+    // An earlier version counts in a new list; outside of a list it is a late event.
     answered(&mut books, "p", &given);
     let at = instance("10.0.0.2".parse().unwrap());
     let row = books.cluster.instance(&at).unwrap().clone();

@@ -1,7 +1,8 @@
-//! Pods: their IPInstances are created, bound, kept and deleted.
+//! Pods: their IPInstances are created, bound, retained and deleted.
 //!
-//! Creating the IPInstance is what gives the address: it is never updated into existence. Both of a pair are written at once, each
-//! saying that it is one of two, so that whoever finds one alone knows that another is missing.
+//! The creation of the IPInstance allocates the address; an update never does. Both IPInstances of
+//! a pair are written at once, and each records that it is one of two. If only one exists, a reader
+//! therefore knows that the other is missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,10 +28,10 @@ use crate::ipam::{Assigned, instance_name};
 use crate::queue::Outcome;
 use crate::watch::pod::Pod;
 
-/// The layout of IPInstances: hybridnet's third, and ours.
+/// The layout of IPInstances: hybridnet's third, which Trunkline shares.
 const VERSION: &str = "v1.2";
 
-/// Brings the addresses of a pod in line with what it is.
+/// Reconciles the addresses of a pod with its state.
 pub async fn reconcile(context: Context, key: Key) -> Outcome {
     let plan = {
         let mut books = context.shared.lock();
@@ -70,7 +71,7 @@ pub(super) fn about(key: &Key, uid: Option<&str>) -> ObjectReference {
 
 fn told_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Existing]) {
     context.shared.metrics().released(instances.len());
-    // Nobody reads events of a pod that is gone.
+    // Events of a deleted pod would have no reader.
     if pod.is_some() {
         let names = instances.iter().map(|instance| &*instance.key.name).collect::<Vec<_>>().join(", ");
         context.events.normal(about(key, pod), reason::RELEASED, format!("gave back {names}"));
@@ -129,7 +130,7 @@ async fn leave(
     }
 }
 
-/// The IPInstance belongs to no node and no pod, but to the next pod of the name.
+/// Unbinds the IPInstance from node and pod, and retains it for the next pod of the name.
 pub(super) async fn reserve(context: &Context, instance: &Existing) -> Outcome {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
     let patch = json!({
@@ -143,7 +144,7 @@ pub(super) async fn reserve(context: &Context, instance: &Existing) -> Outcome {
             "updateTimestamp": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         },
     });
-    // The status first: it is nobody's business whether that was written if the binding was not.
+    // The status first: if the binding then fails, an already cleared status does no harm.
     let parameters = PatchParams::default();
     let cleared =
         context.write(api.patch_status(&instance.key.name, &parameters, &Patch::Merge(status))).await;
@@ -164,7 +165,7 @@ pub(super) async fn reserve(context: &Context, instance: &Existing) -> Outcome {
     }
 }
 
-/// Takes hybridnet's finalizer off a pod.
+/// Removes hybridnet's finalizer from a pod.
 async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> Outcome {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
     let patch = json!({"metadata": {
@@ -181,7 +182,7 @@ async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> Outcome {
     }
 }
 
-/// How one address of a pod came out.
+/// Result of the write of one address.
 enum Written {
     Yes,
     No(String),
@@ -257,7 +258,7 @@ async fn give_one(context: &Context, key: &Key, giving: &Giving, assigned: &Assi
             learn(context, &instance, &object);
             Written::Yes
         }
-        // Of an earlier try that nobody heard the answer of, or somebody else's.
+        // From an earlier attempt without an answer, or from another client.
         Err(WriteError::Refused(status)) if status.is_already_exists() => {
             match context.write(api.get(&instance.name)).await {
                 Ok(there) => {
@@ -279,7 +280,8 @@ async fn give_one(context: &Context, key: &Key, giving: &Giving, assigned: &Assi
     }
 }
 
-/// Binds an IPInstance that is there to a pod. It keeps its address; of that only the MAC address can be another one, where the pod names it.
+/// Binds an existing IPInstance to a pod. The address stays; only the MAC address can change, if
+/// the pod names one.
 async fn bind(
     context: &Context,
     api: &Api<IPInstanceObject>,
@@ -294,7 +296,7 @@ async fn bind(
     let (uid, has_finalizer) = known.unzip();
     let mut annotations = json!(object.metadata.annotations);
     if giving.extra_prefixes.is_empty() {
-        // Those of the pod before are not this one's.
+        // Remove the prefixes of the previous pod.
         annotations[annotation::EXTRA_PREFIXES] = Value::Null;
     }
     let mut patch = json!({
@@ -307,7 +309,8 @@ async fn bind(
         "spec": {"binding": object.spec.binding, "address": {"mac": object.spec.address.mac}},
     });
     if has_finalizer != Some(true) {
-        // Somebody took it off. This patch cannot add to a list, only write it anew, so it is of the version that was read.
+        // Another client removed the finalizer. This patch can only replace the list, so it carries
+        // the version that was read.
         let there = context.write(api.get(&instance.name)).await?;
         let mut finalizers = there.metadata.finalizers.unwrap_or_default();
         if !finalizers.iter().any(|name| name == finalizer::IP_ALLOCATED) {
@@ -317,7 +320,7 @@ async fn bind(
         patch["metadata"]["resourceVersion"] = there.metadata.resource_version.into();
     }
     if giving.pod.owner.is_none() {
-        // Its StatefulSet was deleted without it; the IPInstance knows whose it is.
+        // Its StatefulSet was deleted without it; the IPInstance still records the owner.
         remove(&mut patch, "metadata", "ownerReferences");
         if let Some(spec) = patch.get_mut("spec") {
             remove(spec, "binding", "referredObject");
@@ -332,7 +335,7 @@ fn remove(value: &mut Value, at: &str, field: &str) {
     }
 }
 
-/// What the API server answered is known before the watch says it.
+/// Applies the API server's answer before the watch shows it.
 fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
     let mut books = context.shared.lock();
     if let Ok(row) = InstanceRow::of(object, &mut books.cluster.interner) {
@@ -340,8 +343,9 @@ fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
     }
 }
 
-/// Finds out whether IPInstances of a pod that has no use for them any more were created, or bound to it. Those that were are rows
-/// from then on, and go as any other of a pod that is gone; what was not written is taken back.
+/// Finds out whether IPInstances were created for, or bound to, a pod that needs them no more.
+/// Existing ones become rows and are released like those of any deleted pod. For the others, the
+/// addresses are returned.
 async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     for assigned in &unanswered.granted.addresses {
@@ -366,14 +370,15 @@ async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome
             }
         }
     }
-    // The watch may have shown them before, so that nothing has changed now: they are to go all the same.
+    // The watch may have shown them before, so this answer changes nothing. Queue the pod all the
+    // same.
     if let Some(term) = &context.shared.lock().term {
         term.queues.pods.add(key.clone());
     }
     Outcome::Done
 }
 
-/// Writes what a policy-only Calico goes by, once the pod has all of its addresses.
+/// Writes the annotation for a policy-only Calico, once the pod has all of its addresses.
 async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> Outcome {
     let addresses = {
         let books = context.shared.lock();

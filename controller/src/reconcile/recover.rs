@@ -1,8 +1,10 @@
-//! Whether a pod may get the addresses that its kubelet reports, although no IPInstance records them (etcd was restored from an old snapshot).
+//! Recovery of addresses that a kubelet reports although no IPInstance records them (etcd was
+//! restored from an old snapshot).
 //!
-//! A node that was taken over can write any `status.podIPs` for its own pods. So the report counts only for what the pod could have got
-//! on this node anyway: a free address of the pod's own network, which [`crate::selection::place`] has checked against the node's
-//! labels, and of no private Subnet and no reserved address unless the pod asks for it.
+//! A compromised node can write any `status.podIPs` for its own pods. So a report only counts for
+//! addresses that the pod could have got on this node anyway. That is a free address of the pod's
+//! own network, which [`crate::selection::place`] has checked against the node's labels. Private
+//! Subnets and reserved addresses are excluded unless the pod requests them.
 
 use std::net::IpAddr;
 
@@ -10,16 +12,17 @@ use crate::cluster::PodRow;
 use crate::ipam::Known;
 use crate::selection::Selection;
 
-/// Why a pod does not get what its kubelet reports.
+/// Reason for which a pod does not get the reported addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotRecovered {
-    /// Another plugin gave the addresses: no Subnet has any of them.
+    /// Another plugin assigned the addresses: no Subnet contains any of them.
     Foreign,
-    /// The report does not fit: what does not, and what to do.
+    /// The report is refused, for this reason and with this advice.
     Refused(String),
 }
 
-/// Checks the addresses that a pod's kubelet reports. `network` is the pod's, on its node; `known` looks an address up.
+/// Checks the reported addresses. `network` is the pod's network on its node; `known` looks up an
+/// address.
 ///
 /// # Errors
 /// The pod does not get these addresses.

@@ -1,4 +1,4 @@
-//! The status of Subnets.
+//! Status of Subnets.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{Context, finalizer, is_gone, tell_fault};
 use crate::books::Books;
 use crate::queue::Outcome;
 
-/// Brings a Subnet's status in line.
+/// Updates a Subnet's status.
 pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     tell_fault::<SubnetSpec>(&context, &name);
     let (status, subnet) = {
@@ -21,9 +21,9 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
         let status = status(&books, &name).filter(|status| subnet.status.as_ref() != Some(status));
         (status, Arc::clone(subnet))
     };
-    // What the API server answers with may be what cannot be read.
+    // The object in the answer may be unreadable.
     let api: Api<Lenient<SubnetSpec>> = Api::all(context.client.clone());
-    // hybridnet's, which Trunkline does not set: the metrics of a subnet that is gone are not shown anyway.
+    // hybridnet's finalizer, which Trunkline does not set: a deleted subnet has no metrics anyway.
     if let Some(seen) = finalizer::of_metrics(&subnet.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
     }
@@ -39,7 +39,7 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     }
 }
 
-/// What the status is to be; `None` for a subnet that gives no addresses.
+/// Computes the status; `None` for a subnet that is not served.
 pub fn status(books: &Books, name: &str) -> Option<SubnetStatus> {
     let ipam = &books.term.as_ref()?.ipam;
     let usage = ipam.usage(name)?;

@@ -1,4 +1,5 @@
-//! What is written to an API server, and what becomes of its answers: reconcilers against one that answers as the test says.
+//! Writes of the reconcilers and their handling of answers, against an API server with scripted
+//! answers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,13 +30,14 @@ use crate::selection::Policy;
 /// Method, path and body of a request.
 type Asked = (String, String, Value);
 
-/// A leader, and what it has asked.
+/// A leader, and the requests that it has sent.
 struct Leader {
     context: Context,
     asked: Arc<Mutex<Vec<Asked>>>,
 }
 
-/// A leader with one network of three addresses, whose API server answers each request with a status and an object.
+/// A leader with one network of three addresses. Its API server answers each request with a status
+/// and an object.
 fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'static) -> Leader {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&asked);
@@ -102,7 +104,7 @@ impl Leader {
         look(&mut self.context.shared.lock())
     }
 
-    /// The watch shows an IPInstance.
+    /// Simulates an IPInstance in the watch.
     fn show(&self, object: &Value) {
         self.with(|books| {
             let object: IPInstanceObject = serde_json::from_value(object.clone()).unwrap();
@@ -118,7 +120,7 @@ impl Leader {
         })
     }
 
-    /// Pods that are to be looked at, from now on none.
+    /// Takes all pods from the queue, and returns their number.
     fn queued(&self) -> usize {
         self.with(|books| {
             let old =
@@ -132,7 +134,7 @@ fn key(name: &str) -> Key {
     Key::new("default", name)
 }
 
-/// The IPInstance of 10.0.0.1, kept for or bound to a pod of this name.
+/// The IPInstance of 10.0.0.1, retained for or bound to a pod of this name.
 fn instance(version: &str, pod_uid: &str, more: Value) -> Value {
     let mut object = json!({
         "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
@@ -152,7 +154,7 @@ fn instance(version: &str, pod_uid: &str, more: Value) -> Value {
     object
 }
 
-/// What takes a finalizer off, and no more.
+/// The patch that removes a finalizer, and does nothing else.
 fn steps(uid: &str, place: usize, finalizer: &str) -> Value {
     let at = format!("/metadata/finalizers/{place}");
     json!([
@@ -163,7 +165,7 @@ fn steps(uid: &str, place: usize, finalizer: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_strangers_finalizer_stays() {
+async fn foreign_finalizer_stays() {
     let leader = leader(|(_, path, _)| match path.contains("subnets") {
         true => (404, json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": "gone"})),
         false => (200, instance("2", "", json!({"finalizers": ["backup.example.com/copy"]}))),
@@ -174,7 +176,8 @@ async fn a_strangers_finalizer_stays() {
     assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
     let path = "/apis/networking.alibaba.com/v1/namespaces/default/ipinstances/10-0-0-1".to_owned();
     assert_eq!(leader.asked(), [("PATCH".to_owned(), path, steps("i", 1, IP_ALLOCATED))]);
-    // Without ours it is the stranger's business, and the address nobody's before it is gone.
+    // Without Trunkline's finalizer only the other one is left. The address stays unavailable until
+    // the object is gone.
     let left = json!({"deletionTimestamp": deleted, "finalizers": ["backup.example.com/copy"]});
     leader.show(&instance("2", "", left));
     assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
@@ -196,7 +199,7 @@ async fn a_strangers_finalizer_stays() {
 }
 
 #[tokio::test]
-async fn a_finalizer_that_is_elsewhere_by_now_is_left_to_the_event_that_says_so() {
+async fn moved_finalizer_is_left_to_its_own_event() {
     for (code, outcome) in
         [(422, Outcome::Done), (409, Outcome::Done), (403, Outcome::Failed), (500, Outcome::Failed)]
     {
@@ -213,7 +216,7 @@ async fn a_finalizer_that_is_elsewhere_by_now_is_left_to_the_event_that_says_so(
     }
 }
 
-/// The pod web-0 is gone, and of what was written for it no answer has come.
+/// Simulates that pod web-0 is gone, and that a write for it has had no answer.
 fn unanswered(leader: &Leader, rebind: bool) {
     leader.with(|books| {
         let network = Arc::clone(books.cluster.network("net").unwrap());
@@ -238,9 +241,9 @@ fn unanswered(leader: &Leader, rebind: bool) {
 }
 
 #[tokio::test]
-async fn a_create_without_an_answer_is_settled_when_its_pod_is_gone() {
+async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     let missing = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found"});
-    // It was not written: the address is free again.
+    // Not written: the address is free again.
     let absent = missing.clone();
     let here = leader(move |_| (404, absent.clone()));
     unanswered(&here, false);
@@ -248,7 +251,8 @@ async fn a_create_without_an_answer_is_settled_when_its_pod_is_gone() {
     assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
     assert_eq!(here.state(), None);
 
-    // It was, as a list from anew has shown already: it is not forgotten because nothing is new in it.
+    // Written, as a new list has already shown. The pod is queued although the answer brings no
+    // change.
     let written = instance("5", "p", json!({"ownerReferences": [], "finalizers": [IP_ALLOCATED]}));
     let answer = written.clone();
     let here = leader(move |_| (200, answer.clone()));
@@ -262,7 +266,7 @@ async fn a_create_without_an_answer_is_settled_when_its_pod_is_gone() {
     assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
     assert_eq!(here.asked().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);
 
-    // Nobody knows yet: asked again.
+    // Still unknown: asked again.
     let here = leader(move |_| {
         (503, json!({"kind": "Status", "status": "Failure", "code": 503, "message": "later"}))
     });
@@ -273,14 +277,14 @@ async fn a_create_without_an_answer_is_settled_when_its_pod_is_gone() {
 }
 
 #[tokio::test]
-async fn a_binding_without_an_answer_is_settled_when_its_pod_is_gone() {
+async fn unanswered_binding_is_settled_when_its_pod_is_gone() {
     let kept = instance("1", "", json!({"finalizers": [IP_ALLOCATED]}));
     for (there, state) in [
-        // It was not written, and there is nothing new to be seen: the address is kept as before.
+        // Not written, and nothing new to see: the address is retained as before.
         (kept.clone(), State::Retained),
-        // Somebody else wrote it meanwhile.
+        // Another client wrote it meanwhile.
         (instance("2", "", json!({"finalizers": [IP_ALLOCATED], "labels": {"a": "b"}})), State::Retained),
-        // It was.
+        // Written.
         (instance("2", "p", json!({"finalizers": [IP_ALLOCATED]})), State::InUse),
     ] {
         let answer = there.clone();
@@ -293,9 +297,9 @@ async fn a_binding_without_an_answer_is_settled_when_its_pod_is_gone() {
     }
 }
 
-/// An IPInstance has the prefixes of the pod that it is bound to, and none of the pod before.
+/// An IPInstance has the prefixes of the pod that it is bound to, and none of the previous pod.
 #[tokio::test]
-async fn a_kept_address_gets_its_next_pod_s_prefixes() {
+async fn retained_address_gets_the_next_pods_prefixes() {
     let former = json!({EXTRA_PREFIXES: "10.8.0.0/16", "note": "mine"});
     for (own, written) in [(Some("10.9.0.0/16,10.9.0.0/16"), json!("10.9.0.0/16")), (None, Value::Null)] {
         let leader = leader(move |_| (200, instance("2", "new", json!({"finalizers": [IP_ALLOCATED]}))));

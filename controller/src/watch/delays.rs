@@ -1,19 +1,19 @@
-//! How long is waited before an API server that did not answer is asked again.
+//! Delays between attempts to reach an API server that did not answer.
 //!
-//! A few replicas in a cluster ask, so they may ask often: an address that a pod waits for must not wait for the end of a long pause as well. (Agents,
-//! of which there are thousands, wait longer.)
+//! A cluster has only a few replicas, so they may retry often: a pod that waits for an address
+//! should not wait for a long pause as well. (Agents, of which there are thousands, wait longer.)
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use kube::runtime::utils::Backoff;
 
-/// After the first failure.
+/// The delay after the first failure.
 const FIRST: Duration = Duration::from_millis(200);
-/// While failures go on.
+/// The longest delay.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Each twice as long as the one before, with jitter, up to a bound; without an end.
+/// Each delay is twice the previous one, with jitter, up to a bound; without an end.
 pub struct Delays(ExponentialBackoff);
 
 impl Default for Delays {
@@ -42,9 +42,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_grow_to_a_bound_have_no_end_and_begin_anew() {
+    fn delays_grow_to_a_bound_and_reset() {
         let mut delays = Delays::default();
-        // Jitter adds as much again at most.
+        // Jitter adds at most as much again.
         assert!(delays.next().is_some_and(|first| first >= FIRST && first <= 2 * FIRST));
         assert!(delays.by_ref().take(100).all(|delay| delay <= 2 * LONGEST));
         assert!(delays.next().is_some_and(|later| later >= LONGEST));

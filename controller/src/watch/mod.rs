@@ -1,19 +1,22 @@
-//! From the API server's watches to the books.
+//! Watches: from the API server to the shared state.
 //!
-//! One task a kind: a list in pages, then a watch with bookmarks from where the list was, again after a gap, with jittered backoff
-//! while the API server does not answer (kube's watcher does all that, with our [`delays`]). When it answers again, work that failed
-//! meanwhile is done at once. Each object is made a row as it arrives and the rest of it is
-//! forgotten. An object that cannot be read is that object's fault: it is named in the log, and the others are served.
+//! There is one task for each kind: a list in pages, then a watch with bookmarks from the version
+//! of the list. After a gap, or while the API server does not answer, it starts again with jittered
+//! backoff. (kube's watcher does all that, with our [`delays`].) When the API server answers again,
+//! failed work is retried at once. Each object becomes a row as it arrives, and the rest of it is
+//! dropped. An unreadable object is logged by name, and the others are served.
 //!
-//! Networks, subnets, nodes, namespaces and IPInstances are watched on every replica, since the webhook answers from them; pods in a term of
-//! leadership alone, and only those with a node, as the others are not the controller's business yet.
+//! Every replica watches Networks, Subnets, Nodes, Namespaces and IPInstances, since the webhook
+//! answers from them. Pods are watched only during a term of leadership, and only those with a
+//! node: the controller handles no others.
 //!
-//! When etcd is put back to an older snapshot its resourceVersions go back as well, and a watch that goes on from a later one would wait
-//! for it without a word. So after each time that a watch broke off the API server is asked where it is, and what is
-//! behind what was seen already means a list from anew. In a list what is older than what is known counts too.
+//! When etcd is restored from an older snapshot, its resourceVersions go back as well. A watch that
+//! continues from a later version would then wait silently. So each time a watch has broken off,
+//! the current version is requested from the API server. If it is older than the last one seen,
+//! everything is listed again. In such a list objects older than their rows count too.
 //!
-//! A new leader lists IPInstances from anew before it serves: what its predecessor wrote last may not have arrived yet
-//! ([`Relist`]).
+//! A new leader lists IPInstances again before it serves: the last writes of its predecessor may
+//! not have arrived yet ([`Relist`]).
 
 pub mod delays;
 pub mod pod;
@@ -40,19 +43,19 @@ use crate::cluster::{InstanceRow, Key, NodeRow, PodRow, Said, version};
 use delays::Delays;
 use pod::Pod;
 
-/// A kind that is watched, and what its events do to the books.
+/// A watched kind, and the effect of its events on the shared state.
 pub trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
     /// A list begins.
     fn begin(books: &mut Books);
-    /// It is there, or changed.
+    /// The object was added or changed.
     fn apply(self, books: &mut Books);
-    /// It is gone.
+    /// The object was deleted.
     fn remove(self, books: &mut Books);
     /// The list is complete.
     fn end(books: &mut Books);
 }
 
-/// Asks a watch to list from anew, and tells when it has.
+/// Requests a new list from a watch, and waits for it.
 #[derive(Clone)]
 pub struct Relist {
     wanted: watch::Sender<u64>,
@@ -72,23 +75,24 @@ impl Relist {
         self.listed().await;
     }
 
-    /// Waits until a list is complete that nobody has asked to be made anew.
+    /// Waits until a list is complete, without a request for a new one.
     pub async fn listed(&self) {
         let wanted = *self.wanted.borrow();
-        // The sender is in `self`, so it cannot be gone.
+        // The sender is in `self`, so it cannot be dropped.
         let _ = self.done.subscribe().wait_for(|done| *done > wanted).await;
     }
 }
 
-/// Follows a kind for as long as it is polled.
+/// Watches a kind for as long as it is polled.
 pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Arc<Shared>, relist: Relist) {
     let mut wanted = relist.wanted.subscribe();
-    // The latest write of the kind that was seen.
+    // The latest version seen of this kind.
     let mut latest = 0;
     loop {
         let serving = *wanted.borrow_and_update();
         let mut events = pin!(watcher(api.clone(), config.clone()).backoff(Delays::default()));
-        // While it is asked where the API server is: the latest write that had been seen when the watch broke off.
+        // While the API server's version is being requested: the latest version seen when the watch
+        // broke off.
         let mut before = None;
         let mut asking = pin!(OptionFuture::from(None));
         loop {
@@ -125,7 +129,8 @@ pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Ar
                     }
                     take(event, &shared);
                     if done {
-                        // One more than what was wanted when it began: 0 stands for no list at all.
+                        // One more than the request number at its beginning: 0 stands for no list
+                        // at all.
                         relist.done.send_replace(serving + 1);
                     }
                 }
@@ -143,7 +148,7 @@ pub async fn follow<K: Watched>(api: Api<K>, config: watcher::Config, shared: Ar
     }
 }
 
-/// Where the API server is: the version of a list of this moment, as soon as it gives one.
+/// The API server's current version, from a list of one object; retries until it answers.
 async fn position<K: Watched>(api: Api<K>) -> u64 {
     let parameters = ListParams::default().limit(1);
     for delay in Delays::default() {
@@ -165,7 +170,7 @@ fn take<K: Watched>(event: Event<K>, shared: &Shared) {
     }
 }
 
-/// As [`name_faults`], and remembers it for the object's events.
+/// As [`name_faults`], and records the faults for the object's events.
 fn note_faults<S: Kind>(object: &Lenient<S>, books: &mut Books) -> Arc<str>
 where
     Lenient<S>: Resource<DynamicType = ()>,
@@ -179,7 +184,7 @@ where
     name
 }
 
-/// Says once a write of the object what of it cannot be read.
+/// Logs the unreadable fields of an object, once for each write of it.
 fn name_faults<S: Kind>(object: &Lenient<S>) {
     for fault in object.faults() {
         tracing::warn!(%fault, "an object is not read as a whole");
@@ -205,7 +210,7 @@ impl Watched for Lenient<NetworkSpec> {
         let name = note_faults(&self, books);
         match self.0 {
             Ok(object) => books.set_network(&name, object.into()),
-            // What was known of it before stays in force.
+            // Its previous state stays in force.
             Err(_) => books.cluster.networks.note(&name),
         }
     }

@@ -1,4 +1,4 @@
-//! A pod as far as its addresses are concerned: everything else of it is skipped while it is read.
+//! A pod as far as its addresses are concerned: the deserializer skips everything else.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -8,38 +8,38 @@ use kube::core::ObjectMeta;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// A pod.
+/// A pod from the API server.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Pod {
     /// Name, labels and so on.
     pub metadata: ObjectMeta,
-    /// What was asked for.
+    /// The desired state.
     #[serde(default)]
     pub spec: PodSpec,
-    /// How it is.
+    /// The observed state.
     #[serde(default)]
     pub status: PodStatus,
 }
 
-/// What was asked for.
+/// The desired state of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
     /// The node it was scheduled to.
     pub node_name: Option<String>,
-    /// It has the node's network.
+    /// Whether it uses the node's network.
     pub host_network: bool,
     /// Its containers.
     pub containers: Vec<Container>,
 }
 
-/// A container.
+/// A container of a pod.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Container {
     name: String,
 }
 
-/// How a pod is.
+/// The observed state of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
@@ -70,12 +70,12 @@ struct PodIp {
 }
 
 impl Pod {
-    /// The node had to do without it.
+    /// Whether the node evicted it.
     pub fn is_evicted(&self) -> bool {
         self.status.phase == "Failed" && self.status.reason == "Evicted"
     }
 
-    /// Each of its containers has ended, and it is not started again.
+    /// Whether all its containers have ended and none will be restarted.
     pub fn is_completed(&self) -> bool {
         let reported = |container: &Container| {
             self.status.container_statuses.iter().any(|status| status.name == container.name)
@@ -83,12 +83,13 @@ impl Pod {
         self.status.phase == "Succeeded" && self.spec.containers.iter().all(reported)
     }
 
-    /// A container runs.
+    /// Whether a container runs.
     pub fn is_running(&self) -> bool {
         self.status.container_statuses.iter().any(|status| status.state.running.is_some())
     }
 
-    /// Its sandbox is complete and its containers were started, as the kubelet reports it: it uses its addresses.
+    /// Whether the kubelet reports a complete sandbox with started containers: then the pod uses
+    /// its addresses.
     pub fn has_started(&self) -> bool {
         self.status.phase == "Running"
     }
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evicted_completed_and_running_pods_are_told_apart() {
+    fn evicted_completed_and_running_pods_are_distinguished() {
         let running = json!([{"name": "a", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]);
         let ended = json!([{"name": "a", "state": {"terminated": {"exitCode": 0}}}]);
         for (phase, reason, statuses, evicted, completed, runs) in [
@@ -144,7 +145,7 @@ mod tests {
             ("Failed", "Evicted", json!([]), true, false, false),
             ("Failed", "Error", ended.clone(), false, false, false),
             ("Succeeded", "", ended, false, true, false),
-            // Not each container is reported: the kubelet does not know yet how it ended.
+            // Not every container is reported: the kubelet does not know yet how it ended.
             ("Succeeded", "", json!([]), false, false, false),
         ] {
             let pod: Pod = serde_json::from_value(json!({

@@ -1,18 +1,22 @@
-//! What the API server asks the webhook, and what it does when nobody answers.
+//! Webhook configurations: the requests that the API server sends, and its behaviour without an
+//! answer.
 //!
-//! | webhook | asked about | nobody answers |
-//! |---|---|---|
-//! | `resources.…` | Networks and Subnets: create, update, delete; IPInstances that others than the controller create or change; NodeInfos in which an agent claims other addresses than before | refused: a wrong Network would be there for good |
-//! | `pods.…`, `mutate-pods.…` | pods: create | passes: a cluster whose network is down must be able to start what brings it up |
+//! - `resources.…`: create, update and delete of Networks and Subnets; IPInstances that other
+//!   clients than the controller create or change; NodeInfos with addresses that the agent did not
+//!   claim before. Without an answer they are refused: a wrong Network would be stored permanently.
+//! - `pods.…`, `mutate-pods.…`: create of pods. Without an answer they are admitted: a cluster whose
+//!   network is down must be able to start its network components.
 //!
-//! So nothing of the system can be locked out: what fails closed are Trunkline's own kinds, and pods pass in every namespace,
-//! kube-system too (whose pods on the pod network need the webhook as others do: they are scheduled where an address is left). A pod, or a
-//! namespace, with the label `webhook.hybridnet.io/ignore: "true"` is never asked about; the controller's own pods have it.
+//! So the webhook cannot lock out any system component: only Trunkline's own kinds fail closed.
+//! Pods are admitted in every namespace, including kube-system, whose pods on the pod network need
+//! the webhook too: they are scheduled where an address is free. Pods and namespaces with the label
+//! `webhook.hybridnet.io/ignore: "true"` are exempt, such as the controller's own pods.
 //!
-//! Agents' and the controller's writes of statuses are subresources, which are not asked about at all.
+//! Status writes of agents and controller are subresources, for which the webhook is not called.
 //!
-//! `deploy/helm/trunkline/templates/webhooks.yaml` is generated from here ([`chart_template`]) and a test keeps it current. `caBundle` is
-//! not in it: the controller writes it (`certificates`), and an upgrade of the chart leaves it alone.
+//! `deploy/helm/trunkline/templates/webhooks.yaml` is generated from this module
+//! ([`chart_template`]), and a test keeps it current. It does not contain `caBundle`: the
+//! controller writes it (`certificates`), and an upgrade of the chart keeps it.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference,
@@ -24,10 +28,11 @@ use trunkline_api::names::{GROUP, label};
 
 /// Name of both configurations.
 pub const NAME: &str = "trunkline-webhook";
-/// The most that the API server waits, in seconds; the server gives up earlier (`DEADLINE`), so that a failure is its own and said.
+/// The API server's timeout, in seconds. The server's own (`DEADLINE`) is shorter, so that the
+/// error text is the webhook's.
 const TIMEOUT: i32 = 10;
 
-/// Where the API server finds the webhook.
+/// The webhook's address for the API server.
 #[derive(Clone, Debug)]
 pub enum Address {
     /// A Service of the cluster, at port 443.
@@ -37,7 +42,7 @@ pub enum Address {
         /// Its name.
         name: String,
     },
-    /// `https://host:port`, for an API server that does not reach Services.
+    /// `https://host:port`, for an API server that cannot reach Services.
     Url(String),
 }
 
@@ -60,7 +65,8 @@ impl Address {
     }
 }
 
-/// The configurations, for the accounts in this namespace: the controller's IPInstances are not asked about, the NodeInfos of agents are.
+/// The configurations, for service accounts in this namespace. The controller's writes of
+/// IPInstances are exempt; the agents' writes of NodeInfos are not.
 pub fn configurations(
     address: &Address,
     namespace: &str,
@@ -90,7 +96,7 @@ pub fn configurations(
         ],
     );
     let resources = ValidatingWebhook {
-        // Nobody gets past the rules of resources by a label.
+        // A label must not bypass the rules of resources.
         object_selector: None,
         match_conditions: Some(vec![
             MatchCondition {
@@ -99,7 +105,7 @@ pub fn configurations(
                     "request.resource.resource != 'ipinstances' || request.userInfo.username != '{account}-controller'"
                 ),
             },
-            // A start of an agent, which changes nothing, needs nobody who answers.
+            // An agent's start without changes must not depend on the webhook.
             MatchCondition {
                 name: "new-claims-of-agents".to_owned(),
                 expression: format!(
@@ -134,12 +140,13 @@ pub fn configurations(
     )
 }
 
-/// The chart's template of both: for its Service and its service account, in the namespace that it is installed in.
+/// The chart's template of both, for its Service and its service account in the release's
+/// namespace.
 pub fn chart_template() -> Result<String, serde_json::Error> {
     const NAMESPACE: &str = "release-namespace";
     let address = Address::Service { namespace: NAMESPACE.to_owned(), name: NAME.to_owned() };
     let (validating, mutating) = configurations(&address, NAMESPACE);
-    // JSON is YAML, and needs no other writer.
+    // JSON is valid YAML, so no other serializer is needed.
     let both = [serde_json::to_string_pretty(&validating)?, serde_json::to_string_pretty(&mutating)?];
     let both = both.join("\n---\n").replace(NAMESPACE, "{{ .Release.Namespace }}");
     let about = "{{- /* Made of controller/src/webhook/configuration.rs: change it there. */}}";
@@ -173,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chart_has_it_as_it_is_here() {
+    fn chart_template_is_current() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/trunkline/templates/webhooks.yaml");
         let template = chart_template().unwrap();
         if std::env::var_os("WRITE_CHART").is_some() {

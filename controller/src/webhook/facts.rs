@@ -1,8 +1,9 @@
-//! What the rules of resources need to know, asked of the API server at the moment of the request.
+//! Cluster data for the rules of resources, read from the API server for each request.
 //!
-//! These requests are rare (somebody applies a manifest), so they read what is true now instead of a watch's memory: `kubectl apply` of one
-//! file with a Network and its Subnet would otherwise find the Network not there yet. Lists of IPInstances stop at the first few of
-//! interest. A resource that cannot be read is left out: it is served by nobody, so nothing contradicts it.
+//! These requests are rare (a user applies a manifest), so they read the current state and not the
+//! rows of a watch. Otherwise a `kubectl apply` of one file with a Network and its Subnet would not
+//! find the Network yet. Lists of IPInstances stop at the first few of interest. An unreadable
+//! resource is omitted: it is not served, so it contradicts nothing.
 
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -16,12 +17,12 @@ use trunkline_api::resources::{
 
 use super::rules::{Facts, Node};
 
-/// Objects in one answer.
+/// Number of objects on a page.
 const PAGE: u32 = 500;
-/// As many users of something as are looked at to refuse its deletion.
+/// Number of users of an object to read before its deletion is refused.
 const ENOUGH: u32 = 6;
 
-/// Reads the cluster.
+/// Reads cluster data from the API server.
 #[derive(Clone)]
 pub(super) struct Reader {
     client: Client,
@@ -32,18 +33,18 @@ impl Reader {
         Reader { client }
     }
 
-    /// For a Network that comes or changes.
+    /// For the creation or update of a Network.
     pub(super) async fn for_network(&self, network: &Network) -> Result<Facts, kube::Error> {
         let networks = self.all::<NetworkSpec, _>().await?;
         let mut facts = Facts { networks, nodes: self.nodes(network).await?, ..Facts::default() };
-        // Dynamic neighbours have to come from elsewhere.
+        // The prefixes of dynamic neighbours must be outside all Subnets.
         if network.peers().iter().any(|peer| peer.prefix.is_some()) {
             facts.subnets = self.all::<SubnetSpec, _>().await?;
         }
         Ok(facts)
     }
 
-    /// For a Network that goes.
+    /// For the deletion of a Network.
     pub(super) async fn for_network_deletion(&self, network: &Network) -> Result<Facts, kube::Error> {
         let mut facts = Facts { subnets: self.all::<SubnetSpec, _>().await?, ..Facts::default() };
         if network.network_type() == NetworkType::Overlay {
@@ -68,20 +69,20 @@ impl Reader {
         Ok(facts)
     }
 
-    /// For a Subnet that comes or changes.
+    /// For the creation or update of a Subnet.
     pub(super) async fn for_subnet(&self) -> Result<Facts, kube::Error> {
         let networks = self.all::<NetworkSpec, _>().await?;
         Ok(Facts { networks, subnets: self.all::<SubnetSpec, _>().await?, ..Facts::default() })
     }
 
-    /// For a Subnet that goes.
+    /// For the deletion of a Subnet.
     pub(super) async fn for_subnet_deletion(&self, name: &str) -> Result<Facts, kube::Error> {
         let labels = format!("{}={name}", label::SUBNET);
         let instances = self.some::<IPInstanceSpec, _>(&labels).await?;
         Ok(Facts { instances, ..Facts::default() })
     }
 
-    /// For an IPInstance that comes or changes.
+    /// For the creation or update of an IPInstance.
     pub(super) async fn for_ipinstance(&self, instance: &IPInstance) -> Result<Facts, kube::Error> {
         let mut facts = Facts::default();
         if !instance.spec.subnet.is_empty() {
@@ -95,19 +96,19 @@ impl Reader {
     /// For the NodeInfo of this name.
     pub(super) async fn for_nodeinfo(&self, name: &str) -> Result<Facts, kube::Error> {
         let api: Api<KubeNode> = Api::all(self.client.clone());
-        // The right to list Nodes is there for the watch, the right to get one is not.
+        // The controller has the right to list Nodes, for its watch, but not the right to get one.
         let named = ListParams::default().fields(&format!("metadata.name={name}"));
         let node_addresses = api.list(&named).await?.items.first().map(node_addresses);
         Ok(Facts { node_addresses, ..Facts::default() })
     }
 
-    /// Whether there is a Network of this name.
+    /// Whether a Network of this name exists.
     pub(super) async fn has_network(&self, name: &str) -> Result<bool, kube::Error> {
         let api: Api<NetworkObject> = Api::all(self.client.clone());
         Ok(api.get_metadata_opt(name).await?.is_some())
     }
 
-    /// Whether there is a Subnet of this name.
+    /// Whether a Subnet of this name exists.
     pub(super) async fn has_subnet(&self, name: &str) -> Result<bool, kube::Error> {
         let api: Api<SubnetObject> = Api::all(self.client.clone());
         Ok(api.get_metadata_opt(name).await?.is_some())
@@ -135,7 +136,7 @@ impl Reader {
         }
     }
 
-    /// A cluster without hybridnet's kinds for several clusters has none.
+    /// The number of RemoteClusters; 0 in a cluster without hybridnet's multi-cluster kinds.
     async fn remote_clusters(&self) -> Result<usize, kube::Error> {
         let kind = GroupVersionKind::gvk("multicluster.alibaba.com", "v1", "RemoteCluster");
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::from_gvk(&kind));
@@ -165,7 +166,7 @@ impl Reader {
         }
     }
 
-    /// The first few with these labels.
+    /// The first few objects with these labels.
     async fn some<S, T>(&self, labels: &str) -> Result<Vec<T>, kube::Error>
     where
         S: Kind,

@@ -1,4 +1,4 @@
-//! How many lines of the log the requests of one source may cause: any host that reaches the webhook can send requests.
+//! Limit on log lines for each source: any host that reaches the webhook can send requests.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 use trunkline_daemon::connections::Source;
 
-/// Lines at once of one source.
+/// Number of lines of one source at once.
 const BURST: u32 = 200;
-/// Lines per second of one source after that.
+/// Number of lines of one source per second after that.
 const RATE: f64 = 20.0;
-/// Sources that have a count of their own; beyond these, all others share one.
+/// Number of sources with a count of their own; all others share one.
 const SOURCES: usize = 256;
 
 /// Counts the lines of each source.
@@ -28,7 +28,7 @@ struct Counts {
 struct Count {
     left: f64,
     at: Instant,
-    /// Lines that were left out since the last one.
+    /// Number of lines omitted since the last one.
     omitted: u64,
 }
 
@@ -55,11 +55,11 @@ impl Count {
 }
 
 impl LogLimit {
-    /// Whether a line of this source is logged now, and how many were left out before it.
+    /// Whether to log a line of this source now; if so, the number of lines omitted before it.
     pub(super) fn admits(&self, source: Source, now: Instant) -> Option<u64> {
         let counts = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.sources.len() >= SOURCES && !counts.sources.contains_key(&source) {
-            // A source whose count is full again has nothing to be remembered for.
+            // Forget a source whose bucket is full again.
             counts.sources.retain(|_, count| {
                 count.refill(now);
                 count.left < BURST.into()
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_floods_the_log_leaves_others_theirs() {
+    fn log_limit_is_per_source() {
         let (limit, now) = (LogLimit::default(), Instant::now());
         let logged = (0..10_000).filter(|_| limit.admits(source(1), now).is_some()).count();
         assert_eq!(logged, BURST as usize);
@@ -95,12 +95,12 @@ mod tests {
     }
 
     #[test]
-    fn many_sources_share_one_count() {
+    fn sources_beyond_the_limit_share_one_count() {
         let (limit, now) = (LogLimit::default(), Instant::now());
         let logged = (0..100_000).filter(|number| limit.admits(source(*number), now).is_some()).count();
         assert_eq!(logged, SOURCES + BURST as usize);
         assert_eq!(limit.0.lock().unwrap().sources.len(), SOURCES);
-        // A minute later the first ones are forgotten, and there is room again.
+        // A minute later the first sources are forgotten, and there is room again.
         let later = now + Duration::from_secs(60);
         assert!(limit.admits(source(200_000), later).is_some());
         assert!(limit.0.lock().unwrap().sources.len() < SOURCES);

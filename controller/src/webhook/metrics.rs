@@ -1,4 +1,4 @@
-//! What the webhook counts.
+//! Metrics of the webhook.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use trunkline_daemon::metrics::{counter, histogram};
 pub struct Metrics {
     requests: IntCounterVec,
     seconds: HistogramVec,
-    /// When the certificate that is served expires, in seconds since 1970; 0 where it came as a file.
+    /// Expiry of the served certificate, in seconds since 1970; 0 for a certificate from files.
     pub(super) certificate_expires: IntGauge,
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Accepted,
     Refused,
-    /// No verdict: the API server does what its failure policy says.
+    /// No verdict: the API server applies its failure policy.
     Failed,
 }
 
@@ -35,7 +35,7 @@ impl Outcome {
 }
 
 impl Metrics {
-    /// Makes them and puts them into a registry. An error if they are there already.
+    /// Creates the metrics and registers them. An error if they are registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Metrics> {
         let requests = counter(registry, &m::WEBHOOK_REQUESTS)?;
         let seconds = histogram(registry, &m::WEBHOOK_DURATION)?;
@@ -49,7 +49,7 @@ impl Metrics {
         self.seconds.with_label_values(&[path, kind]).observe(took.as_secs_f64());
     }
 
-    /// So that every series is there.
+    /// Creates every series, so that none is missing in the first scrape.
     #[cfg(test)]
     pub(crate) fn touch(&self) {
         self.count("/validate", "Network", Outcome::Accepted, Duration::ZERO);

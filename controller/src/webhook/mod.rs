@@ -1,4 +1,5 @@
-//! The admission webhook: pods are stamped with where their addresses come from, and what cannot work is refused when it is applied.
+//! The admission webhook: writes network selections on pods, and refuses objects that cannot work
+//! when they are applied.
 //!
 //! ```text
 //! API server ── TLS ──► server ──► review ──┬─ rules (pure) ◄── facts: the API server itself, for resources
@@ -8,8 +9,8 @@
 //!            a Secret shared by the replicas, or files
 //! ```
 //!
-//! It runs on every replica, leader or not: it writes nothing but its own certificate. What it is asked about, and what happens when it does
-//! not answer, is [`configuration`].
+//! It runs on every replica, leader or not: its only write is its own certificate.
+//! [`configuration`] describes its requests and the behaviour without an answer.
 
 mod certificates;
 pub mod configuration;
@@ -40,11 +41,11 @@ pub use metrics::Metrics;
 use crate::cluster::Cluster;
 use crate::selection::Policy;
 
-/// The rows that the watches keep.
+/// Access to the rows of the watches.
 pub trait View: Send + Sync + 'static {
-    /// Looks at them; short, since the watches wait meanwhile.
+    /// Reads the rows. Keep it short: the watches wait meanwhile.
     fn look<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T;
-    /// Changes whenever a Network, a Subnet or a namespace does.
+    /// Changes with each change of a Network, Subnet or namespace.
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
@@ -92,7 +93,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// The CA of clients' certificates, if clients need one.
+    /// The CA of client certificates, if clients need one.
     fn client_ca(&self) -> anyhow::Result<Option<RootCertStore>> {
         let Some(file) = &self.webhook_client_ca else { return Ok(None) };
         let read = || -> anyhow::Result<RootCertStore> {
@@ -108,7 +109,7 @@ impl Flags {
         read().with_context(what).map(Some)
     }
 
-    /// Where the certificate comes from; `namespace` is that of the Service and the Secret.
+    /// The source of the certificate; `namespace` is that of the Service and the Secret.
     pub fn source(&self, namespace: &str) -> Source {
         if let Some(folder) = &self.webhook_cert_dir {
             return Source::Files(folder.clone());
@@ -126,10 +127,11 @@ impl Flags {
     }
 }
 
-/// Answers admission requests until the end, and then those that are under way. An error if it cannot begin: the address is taken, or the
-/// folder with the certificate cannot be read.
+/// Serves admission requests until shutdown, then finishes the requests under way. An error if it
+/// cannot start: the address is taken, or the folder with the certificate cannot be read.
 ///
-/// To be called when the first lists of the watches are complete: until then the API server finds nobody, and its failure policy decides.
+/// Call it when the first lists of the watches are complete. Until then the API server cannot
+/// connect, and its failure policy decides.
 pub async fn serve<V: View>(
     flags: &Flags,
     namespace: &str,
@@ -153,7 +155,7 @@ pub async fn serve<V: View>(
     let reviewer = Arc::new(review::Reviewer::new(client.clone(), view, policy, Arc::clone(&metrics)));
     tracing::info!(%address, "admission requests are answered");
     let tls = server::tls(Arc::clone(&served), client_ca).context("the webhook's TLS")?;
-    // What keeps the certificate goes on while the last requests are answered; it ends with them.
+    // The certificate's task runs until the last requests are answered, and ends with them.
     let ended = CancellationToken::new();
     let _end = ended.clone().drop_guard();
     let keep = async {

@@ -1,13 +1,14 @@
-//! From an AdmissionReview to its answer: who is asked about, what the rules say, what is logged and counted.
+//! Review: from an AdmissionReview to its answer, with rules, log and metrics.
 //!
-//! Three outcomes are kept apart. A *refusal* is a verdict, with every fault in its message, for whoever applied the object. A *failure* is
-//! none: what the rules need could not be read, and the API server is told so by the HTTP status, so that its failure policy decides
-//! (pods pass, resources are refused), where hybridnet answers with a refusal. And what an object's own fields make of it when nothing of
-//! its spec changes is nobody's matter: labels and finalizers of old objects can always be written.
+//! There are three outcomes. A *refusal* is a verdict, and its message lists every fault for the
+//! user. A *failure* is no verdict: data for the rules could not be read. The HTTP status says so,
+//! and the API server's failure policy decides (pods are admitted, resources refused); hybridnet
+//! answers with a refusal. An update that leaves the spec as it was is *not judged*: labels and
+//! finalizers of old objects can always be written.
 //!
-//! A pod may be asked about before the watches have told of the Network that it names (one `kubectl apply` of both). A pod that is
-//! about to be refused for a name that is not there is therefore looked up once in the API server; if that has it, the watches are
-//! waited for.
+//! A pod may be reviewed before the watches have shown the Network that it names (one `kubectl
+//! apply` of both). So before a pod is refused for an unknown name, the API server is asked once
+//! for that name. If the object exists, the review waits for the watches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ use super::rules::pod::{Missing, Mutation, NewPod};
 use super::rules::{Verdict, ipinstance, network, nodeinfo, pod, subnet};
 use crate::selection::Policy;
 
-/// What the API server asks for.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Validate,
@@ -52,7 +53,7 @@ impl Asked {
     }
 }
 
-/// Why there is no verdict.
+/// Reason for which there is no verdict.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReviewError {
     #[error("the body is no AdmissionReview of admission.k8s.io/v1 with a request: {0}")]
@@ -72,7 +73,7 @@ impl ReviewError {
     }
 }
 
-/// What is answered where nothing failed.
+/// The answer if nothing failed.
 #[derive(Debug, Default)]
 struct Answer {
     faults: Vec<Fault>,
@@ -86,10 +87,11 @@ impl From<Verdict> for Answer {
     }
 }
 
-/// Reviews that read from the API server at a time, of all sources. [`super::server::LIMITS`] has the share of one source.
+/// Number of concurrent reviews that read from the API server, for all sources.
+/// [`super::server::LIMITS`] has the share of one source.
 const READING: usize = 32;
 
-/// Gives the answers.
+/// Reviews requests.
 pub(super) struct Reviewer<V> {
     reader: Reader,
     view: Arc<V>,
@@ -105,15 +107,16 @@ impl<V: View> Reviewer<V> {
         Reviewer { reader: Reader::new(client), view, policy, metrics, reading, log }
     }
 
-    /// The reader, for as long as this client may read from the API server.
+    /// The reader, as soon as this client may read from the API server.
     async fn reader<'a>(&'a self, client: &'a Client) -> Reading<'a> {
-        // Its own share first: a source that waits for it keeps nothing from the others. No semaphore is ever closed.
+        // The client's own share first: a source that waits for it does not block the others. No
+        // semaphore is ever closed.
         let own = client.work().acquire().await.ok();
         let one = self.reading.acquire().await.ok();
         Reading { reader: &self.reader, _permits: [own, one] }
     }
 
-    /// The AdmissionReview that answers one.
+    /// Answers an AdmissionReview.
     pub(super) async fn review(
         &self,
         asked: Asked,
@@ -143,7 +146,7 @@ impl<V: View> Reviewer<V> {
             .map_err(|error| ReviewError::Unwritable(error.to_string()))
     }
 
-    /// A request had no verdict in time.
+    /// Counts a request without a verdict in time.
     pub(super) fn timed_out(&self, asked: Asked, client: &Client) {
         self.metrics.count(asked.path(), "unknown", Outcome::Failed, Duration::ZERO);
         let source = client.source();
@@ -167,7 +170,7 @@ impl<V: View> Reviewer<V> {
             (_, "Pod") if request.kind.group.is_empty() && request.operation == Operation::Create => {
                 self.pod(asked, request, client).await
             }
-            // A configuration that asks about more than it should.
+            // From a configuration with more rules than it should have.
             _ => Ok(Answer::default()),
         }
     }
@@ -269,7 +272,7 @@ impl<V: View> Reviewer<V> {
 }
 
 impl<V: View> Reviewer<V> {
-    /// Waits for the watches to tell of what a pod names and the API server has.
+    /// Waits until the watches show an object that a pod names and the API server has.
     async fn await_names(&self, pod: &NewPod, client: &Client) -> Result<(), ReviewError> {
         let mut changes = self.view.changes();
         let mut known_there = None;
@@ -287,7 +290,7 @@ impl<V: View> Reviewer<V> {
                 }
                 known_there = Some(missing);
             }
-            // The end of the watches is the end of the program; the server's deadline is the end of the request.
+            // The watches end only with the process; the server's deadline ends the request.
             if changes.changed().await.is_err() {
                 return Ok(());
             }
@@ -295,7 +298,7 @@ impl<V: View> Reviewer<V> {
     }
 }
 
-/// The reader, in its turn.
+/// Access to the reader, within the limits.
 struct Reading<'a> {
     reader: &'a Reader,
     _permits: [Option<SemaphorePermit<'a>>; 2],
@@ -309,14 +312,14 @@ impl std::ops::Deref for Reading<'_> {
     }
 }
 
-/// What happens to an object.
+/// Operation on an object.
 enum Change<'a, T> {
     Create(&'a T),
     Update(&'a T, &'a T),
     Delete(&'a T),
 }
 
-/// Reads the request's objects and asks the rule.
+/// Deserializes the request's objects and applies the rule.
 async fn judge<S, T>(
     request: &AdmissionRequest<DynamicObject>,
     rule: impl AsyncFnOnce(Change<'_, T>) -> Result<Verdict, kube::Error>,
@@ -331,11 +334,11 @@ where
     if request.operation == Operation::Update && spec(&before) == spec(&after) {
         return Ok(Answer::default());
     }
-    // What was there before need not be readable: whatever comes in its place, or goes, is judged without it.
+    // The old object need not be readable: its replacement or deletion is judged without it.
     let is_delete = request.operation == Operation::Delete;
     let before = before.map(read::<S>).transpose()?.and_then(|before| match before.0 {
         Ok(object) => Some(T::from(object)),
-        // To be used it must have been readable once; what uses it is found by its name.
+        // An object in use must have been readable once; its users are found by its name.
         Err(unreadable) if is_delete => {
             let spec = S::missing()?;
             Some(T::from(Object { metadata: unreadable.metadata, spec, status: None, ignored: Vec::new() }))
@@ -399,7 +402,7 @@ fn texts(faults: &[Fault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// A label's value must not be whatever a request says.
+/// The kind as a metric label. A label must not take arbitrary values from a request.
 fn known_kind(request: &AdmissionRequest<DynamicObject>) -> &'static str {
     ["Network", "Subnet", "IPInstance", "NodeInfo", "Pod"]
         .into_iter()
@@ -407,11 +410,11 @@ fn known_kind(request: &AdmissionRequest<DynamicObject>) -> &'static str {
         .unwrap_or("unknown")
 }
 
-/// The longest of a request's own texts in a log line, and the longest reason, in characters.
+/// The longest text of a request in a log line, and the longest reason, in characters.
 const LOGGED_NAME: usize = 256;
 const LOGGED_REASON: usize = 1024;
 
-/// Logs a verdict. Every text of the request is the client's word: names are shown escaped and cut off.
+/// Logs a verdict. The client controls every text of the request: names are escaped and cut off.
 fn log(
     asked: Asked,
     request: &AdmissionRequest<DynamicObject>,
@@ -446,7 +449,7 @@ fn log(
         };
     }
     match outcome {
-        // Every pod of the cluster is one.
+        // Every pod of the cluster causes one.
         Outcome::Accepted if request.kind.kind == "Pod" => line!(debug),
         Outcome::Accepted | Outcome::Refused => line!(info),
         Outcome::Failed => line!(warn),

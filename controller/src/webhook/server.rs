@@ -1,9 +1,10 @@
 //! HTTP/1.1 over TLS, for one client: the API server.
 //!
-//! Any host that reaches the port can connect, so all that a client can use is bounded: connections ([`trunkline_daemon::connections`]), the
-//! time of the TLS handshake and the first request head, the size of a body and the memory of all bodies, the reads from the API server
-//! ([`super::review`]), and the time to a verdict. With a client CA (`--webhook-client-ca`) a client without a certificate of that CA gets no
-//! further than the handshake.
+//! Any host that reaches the port can connect, so each resource is bounded: connections
+//! ([`trunkline_daemon::connections`]), the time of the TLS handshake and the first request head,
+//! the size of a body and the memory of all bodies, the reads from the API server
+//! ([`super::review`]), and the time to a verdict. With a client CA (`--webhook-client-ca`) a
+//! client without a certificate of that CA fails in the handshake.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use super::View;
 use super::certificates::Served;
 use super::review::{Asked, Reviewer};
 
-/// An API server opens a connection for each request that is under way, and has 600 of these unless told otherwise.
+/// An API server opens a connection for each concurrent request, by default at most 600 of these.
 pub(super) const LIMITS: Limits = Limits {
     total: 1024,
     per_source: 640,
@@ -37,19 +38,21 @@ pub(super) const LIMITS: Limits = Limits {
     octets_per_source: 32 << 20,
     work_per_source: 8,
 };
-/// From the end of a response to the end of the next request's head: longer than an API server keeps an idle connection (90 s), because a
-/// connection that closes under a request is a failed webhook to it.
+/// From the end of a response to the end of the next request's head. Longer than an API server
+/// keeps an idle connection (90 s): a connection that closes during a request is a failed webhook
+/// call.
 const IDLE: Duration = Duration::from_secs(150);
-/// The largest request: an object of etcd's limit (1.5 MiB), as it is and as it was, with room for its JSON.
+/// The largest request: the old and the new object at etcd's limit (1.5 MiB), with room for the
+/// JSON.
 const MAX_BODY: usize = 8 << 20;
 /// Octets of a request's body that no budget counts: most pods are smaller.
 const SMALL_BODY: usize = 64 << 10;
-/// To an answer. Less than the 10 s that the API server waits, so that it hears why.
+/// Time to an answer. Less than the API server's 10 s, so that the error text reaches it.
 const DEADLINE: Duration = Duration::from_secs(8);
-/// For the requests that are under way when the end comes.
+/// Time for the requests under way at shutdown.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// The TLS configuration; with a client CA, of clients that have a certificate of it.
+/// The TLS configuration; with a client CA, clients need a certificate of it.
 pub(super) fn tls(served: Arc<Served>, client_ca: Option<RootCertStore>) -> anyhow::Result<ServerConfig> {
     let builder =
         ServerConfig::builder_with_provider(served.provider()).with_safe_default_protocol_versions()?;
@@ -64,7 +67,7 @@ pub(super) fn tls(served: Arc<Served>, client_ca: Option<RootCertStore>) -> anyh
     Ok(tls)
 }
 
-/// Serves until the shutdown, and then the requests that are under way.
+/// Serves until shutdown, then finishes the requests under way.
 pub(super) async fn serve<V: View>(
     listener: TcpListener,
     limiter: Arc<ConnectionLimiter>,
@@ -86,7 +89,7 @@ pub(super) async fn serve<V: View>(
         });
     }
     connections.close();
-    // A client that takes longer has timed out at its own end.
+    // A client that takes longer has timed out on its own side.
     let _ = tokio::time::timeout(FAREWELL, connections.wait()).await;
 }
 
@@ -99,7 +102,8 @@ async fn converse<V: View>(
     let client = connection.client();
     let stream = match acceptor.accept(connection).await {
         Ok(stream) => stream,
-        // A port scan, a client without a certificate, or an API server that does not trust this one (its own log has the reason).
+        // A port scan, a client without a certificate, or an API server that does not trust this
+        // certificate (its own log has the reason).
         Err(error) => return tracing::debug!(source = %client.source(), %error, "a TLS handshake failed"),
     };
     let service = service_fn(move |request| answer(Arc::clone(&reviewer), request, client.request()));
@@ -109,7 +113,7 @@ async fn converse<V: View>(
             .header_read_timeout(IDLE)
             .serve_connection(TokioIo::new(stream), service)
     );
-    // An error is the client's: it broke off, or sent no HTTP.
+    // An error is the client's: it closed the connection, or sent no HTTP.
     let _ = tokio::select! {
         done = serving.as_mut() => done,
         () = shutdown.cancelled() => {
@@ -161,7 +165,7 @@ async fn verdict<V: View>(
     })
 }
 
-/// The whole body, within its limits.
+/// Reads the whole body, within its limits.
 async fn read(
     mut body: Incoming,
     under_way: &mut connections::Request,

@@ -1,17 +1,24 @@
-//! Limits on the clients of one TCP listener: many idle or slow connections of one source change nothing for another source.
+//! Limits on the clients of one TCP listener: many idle or slow connections of one source do not
+//! affect another source.
 //!
 //! ```text
 //! accept ──► Registry: admit, evict another, or refuse ──► Connection ──► supervise(serve) ──► closed, and removed from the registry
 //! ```
 //!
-//! - A source is an IPv4 address or an IPv6 /64. It has [`Limits::per_source`] connections at most, the listener [`Limits::total`].
-//! - At a limit a new connection evicts another one. The classes give way in this order: no complete request head yet, idle between two
-//!   requests, a request that takes longer than [`SLOW`], a request under way. Within a class the source with the most connections gives way
-//!   first, and there the oldest connection. A source never evicts a connection of a source that has as few connections as itself.
-//! - The first request head, the TLS handshake included, has [`Limits::first_request`]. After that an idle connection may stay until another
-//!   one needs its place.
-//! - Accepting never waits for a place. Where the process has no descriptor left ([`ConnectionLimiter::accept`]), a connection is evicted too.
-//! - Request bodies ([`Request::charge`]) and expensive work ([`Client::work`]) have budgets per source.
+//! - A source is an IPv4 address or an IPv6 /64. It has at most [`Limits::per_source`] connections,
+//!   the listener at most [`Limits::total`].
+//! - At a limit a new connection evicts another one. The classes are evicted in this order: no
+//!   complete request head yet, idle between two requests, a request that takes longer than
+//!   [`SLOW`], a request under way. Within a class the source with the most connections comes
+//!   first, and of these the oldest connection. A source never evicts a connection of a source that
+//!   has as few connections as itself.
+//! - The first request head, the TLS handshake included, must be complete within
+//!   [`Limits::first_request`]. After that an idle connection may stay until another one needs its
+//!   place.
+//! - Accepting never waits for a place. If the process has no free descriptor
+//!   ([`ConnectionLimiter::accept`]), a connection is evicted too.
+//! - Request bodies ([`Request::charge`]) and expensive work ([`Client::work`]) have budgets per
+//!   source.
 
 mod registry;
 mod stream;
@@ -31,32 +38,33 @@ use trunkline_api::metrics::Metric;
 use registry::{Admission, Entry, Registry};
 pub use stream::{Connection, Tracked};
 
-/// A request that takes longer may be ended in favour of another connection.
+/// A request that takes longer may be evicted in favour of another connection.
 pub const SLOW: Duration = Duration::from_secs(10);
-/// Evicted connections that may still be closing. Accepting waits for them to close beyond that, which bounds memory and descriptors.
+/// Number of evicted connections that may still be closing. Beyond that, accepting waits for them,
+/// which bounds memory and descriptors.
 const CLOSING: usize = 64;
-/// Between two tries to accept when the process has no descriptor left and none of them belongs to this listener: no event reports that one
-/// is free again.
+/// Delay before the next accept when the process has no free descriptor and this listener has no
+/// connection to evict. No event reports a free descriptor.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// The limits of one listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Maximum number of connections.
     pub total: usize,
-    /// Connections of one source at a time.
+    /// Maximum number of connections of one source.
     pub per_source: usize,
-    /// From accept to the end of the first request head, the TLS handshake included.
+    /// Time from accept to the end of the first request head, the TLS handshake included.
     pub first_request: Duration,
-    /// Octets of request bodies in memory.
+    /// Octets of request bodies in memory, of all sources.
     pub octets: usize,
-    /// Of these, octets of one source.
+    /// Octets of request bodies in memory, of one source.
     pub octets_per_source: usize,
-    /// Pieces of expensive work of one source at a time.
+    /// Concurrent units of expensive work of one source.
     pub work_per_source: usize,
 }
 
-/// Where a connection comes from, as limits count it: an IPv4 address or an IPv6 /64.
+/// The unit that the limits count: an IPv4 address or an IPv6 /64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source(IpAddr);
 
@@ -79,18 +87,19 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Why the listener closed a connection.
+/// Reason for which the listener closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Evicted in favour of a newer connection.
     Evicted,
     /// No complete request head in time.
     NoRequest,
-    /// Refused: its source has as many requests under way as it may.
+    /// Refused: its source already has the maximum number of requests under way.
     SourceLimit,
-    /// Refused: all connections have a request under way, and no source has more of them than this one.
+    /// Refused: all connections have a request under way, and no source has more of them than this
+    /// one.
     TotalLimit,
-    /// Evicted because the process has no descriptor left.
+    /// Evicted because the process has no free descriptor.
     Descriptors,
 }
 
@@ -117,7 +126,8 @@ pub struct ConnectionMetrics {
 }
 
 impl ConnectionMetrics {
-    /// Registers both metrics of the catalogue: `open` with the label `listener`, `dropped` with `listener` and `reason`.
+    /// Registers both metrics of the catalogue: `open` with the label `listener`, `dropped` with
+    /// `listener` and `reason`.
     ///
     /// # Errors
     /// The registry has one of them already.
@@ -128,7 +138,7 @@ impl ConnectionMetrics {
         })
     }
 
-    /// Those of one listener. Every series exists from now on.
+    /// The metrics of one listener. Creates every series.
     pub fn listener(&self, name: &'static str) -> ListenerMetrics {
         for reason in Reason::ALL {
             self.dropped.with_label_values(&[name, reason.label()]);
@@ -152,7 +162,7 @@ impl ListenerMetrics {
     }
 }
 
-/// What one source uses at the moment.
+/// Current usage of one source.
 #[derive(Debug)]
 struct Account {
     octets: AtomicUsize,
@@ -166,13 +176,13 @@ pub struct ConnectionLimiter {
     registry: Mutex<Registry>,
     /// Octets of request bodies, of all sources.
     octets: AtomicUsize,
-    /// A connection was closed and its descriptor is free.
+    /// Notifies that a connection was closed and its descriptor is free.
     closed: Notify,
     metrics: ListenerMetrics,
 }
 
 impl ConnectionLimiter {
-    /// Of a listener that has no connection yet.
+    /// Creates a limiter without connections.
     pub fn new(limits: Limits, metrics: ListenerMetrics) -> Arc<Self> {
         Arc::new(ConnectionLimiter {
             limits,
@@ -187,7 +197,7 @@ impl ConnectionLimiter {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next connection that is admitted. May be dropped at any time without the loss of a connection.
+    /// Accepts the next admitted connection. Cancel-safe: a drop loses no connection.
     pub async fn accept(self: &Arc<Self>, listener: &TcpListener) -> (Connection, SocketAddr) {
         loop {
             while self.lock().closing() >= CLOSING {
@@ -203,7 +213,8 @@ impl ConnectionLimiter {
                     tracing::debug!(%error, "a connection was not accepted");
                     self.free_descriptor().await;
                 }
-                // The client broke off, or a packet of its handshake met an error of the network: accept(2).
+                // The client closed the connection, or a network error ended its handshake:
+                // accept(2).
                 Err(error) => tracing::debug!(%error, "a connection was not accepted"),
             }
         }
@@ -252,7 +263,8 @@ fn is_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| lacks.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-/// Raises the soft limit of descriptors to the hard limit, so that the limits of connections are reached before it.
+/// Raises the soft limit of descriptors to the hard limit, so that the limits of connections are
+/// reached first.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -279,8 +291,8 @@ impl Client {
         &self.entry.account.work
     }
 
-    /// Runs what serves the connection. None if the connection was evicted, or had no complete request head in time: then it must be
-    /// dropped, which closes it.
+    /// Runs the service of the connection. None if the connection was evicted, or had no complete
+    /// request head in time; the caller must then drop it, which closes it.
     pub async fn supervise<F: Future>(&self, serve: F) -> Option<F::Output> {
         let late = async {
             tokio::time::sleep(self.limiter.limits.first_request).await;
@@ -298,7 +310,8 @@ impl Client {
         }
     }
 
-    /// A request head is complete. The request is under way until the value is dropped and its response is on the wire.
+    /// Begins a request, after its head is complete. The request is under way until the value is
+    /// dropped and the response is on the wire.
     pub fn request(&self) -> Request {
         self.entry.begin();
         Request { client: self.clone(), octets: 0 }
@@ -313,7 +326,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reserves memory for octets of the request's body. False if the listener's budget, or the share of this source, is used up.
+    /// Reserves memory for octets of the request's body. False if the budget of the listener, or
+    /// the share of this source, is exhausted.
     pub fn charge(&mut self, octets: usize) -> bool {
         let Client { limiter, entry } = &self.client;
         let take = |used: &AtomicUsize, limit: usize| {
@@ -336,7 +350,7 @@ impl Request {
         &self.client
     }
 
-    /// The response's body, which keeps the request under way until it is sent.
+    /// Wraps the response's body, which keeps the request under way until it is sent.
     pub fn track<B>(self, body: B) -> Tracked<B> {
         Tracked::new(body, self)
     }

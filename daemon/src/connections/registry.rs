@@ -1,4 +1,5 @@
-//! The connections of a listener, and which of them gives way: no I/O, the time comes in.
+//! The connections of a listener, and the choice of the one to evict. No I/O; the caller passes the
+//! time.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ pub(super) struct Entry {
     pub(super) account: Arc<Account>,
     opened: Instant,
     state: AtomicU8,
-    /// When the state began, in microseconds since `opened`.
+    /// Start of the current state, in microseconds since `opened`.
     since: AtomicU64,
     reason: OnceLock<Reason>,
     evict: Notify,
@@ -40,11 +41,11 @@ impl Entry {
 
     /// The response is complete.
     pub(super) fn finish(&self) {
-        // Its time goes on from the request's begin.
+        // Keep the start time of the request.
         self.state.store(DRAINING, Ordering::Release);
     }
 
-    /// Everything that was written is with the kernel.
+    /// The kernel has all written octets.
     pub(super) fn flushed(&self) {
         if self.state.load(Ordering::Acquire) == DRAINING {
             self.set(IDLE);
@@ -61,12 +62,12 @@ impl Entry {
         self.state.load(Ordering::Acquire) == OPENING
     }
 
-    /// Why the listener closes it, if it does.
+    /// The listener's reason to close it, if any.
     pub(super) fn reason(&self) -> Option<Reason> {
         self.reason.get().copied()
     }
 
-    /// Resolves when it is evicted.
+    /// Waits until it is evicted.
     pub(super) async fn evicted(&self) {
         self.evict.notified().await;
     }
@@ -84,7 +85,7 @@ impl Entry {
     }
 }
 
-/// In the order in which they give way.
+/// Classes in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Opening,
@@ -93,14 +94,14 @@ enum Class {
     Busy,
 }
 
-/// What becomes of a new connection.
+/// Decision about a new connection.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// There is room.
+    /// Admit it.
     Admit,
-    /// This one gives way.
+    /// Admit it, and evict this one.
     Evict(Arc<Entry>),
-    /// None gives way.
+    /// Refuse it.
     Refuse(Reason),
 }
 
@@ -109,9 +110,9 @@ pub(super) enum Admission {
 pub(super) struct Registry {
     limits: Limits,
     sources: HashMap<Source, Vec<Arc<Entry>>>,
-    /// In `sources`.
+    /// Number of connections in `sources`.
     total: usize,
-    /// Evicted, and not closed yet.
+    /// Number of connections that are evicted and not closed yet.
     closing: usize,
 }
 
@@ -120,7 +121,7 @@ impl Registry {
         Registry { limits, sources: HashMap::new(), total: 0, closing: 0 }
     }
 
-    /// Decides about a new connection of a source.
+    /// Decides on a new connection of a source.
     pub(super) fn admission(&self, source: Source, now: Instant) -> Admission {
         let own = self.sources.get(&source).map_or(&[][..], Vec::as_slice);
         let (victim, reason) = if own.len() >= self.limits.per_source {
@@ -128,7 +129,7 @@ impl Registry {
         } else if self.total >= self.limits.total {
             let larger = self.sources.values().map(Vec::as_slice).filter(|entries| entries.len() > own.len());
             let theirs = oldest(larger, now, Class::Busy);
-            // A request of its own does not give way to another of its own, unless that is slow.
+            // A request of the same source is evicted only if it is slow.
             (theirs.or_else(|| oldest([own].into_iter(), now, Class::Slow)), Reason::TotalLimit)
         } else {
             return Admission::Admit;
@@ -136,7 +137,8 @@ impl Registry {
         victim.map_or(Admission::Refuse(reason), Admission::Evict)
     }
 
-    /// What gives way to the process itself; no request that is answered in time.
+    /// The connection to evict for another descriptor of the process. Requests that are answered in
+    /// time are exempt.
     pub(super) fn victim(&self, now: Instant) -> Option<Arc<Entry>> {
         oldest(self.sources.values().map(Vec::as_slice), now, Class::Slow)
     }
@@ -162,7 +164,8 @@ impl Registry {
         entry
     }
 
-    /// Asks a connection's task to drop it. Its place is free at once. Nothing happens to one that is closed or evicted already.
+    /// Asks a connection's task to drop it. Its place is free at once. No effect on a connection
+    /// that is closed or evicted.
     pub(super) fn evict(&mut self, entry: &Arc<Entry>, reason: Reason) {
         if self.forget(entry) {
             let _ = entry.reason.set(reason);
@@ -171,14 +174,14 @@ impl Registry {
         }
     }
 
-    /// A connection is closed.
+    /// Removes a closed connection.
     pub(super) fn closed(&mut self, entry: &Arc<Entry>) {
         if !self.forget(entry) {
             self.closing -= 1;
         }
     }
 
-    /// Takes a connection out. False if it is out already.
+    /// Removes a connection. False if it was removed before.
     fn forget(&mut self, entry: &Arc<Entry>) -> bool {
         let Some(entries) = self.sources.get_mut(&entry.source) else { return false };
         let Some(place) = entries.iter().position(|other| Arc::ptr_eq(other, entry)) else { return false };
@@ -199,7 +202,8 @@ impl Registry {
     }
 }
 
-/// The oldest connection of the source with the most, of the first class that has one, up to `last`.
+/// The oldest connection of the source with the most, in the first class that has one, up to
+/// `last`.
 fn oldest<'a>(
     sources: impl Iterator<Item = &'a [Arc<Entry>]>,
     now: Instant,

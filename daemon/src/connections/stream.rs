@@ -1,4 +1,4 @@
-//! A connection's socket, and the body of a response on it: both report how far a request is.
+//! A connection's socket and the body of a response, which report the progress of a request.
 
 use std::io;
 use std::pin::Pin;
@@ -11,15 +11,17 @@ use tokio::net::TcpStream;
 
 use super::{Client, Request};
 
-/// Closes the connection with RST when it is dropped: an evicted client leaves nothing in the kernel.
+/// Makes a later drop close the connection with RST, so that an evicted client leaves no state in
+/// the kernel.
 pub(super) fn reset(stream: &TcpStream) {
     let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// A connection that a [`super::ConnectionLimiter`] admitted. Its place is free when it is dropped.
+/// A connection admitted by a [`super::ConnectionLimiter`]. A drop frees its place.
 #[derive(Debug)]
 pub struct Connection {
-    // Dropped before `membership`: the descriptor is free when the registry says so.
+    // Dropped before `membership`, so that the descriptor is free when the registry frees the
+    // place.
     stream: TcpStream,
     membership: Membership,
 }
@@ -109,11 +111,11 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// A response's body whose request is under way until the body is sent.
+/// Body of a response. Its request is under way until the body is sent.
 #[derive(Debug)]
 pub struct Tracked<B> {
     body: B,
-    // Reports the end of the request by its drop.
+    // Its drop ends the request.
     _request: Request,
 }
 

@@ -1,4 +1,4 @@
-//! Which connection gives way, and the budgets of a source.
+//! Tests of the eviction order and of the budgets of a source.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,7 +19,7 @@ fn source(number: u8) -> Source {
     Source::of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)))
 }
 
-/// Connections in the order of their age: the source's number, and `o` opening, `i` idle, `b` busy.
+/// Connections ordered by age: the source's number, and `o` opening, `i` idle, `b` busy.
 fn registry(connections: &[(u8, char)]) -> (Registry, Vec<Arc<Entry>>) {
     let mut registry = Registry::new(LIMITS);
     let entries = connections.iter().map(|(number, state)| {
@@ -38,7 +38,7 @@ fn registry(connections: &[(u8, char)]) -> (Registry, Vec<Arc<Entry>>) {
 }
 
 #[test]
-fn the_connection_that_gives_way() {
+fn eviction_order() {
     const NEW: u8 = 9;
     #[derive(Debug, PartialEq)]
     enum Is {
@@ -136,14 +136,14 @@ fn an_evicted_connection_frees_its_place_at_once() {
 }
 
 #[test]
-fn a_response_that_is_not_yet_sent_is_not_idle() {
+fn unsent_response_is_not_idle() {
     let (registry, entries) = registry(&[(1, 'b'), (1, 'b'), (1, 'b'), (1, 'b')]);
     entries[0].finish();
     let is_refused = || matches!(registry.admission(source(1), Instant::now()), Admission::Refuse(_));
     assert!(is_refused());
     entries[0].flushed();
     assert!(!is_refused());
-    // A flush in the middle of a response says nothing.
+    // A flush in the middle of a response does not end the request.
     entries[0].begin();
     entries[0].flushed();
     assert!(is_refused());
@@ -164,7 +164,7 @@ fn sources_are_addresses_or_prefixes() {
 }
 
 #[test]
-fn bodies_have_a_budget_per_source_and_in_all() {
+fn bodies_have_budgets_per_source_and_in_total() {
     let registry = Metrics::new();
     let metrics = ConnectionMetrics::register(&registry, &m::CONNECTIONS, &m::CONNECTIONS_DROPPED).unwrap();
     let limiter = ConnectionLimiter::new(LIMITS, metrics.listener("http"));

@@ -1,4 +1,4 @@
-//! Paths, statuses, and clients that are many or slow.
+//! Tests of paths and statuses, with many or slow clients.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -48,7 +48,7 @@ async fn get_of(paths: Paths, method: &str, path: &str, missing: &'static [&'sta
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_waited_for_and_said() {
+async fn bind_waits_for_a_taken_address_and_reports_it() {
     let taken = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = taken.local_addr().unwrap();
     let fault = Fault::default();
@@ -89,7 +89,7 @@ async fn the_three_paths_answer() {
 }
 
 #[tokio::test]
-async fn each_listener_serves_its_own_paths_alone() {
+async fn each_listener_serves_only_its_paths() {
     for (paths, path, status) in [
         (Paths::Metrics, "/metrics", "200"),
         (Paths::Metrics, "/healthz", "404"),

@@ -1,12 +1,14 @@
-//! How long it takes to attach a container: the plugin's whole run as the runtime sees it, against the `ptp` and
-//! `host-local` plugins that containerd's users have. Both give one IPv4 address.
+//! Time to attach a container: the plugin's whole run as the runtime sees it, compared with the
+//! `ptp` and `host-local` plugins that containerd's users have. Both assign one IPv4 address.
 //!
-//! What is compared takes turns, ADD by ADD, so that whatever else the machine does hits both: Trunkline and the
-//! reference, and a node with ten pods and one with a thousand.
+//! The two sides of a comparison alternate, ADD by ADD, so that other load on the machine affects
+//! both. The comparisons are Trunkline and the reference, and a node with ten pods and one with a
+//! thousand.
 //!
-//! How long until the ToR has the route is read from the kernels of two ToRs. The promise is held against BIRD's: FRR 8.4's
-//! bgpd leaves every route in its queue for 50 ms before it looks at it, and zebra for 10 ms more, whoever sent it
-//! (`spec.hold` of their work queues), so its figure says little about who told it. Both are printed.
+//! The time until the ToR has the route is read from the kernels of two ToRs. The bound applies to
+//! BIRD's figure. FRR 8.4's bgpd leaves every route in its queue for 50 ms, and zebra for 10 ms
+//! more, whichever peer sent it (`spec.hold` of their work queues). So its figure depends little on
+//! the sender. Both are printed.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -33,7 +35,7 @@ const NAMESPACES: usize = 200;
 const AT_ONCE: usize = 8;
 const FEW: usize = 10;
 const MANY: usize = 1_000;
-/// Samples for few against many pods.
+/// Samples of each, for few and for many pods.
 const SAMPLES: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -55,21 +57,21 @@ pub(crate) struct Side {
 pub(crate) struct Figures {
     pub bench: &'static str,
     pub namespaces: usize,
-    /// The figures to beat.
+    /// The reference figures.
     pub reference: Side,
     pub trunkline: Side,
-    /// Ours through the reference's.
+    /// Trunkline's time divided by the reference's.
     pub ratio_p50: f64,
     pub ratio_eight_p50: f64,
-    /// ADD's p50 with few and with many pods there.
+    /// ADD's p50 with few and with many pods on the node.
     pub p50_with_10_pods_ms: f64,
     pub p50_with_1000_pods_ms: f64,
     pub ratio_1000_to_10: f64,
-    /// From ADD's start until the /32 was in the kernel of the ToR that runs BIRD.
+    /// From ADD's start until the /32 is in the kernel of the ToR with BIRD.
     pub tor_p50_ms: f64,
     pub tor_p99_ms: f64,
     pub tor_max_ms: f64,
-    /// The same of the ToR that runs FRR, which waits 60 ms by itself.
+    /// The same for the ToR with FRR, which itself waits 60 ms.
     pub tor_frr_p50_ms: f64,
     pub tor_frr_p99_ms: f64,
     pub bounds: Vec<Bound>,
@@ -126,7 +128,7 @@ pub(super) struct Contender<'a> {
 }
 
 impl Contender<'_> {
-    /// A verb that must succeed. To be called on a thread that is on the host.
+    /// Runs a verb that must succeed. The calling thread must be on the host.
     pub(super) fn run(&self, verb: &str, pod: &Sandbox) -> Result<Answer> {
         let answer = run_here(&self.path, verb, &self.conf, pod, &pod.ns.path().display().to_string())?;
         if let Err(e) = &answer.outcome {
@@ -135,7 +137,7 @@ impl Contender<'_> {
         Ok(answer)
     }
 
-    /// Runs a verb for every pod, several at a time; returns each run's time and the whole's.
+    /// Runs a verb for every pod, several at a time. Returns the time of each run and of the whole.
     fn all(&self, verb: &str, pods: &[Sandbox], at_once: usize) -> Result<(Vec<f64>, Duration)> {
         let waiting = Mutex::new(pods.iter().collect::<VecDeque<_>>());
         let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -268,8 +270,8 @@ fn measure(fabric: &Fabric) -> Result<(Figures, Vec<f64>)> {
     Ok((result, tor_times))
 }
 
-/// p50 of ADD on a node with [`FEW`] and on one with [`MANY`] pods, taking turns. Each measured pod is taken away again,
-/// so that the numbers stay.
+/// p50 of ADD on a node with [`FEW`] and on one with [`MANY`] pods, alternating. Each measured pod
+/// is detached again, so that the numbers stay the same.
 fn few_and_many(
     fabric: &Fabric,
     ours: &Contender<'_>,
@@ -302,7 +304,7 @@ fn few_and_many(
     Ok((percentile(&few, 50.0), percentile(&many, 50.0)))
 }
 
-/// Namespaces as a runtime has them ready before it calls the plugin.
+/// Namespaces, which a runtime creates before it calls the plugin.
 pub(super) fn sandboxes(fabric: &Fabric, node: &str, from: usize, count: usize) -> Result<Vec<Sandbox>> {
     (from..from + count).map(|i| Sandbox::create(fabric, node, &format!("p{i}"))).collect()
 }

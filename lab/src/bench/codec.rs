@@ -1,6 +1,7 @@
-//! What the codec of `bgp/` costs beside zettabgp and netgauze: `bgp/benches/codec.rs` measures all three in one process,
-//! and this reads its results and compares. The figure of a codec is the least of criterion's samples, because what
-//! disturbs a sample only ever makes it longer.
+//! Cost of the codec of `bgp/`, compared with zettabgp and netgauze. `bgp/benches/codec.rs`
+//! measures all three in one process; this module reads the results and compares. The figure of a
+//! codec is the minimum of criterion's samples, because a disturbance only ever makes a sample
+//! longer.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use crate::progress::{step, table};
 use crate::stats::round;
 use crate::tests::checks::cargo;
 
-/// Name of a load in the bench, and how many messages and prefixes it has.
+/// Name of a load in the bench, with its number of messages and prefixes.
 const LOADS: [(&str, u32, u32); 2] = [("1x500", 1, 500), ("20x1-5", 20, 60)];
 
 #[derive(Debug, Clone, Serialize)]
@@ -32,11 +33,11 @@ struct Row {
     ns_per_message: f64,
     ns_per_prefix: f64,
     allocations_per_message: f64,
-    /// To zettabgp's time.
+    /// Relative to zettabgp's time.
     ratio: f64,
 }
 
-/// What criterion keeps of a run.
+/// criterion's record of a run.
 #[derive(Deserialize)]
 struct Sample {
     iters: Vec<f64>,
@@ -91,8 +92,9 @@ pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     report(json, &Figures { bench: "codec", rows, bounds: bounds.clone() }, &table(&text), &bounds)
 }
 
-/// A sketch that kept attributes as borrowed octets and checked nothing took 42 ns where zettabgp took 273 (1 to 5
-/// prefixes), and 3177 where it took 3169 (500): no codec should need more.
+/// A prototype that kept attributes as borrowed octets and checked nothing took 42 ns where
+/// zettabgp took 273 (1 to 5 prefixes), and 3177 where it took 3169 (500): no codec should need
+/// more.
 fn bounds(rows: &[Row]) -> Vec<Bound> {
     let ours = |load| rows.iter().find(move |r| (r.way, r.codec, r.load) == ("decode", "trunkline", load));
     let ratio = |load| ours(load).map_or(0.0, |r| r.ratio);

@@ -1,6 +1,7 @@
-//! How long 100,000 routes take from a peer into the kernel: BIRD announces them to the agent, whose Network has
-//! `import`, against `ip -batch` with the same routes. A route monitor listens in both namespaces, so that both pay for
-//! telling it; ours has BGP in front, the other has a file.
+//! Time to install 100,000 routes from a peer in the kernel. BIRD advertises them to the agent,
+//! whose Network has `import`; the reference is `ip -batch` with the same routes. A route monitor
+//! listens in both namespaces, so that both pay for its notifications. The agent additionally runs
+//! BGP, the reference only reads a file.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ struct Figures {
     ip_batch_ms: f64,
     trunkline_ms: f64,
     ratio: f64,
-    /// From the peer's withdrawal until the last route has left the kernel.
+    /// From the peer's withdrawal until the last route is removed from the kernel.
     trunkline_withdraw_ms: f64,
     bounds: Vec<Bound>,
 }

@@ -1,8 +1,10 @@
-//! Attaching to a VLAN in both ways, against the `bridge` and `ipvlan` plugins with `host-local`; and what two pods on IPVLAN
-//! get of a wire, against two plain hosts on the same VLAN. All of it in one user-mode kernel, ADD by ADD in turns.
+//! Attachment to a VLAN in both ways, compared with the `bridge` and `ipvlan` plugins with
+//! `host-local`. Also the throughput of two pods on IPVLAN, compared with two plain hosts on the
+//! same VLAN. Everything runs in one user-mode kernel; the ADDs alternate.
 //!
-//! Before a pod is ready its gateway must have answered and nobody may have claimed its address. The reference plugins do neither, and
-//! the second is a wait and no work; it is reported apart.
+//! Before a pod is ready, its gateway must have answered, and no other host may have claimed its
+//! address. The reference plugins check neither. The second check is a wait without work, and is
+//! reported separately.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -25,12 +27,12 @@ use crate::{client, packages, product, uml};
 
 /// Namespaces of each contender.
 const NAMESPACES: usize = 60;
-/// ADDs with the wait.
+/// Number of ADDs with the wait.
 const WITH_WAIT: usize = 10;
-/// Rounds of iperf3, each side once.
+/// Rounds of iperf3, once for each side.
 const ROUNDS: usize = 3;
 const SECONDS: u32 = 3;
-/// For all of it.
+/// Time limit for everything.
 const BOUND: Duration = Duration::from_secs(900);
 
 /// Milliseconds.
@@ -46,15 +48,16 @@ struct Side {
 struct Figures {
     bench: &'static str,
     namespaces: usize,
-    /// Ours and the reference, by attachment.
+    /// Trunkline's and the reference, by attachment.
     veth: Side,
     bridge: Side,
     ipvlan: Side,
     reference_ipvlan: Side,
-    /// Ours through the reference's.
+    /// Trunkline's time divided by the reference's.
     ratio_veth: f64,
     ratio_ipvlan: f64,
-    /// What an ADD by ipvlan takes with the wait for another owner of the address, which the others are measured without.
+    /// Time of an ADD by ipvlan with the wait for another owner of the address; the other figures
+    /// are without that wait.
     ipvlan_with_wait_p50_ms: f64,
     /// One TCP connection, Mbit/s.
     pods_mbit: f64,
@@ -63,7 +66,7 @@ struct Figures {
     bounds: Vec<Bound>,
 }
 
-/// `cargo lab bench l2`: what a user-mode kernel is needed for runs in one.
+/// `cargo lab bench l2`: runs the part that needs a user-mode kernel in one.
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench l2")?;
     packages::need(packages::ALWAYS.into_iter().chain(["iperf3", "containernetworking-plugins"]))?;
@@ -78,7 +81,7 @@ pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     Ok(ended.status == 0)
 }
 
-/// The other end of `bench`.
+/// The part of `bench` inside the kernel.
 pub(crate) fn inside(place: &Place, json: bool) -> Result<bool> {
     let product = product::folder(place);
     let fabric = step("bringing it up", || Fabric::up(place, "l2-bench", &product))?;
@@ -180,7 +183,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
     })
 }
 
-/// A reference plugin, its records on the same disk as ours.
+/// A reference plugin, with its records on the same disk as Trunkline's.
 fn plugin(host: &Host, subnet: &str, mut conf: Value) -> Value {
     conf["cniVersion"] = json!("1.0.0");
     conf["name"] = json!(format!("reference-{}", conf["type"].as_str().unwrap_or_default()));
@@ -193,7 +196,7 @@ fn plugin(host: &Host, subnet: &str, mut conf: Value) -> Value {
     conf
 }
 
-/// Milliseconds of a verb for each contender's pods. Another one begins each round.
+/// Milliseconds of a verb for each contender's pods. Each round begins with another contender.
 fn turns(contenders: &[Contender<'_>], pods: &[Vec<Sandbox>], verb: &str) -> Result<Vec<Vec<f64>>> {
     let mut times = vec![Vec::new(); contenders.len()];
     for round in 0..NAMESPACES {
@@ -208,7 +211,8 @@ fn turns(contenders: &[Contender<'_>], pods: &[Vec<Sandbox>], verb: &str) -> Res
     Ok(times)
 }
 
-/// Mbit/s between two pods on two nodes, and between two hosts, on the same VLAN of the same switch; medians.
+/// Mbit/s between two pods on two nodes, and between two hosts, on the same VLAN of the same
+/// switch; medians.
 fn wire(fabric: &Fabric) -> Result<(f64, f64)> {
     let conf = cni::trunkline(Some("pods"));
     let pod = |node: &str| -> Result<_> {
@@ -248,7 +252,7 @@ fn iperf(from: &Namespace, to: &Namespace, address: &str) -> Result<f64> {
         ensure!(rate > 0.0, "iperf3 printed {text}");
         Ok(round(rate / 1e6))
     })();
-    // A server whose client came has ended by itself.
+    // The server ends by itself after its client.
     let _ended = server.kill();
     server.wait()?;
     outcome

@@ -1,5 +1,5 @@
-//! What the agent's memory comes to with 250 pods and two peers: its proportional set size, which counts a shared page
-//! by its share, from the kernel's own sum.
+//! The agent's memory with 250 pods and two peers: its proportional set size from the kernel, which
+//! counts the process's share of a shared page.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ struct Figures {
     pss_empty_mb: f64,
     pss_mb: f64,
     rss_mb: f64,
-    /// The most that was resident at any time.
+    /// The maximum resident size.
     peak_rss_mb: f64,
-    /// What the bound is compared with: the promise of 25 MB.
+    /// The reference for the bound: the promise of 25 MB.
     reference_mb: f64,
     ratio: f64,
     bounds: Vec<Bound>,

@@ -1,5 +1,5 @@
-//! `cargo lab bench`: Trunkline's figures beside those of what is there today, measured in the same run on the same
-//! machine, because only the ratio means something on a machine that one does not know.
+//! `cargo lab bench`: Trunkline's figures next to those of existing software, measured in the same
+//! run on the same machine. On an unknown machine only the ratio has a meaning.
 
 pub(crate) mod attach;
 pub(crate) mod codec;
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::progress::say;
 
-/// One promise: a figure and the most it may be.
+/// A promised bound on a figure.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Bound {
     pub name: &'static str,
@@ -28,12 +28,13 @@ pub(crate) struct Bound {
 
 impl Bound {
     pub(crate) fn at_most(name: &'static str, value: f64, at_most: f64) -> Self {
-        // Nothing measured is not a promise kept.
+        // Without a measurement the promise is not kept.
         Self { name, value: crate::stats::round(value), at_most, met: value > 0.0 && value <= at_most }
     }
 }
 
-/// Says so if the machine has other work: what waits for a processor most often suffers most, and no ratio undoes that.
+/// Warns if the machine has other load. It affects programs that often wait for a processor most,
+/// and no ratio corrects that.
 pub(crate) fn warn_if_busy() {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: f64 = load.split_whitespace().next().and_then(|l| l.parse().ok()).unwrap_or_default();
@@ -45,7 +46,7 @@ pub(crate) fn warn_if_busy() {
     }
 }
 
-/// Prints a benchmark's object or its words, and whether its bounds were met.
+/// Prints a benchmark's result as JSON or as text, and whether its bounds were met.
 pub(crate) fn report<T: Serialize>(json: bool, result: &T, words: &str, bounds: &[Bound]) -> Result<bool> {
     if json {
         println!("{}", serde_json::to_string(result)?);

@@ -1,7 +1,7 @@
 //! The images of the nodes, from `lab/images/Containerfile`: a stage for each of [`Image`].
 //!
-//! Their base is this machine's own release, from the registry if one is reachable, else made by debootstrap: programs built
-//! here run there, and the daemons are the ones that the runner uses.
+//! The base is this machine's own release, from a registry if one is reachable, else made by
+//! debootstrap. So programs built here run there, and the daemons are the same as in the runner.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,13 +15,14 @@ use crate::progress::{say, step};
 use crate::shell::{cmd, run};
 use crate::topology::{Image, Topology};
 
-/// Where an image of a node has the product's programs.
+/// Folder of the product's programs in the image of a node.
 pub(crate) const PROGRAMS: &str = "/usr/local/bin";
 
-/// What the images are made of, beside the Containerfile.
+/// Inputs of the images besides the Containerfile.
 const FILES: [&str; 5] = ["Containerfile", "first", "frr", "agent", "pod"];
 
-/// Builds the images of these topologies, as they call them, with this product inside. What has not changed is not built again.
+/// Builds the images of these topologies, under their names, with this product inside. Unchanged
+/// images are not built again.
 pub(crate) fn build<'a>(
     place: &Place,
     topologies: impl IntoIterator<Item = &'a Topology>,
@@ -47,7 +48,8 @@ pub(crate) fn build<'a>(
     }
     for (image, name) in &wanted {
         step(&format!("image {name}"), || {
-            // Packages are installed over the machine's own network: there may be no other that reaches a mirror.
+            // Packages are installed over the machine's own network: no other one may reach a
+            // mirror.
             let mut build =
                 cmd("docker", ["build", "--quiet", "--network", "host", "--target", image.stage()]);
             build.args(["--build-arg", &format!("BASE={base}"), "--tag", name, "--file"]);
@@ -57,7 +59,7 @@ pub(crate) fn build<'a>(
     Ok(wanted.len())
 }
 
-/// The name of the base image, which is there when this returns.
+/// The name of the base image, which exists when this returns.
 fn base(place: &Place) -> Result<String> {
     let (system, suite) = release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())?;
     let own = format!("trunkline-lab/base:{suite}");

@@ -1,4 +1,4 @@
-//! A topology brought up by containerlab itself, from the file that the runner reads, unchanged:
+//! A topology deployed by containerlab itself, from the same file that the runner reads:
 //!
 //! ```text
 //! images      Debian's FRR, BIRD and GoBGP, and the agent and plugin of this tree, as containers (lab/images)
@@ -6,15 +6,18 @@
 //!        └─ demo, tests   see no difference: a container is a network and a mount namespace too
 //! ```
 //!
-//! What is awkward:
+//! Difficulties:
 //!
-//! - Daemons start with their container, before it has links: everything here must cope with links that come later, and does.
-//! - A container's mounts are its own: a pod's namespace is made inside, where the plugin is told of it, and its name on the
-//!   machine is a link through the container's first process.
-//! - A container that ends loses the links that containerlab made, so its first process outlives the daemons.
-//! - containerlab only notes an `exec` line that failed. What the line was for is then missing, and a test says so.
-//! - containerlab itself makes a management network (unused: every node has `network-mode: none`) and turns the machine's own
-//!   `rp_filter` off.
+//! - Daemons start with their container, before it has links: everything here must handle links
+//!   that appear later, and does.
+//! - A container's mounts are its own. So a pod's namespace is created inside, under the path for
+//!   the plugin. Its name on the machine is a link through the container's first process.
+//! - A container that ends loses the links that containerlab made, so its first process outlives
+//!   the daemons.
+//! - containerlab only logs an `exec` line that failed. A test then fails because of its missing
+//!   effect.
+//! - containerlab itself creates a management network (unused: every node has `network-mode: none`)
+//!   and turns the machine's own `rp_filter` off.
 
 pub(crate) mod images;
 
@@ -31,7 +34,7 @@ use crate::progress::say;
 use crate::shell::{cmd, run};
 use crate::topology::Topology;
 
-/// Why containerlab cannot be used here, if it cannot.
+/// The reason for which containerlab cannot be used here, if any.
 pub(crate) fn missing() -> Option<String> {
     let first_line = |e: anyhow::Error| format!("{e:#}").lines().next().unwrap_or_default().to_owned();
     if let Err(e) = run(&mut cmd("docker", ["info", "--format", "{{.ServerVersion}}"])) {
@@ -46,7 +49,7 @@ pub(crate) fn missing() -> Option<String> {
     None
 }
 
-/// Deploys a topology whose images are there. It is destroyed when the value is dropped, on Ctrl-C and on a panic.
+/// Deploys a topology with existing images. A drop, Ctrl-C or a panic destroys it.
 pub(crate) fn deploy(place: &Place, name: &str) -> Result<Fabric> {
     let place = tagged(place);
     let file = place.topology_file(name)?;
@@ -67,7 +70,7 @@ pub(crate) fn deploy(place: &Place, name: &str) -> Result<Fabric> {
     Ok(fabric)
 }
 
-/// The containers of a lab that are there, whether they run or not.
+/// The existing containers of a lab, running or not.
 pub(crate) fn containers(place: &Place, topology: &Topology) -> Result<Vec<String>> {
     containers_of(&tagged(place), topology)
 }
@@ -78,7 +81,8 @@ fn containers_of(place: &Place, topology: &Topology) -> Result<Vec<String>> {
     Ok(names.lines().map(str::to_owned).collect())
 }
 
-/// A place of its own: its files and its pods are kept apart from those of the same topology in namespaces.
+/// A separate place: its files and its pods are kept apart from those of the same topology in
+/// namespaces.
 fn tagged(place: &Place) -> Place {
     Place { tag: Some(format!("clab{}", place.tag.as_deref().unwrap_or_default())), ..place.clone() }
 }
@@ -111,7 +115,8 @@ fn hosts(place: &Place, fabric: &Fabric) -> Result<BTreeMap<String, Host>> {
     Ok(hosts)
 }
 
-/// Ends the lab, whoever deployed it, and removes the names that its pods had on the machine.
+/// Destroys the lab, whichever process deployed it, and removes the names of its pods on the
+/// machine.
 fn destroy(place: &Place, topology: &Topology) {
     if let Err(e) = run(containerlab(place, topology, "destroy").arg("--cleanup")) {
         say(&format!("could not destroy {}: {e:#}", lab_name(place, topology)));
@@ -119,7 +124,7 @@ fn destroy(place: &Place, topology: &Topology) {
     for ns in
         Namespace::all().into_iter().filter(|ns| ns.name().starts_with(&place.namespace(&topology.name, "")))
     {
-        // Gone with its container; what is left is a name.
+        // The namespace is gone with its container; only a name is left.
         let _gone = std::fs::remove_file(ns.path());
     }
 }
@@ -135,8 +140,8 @@ fn topology_file(folder: &Path, name: &str) -> PathBuf {
     folder.join("files").join(format!("{name}.clab.yml"))
 }
 
-/// `containerlab VERB` of this lab. The file is a copy beside copies of what the nodes bind: nothing that the lab does
-/// reaches the repository.
+/// `containerlab VERB` for this lab. The file is a copy, next to copies of the files that the nodes
+/// bind: the lab changes nothing in the repository.
 fn containerlab(place: &Place, topology: &Topology, verb: &str) -> Command {
     let folder = place.folder(&topology.name);
     let mut command = cmd("containerlab", [verb, "--name", &lab_name(place, topology), "--topo"]);

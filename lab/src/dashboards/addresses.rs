@@ -1,4 +1,4 @@
-//! Addresses: what is left, where, and how fast it goes.
+//! Addresses: how many are free in each subnet, and how fast they are used up.
 
 use super::View::{Series, Stat, Table};
 use super::{Bounds, Dashboard, Panel, Row};

@@ -1,4 +1,4 @@
-//! Attaching pods: how often, how long, and which part of it takes the time.
+//! Pod attachment: its rate, its duration, and the duration of its steps.
 
 use super::View::Series;
 use super::{Bounds, Dashboard, Panel, Row};

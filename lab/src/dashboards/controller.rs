@@ -1,4 +1,4 @@
-//! The controller, its webhook, and how nodes see the API server.
+//! The controller, its webhook, and the nodes' view of the API server.
 
 use super::View::{Series, Stat};
 use super::{Bounds, Dashboard, Panel, Row};

@@ -1,11 +1,12 @@
-//! What Grafana wants of a dashboard: its JSON model, in the schema version of Grafana 11.0. Later ones bring it up to date as they load it.
+//! Grafana's JSON model of a dashboard, in the schema version of Grafana 11.0. Later versions
+//! migrate it when they load it.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{Bounds, Dashboard, Panel, Variable, View};
 
-/// Of the JSON model.
+/// Schema version of the JSON model.
 pub(crate) const SCHEMA_VERSION: u32 = 39;
 
 const NODE: Variable = Variable {
@@ -65,7 +66,7 @@ fn datasource() -> Value {
 fn variable(variable: &Variable) -> Value {
     json!({
         "type": "query", "name": variable.name, "label": variable.label, "datasource": datasource(), "query": variable.query,
-        // When the time range changes: nodes and peers come and go.
+        // Refresh when the time range changes: nodes and peers appear and disappear.
         "refresh": 2, "sort": 1, "multi": variable.multi, "includeAll": variable.multi, "allValue": ".*",
         "current": {"text": ["All"], "value": ["$__all"], "selected": true},
     })
@@ -123,7 +124,7 @@ fn panel(panel: &Panel, id: usize, place: Value) -> Value {
     });
     if panel.view == View::Table {
         let value = panel.queries.first().map_or("value", |(_, legend)| legend);
-        // What is the same for all is no column.
+        // Hide columns with the same value in all rows.
         model["transformations"] = json!([{"id": "organize", "options": {
             "excludeByName": {"Time": true, "__name__": true, "job": true},
             "renameByName": {"Value": value, "instance": "node"},
@@ -194,7 +195,7 @@ fn mappings(words: &[(i64, &str)]) -> Value {
     json!([{"type": "value", "options": options}])
 }
 
-/// The next level down, with what is chosen here, and the alert's section of the runbook.
+/// The next level down with the current selection, and the alert's section of the runbook.
 fn links(panel: &Panel) -> Vec<Value> {
     let link = |title: String, url: String, apart: bool| {
         json!({

@@ -1,8 +1,10 @@
-//! `dashboards/*.json`, Grafana's, written from a source that can be read: what a panel shows, in which unit, from which number on it is bad,
-//! which dashboard is the next level down and which alert it belongs to. The JSON that Grafana wants follows from that ([`json`]).
+//! Grafana's `dashboards/*.json`, generated from a readable source. Each panel has a value, a unit,
+//! a threshold for a bad value, the dashboard of the next level down, and its alert. The JSON model
+//! follows from these ([`json`]).
 //!
-//! The levels: fleet → one node → one peer; pod attach, addresses and controller beside them. All share the variables `datasource` and
-//! `node`, which travel along links, and `runbooks`, where docs/alerts.md is.
+//! The levels are fleet → one node → one peer; pod attach, addresses and controller are separate.
+//! All share the variables `datasource` and `node`, which links pass on, and `runbooks`, the
+//! location of docs/alerts.md.
 
 mod addresses;
 mod attach;
@@ -23,22 +25,22 @@ use crate::progress::say;
 
 /// A dashboard.
 pub(crate) struct Dashboard {
-    /// Its uid in Grafana, and the name of its file behind `trunkline-`.
+    /// Its uid in Grafana, and the file name after `trunkline-`.
     pub name: &'static str,
     pub title: &'static str,
     pub description: &'static str,
-    /// Variables besides `datasource`, `node` and `runbooks`.
+    /// Variables in addition to `datasource`, `node` and `runbooks`.
     pub variables: &'static [Variable],
     pub rows: Vec<Row>,
 }
 
-/// A choice at the top of a dashboard: values of a label.
+/// A selection at the top of a dashboard: values of a label.
 pub(crate) struct Variable {
     pub name: &'static str,
     pub label: &'static str,
     /// `label_values(…)`.
     pub query: &'static str,
-    /// Several may be chosen, or all.
+    /// Whether several values, or all, may be selected.
     pub multi: bool,
 }
 
@@ -48,25 +50,25 @@ pub(crate) struct Row {
     pub panels: Vec<Panel>,
 }
 
-/// How numbers are shown.
+/// Presentation of numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
-    /// The last value, large.
+    /// The last value, in large type.
     Stat,
-    /// Over time.
+    /// A time series.
     Series,
-    /// The last values, a line for each set of labels.
+    /// The last values, one line for each set of labels.
     Table,
 }
 
-/// From which value on it is not well.
+/// Threshold of a bad value.
 #[derive(Clone, Copy)]
 pub(crate) enum Bounds {
-    /// A number without good and bad.
+    /// No threshold.
     None,
-    /// Bad from here on.
+    /// Bad from this value on.
     Above(f64),
-    /// Bad below.
+    /// Bad below this value.
     Below(f64),
 }
 
@@ -78,20 +80,20 @@ pub(crate) struct Panel {
     /// Grafana's name for the unit.
     pub unit: &'static str,
     pub bounds: Bounds,
-    /// Expressions, each with what a line of it is called.
+    /// Expressions, each with the name of its lines.
     pub queries: Vec<(&'static str, &'static str)>,
-    /// Words for values that are codes.
+    /// Texts for numeric codes.
     pub words: &'static [(i64, &'static str)],
-    /// The dashboard that has more.
+    /// The dashboard with more detail.
     pub next: &'static str,
-    /// The alert that tells of the same.
+    /// The alert for the same condition.
     pub alert: Option<&'static str>,
-    /// Of 24 columns.
+    /// In columns, of 24.
     pub width: u8,
 }
 
 impl Panel {
-    /// A panel; what it is not given has the usual value.
+    /// A panel with default values.
     pub(crate) fn new(
         view: View,
         title: &'static str,
@@ -146,7 +148,6 @@ const SESSION: &[(i64, &str)] =
     &[(1, "Idle"), (2, "Connect"), (3, "Active"), (4, "OpenSent"), (5, "OpenConfirm"), (6, "Established")];
 const YES_NO: &[(i64, &str)] = &[(0, "no"), (1, "yes")];
 
-/// All of them.
 pub(crate) fn all() -> Vec<Dashboard> {
     vec![
         fleet::dashboard(),
@@ -158,7 +159,7 @@ pub(crate) fn all() -> Vec<Dashboard> {
     ]
 }
 
-/// The files, which are there.
+/// The existing files.
 pub(crate) fn files(place: &Place) -> Result<Vec<PathBuf>> {
     let folder = place.repository.join("dashboards");
     let entries = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
@@ -167,7 +168,7 @@ pub(crate) fn files(place: &Place) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Writes the files; with `check` only says which of them are not current. Returns whether all are.
+/// Writes the files; with `check` only reports outdated ones. Returns whether all are current.
 pub(crate) fn run(place: &Place, check: bool) -> Result<bool> {
     let mut current = true;
     for dashboard in all() {

@@ -1,7 +1,8 @@
-//! `docs/cli.md`: what every program's command line takes, walked out of clap's own tree, so that the page, `--help`, the man pages and the
-//! completions have one source.
+//! `docs/cli.md`: the command lines of all programs, generated from clap's own tree. So the page,
+//! `--help`, the man pages and the completions have one source.
 //!
-//! clap-markdown does this too, but knows neither environment variables nor help headings, and lists where the book has tables.
+//! clap-markdown does this too, but it supports neither environment variables nor help headings,
+//! and writes lists where the book has tables.
 
 use std::fmt::Write as _;
 
@@ -50,7 +51,7 @@ fn whole(command: Command) -> Command {
     command
 }
 
-/// A command and those below it.
+/// A command and its subcommands.
 fn section(text: &mut String, command: &Command, level: usize) {
     let name = full_name(command);
     // Writing into a String cannot fail.
@@ -94,7 +95,7 @@ fn below(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
 
-/// What is its own: each has `--help` and `--version`.
+/// Its own arguments: `--help` and `--version` are common to all.
 fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
     let shared = |argument: &Arg| ["help", "version"].contains(&argument.get_id().as_str());
     command.get_arguments().filter(move |argument| !argument.is_hide_set() && !shared(argument))
@@ -115,7 +116,7 @@ fn written(argument: &Arg) -> String {
     }
 }
 
-/// A flag that takes nothing has no default: it is there or not.
+/// A flag without a value has no default.
 fn default(argument: &Arg) -> String {
     let values: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     let text = values.join(",");
@@ -125,7 +126,7 @@ fn default(argument: &Arg) -> String {
     format!("`{}`", cell(&text))
 }
 
-/// What it is for, the values that it may have, the environment variable that stands for it.
+/// The help text, the possible values, and the environment variable.
 fn says(argument: &Arg) -> String {
     let mut text = argument.get_long_help().or(argument.get_help()).map(prose).unwrap_or_default();
     let values = argument.get_possible_values();
@@ -146,21 +147,21 @@ fn says(argument: &Arg) -> String {
     text
 }
 
-/// A doc comment as clap has it, which takes the last full stop away.
+/// A doc comment from clap, which removes the last full stop.
 fn prose(text: &StyledStr) -> String {
     let text = text.to_string();
     let text = text.trim();
     if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
 }
 
-/// Commands that the page of the operator's commands has no row for.
+/// Commands without a row on the page of the operator's commands.
 pub(super) fn without_row(page: &str) -> Vec<String> {
     let mut missing = Vec::new();
     each(&agent(), &mut |command| {
         let name = full_name(command);
         let row = |line: &str| {
             let rest = line.strip_prefix("| `").and_then(|line| line.strip_prefix(name));
-            // What follows is an argument of its own, not a command below it.
+            // The rest of the row is an argument, not a subcommand.
             rest.is_some_and(|rest| match rest.strip_prefix(' ') {
                 Some(rest) => {
                     let word = rest.split([' ', '`']).next().unwrap_or_default();
@@ -169,7 +170,7 @@ pub(super) fn without_row(page: &str) -> Vec<String> {
                 None => rest.starts_with('`'),
             })
         };
-        // Who only has commands below it can not be run.
+        // A command that only has subcommands cannot be run.
         if !command.is_subcommand_required_set() && !page.lines().any(row) {
             missing.push(name.to_owned());
         }
@@ -214,7 +215,7 @@ mod tests {
         assert!(output.contains("`json`: For programs"), "{output}");
         let family = line(&page, "trunkline-controller", "| `--default-ip-family");
         assert!(family.ends_with("Environment: `DEFAULT_IP_FAMILY`. |"), "{family}");
-        // Every row is one of the table's: three cells.
+        // Every row belongs to the table: three cells.
         for row in page.lines().filter(|line| line.starts_with('|')) {
             assert_eq!(row.replace("\\|", "").matches('|').count(), 4, "{row}");
         }

@@ -1,4 +1,5 @@
-//! `docs/config.md` and `docs/agent.schema.json`: the agent's configuration file, from the schema of its own type.
+//! `docs/config.md` and `docs/agent.schema.json`: the agent's configuration file, from the schema
+//! of its type.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! `docs/crds.md`: every field of every resource, from the schemas that the API server is given, and the rules that it refuses by.
+//! `docs/crds.md`: every field of every resource, from the schemas for the API server, and the
+//! validation rules.
 
 use std::fmt::Write as _;
 
@@ -104,13 +105,14 @@ mod tests {
         for rule in rules() {
             assert!(page.contains(rule.message) && !rule.cel.contains('`'), "{rule:?}");
         }
-        // Counted another way: each description in the files is of a field, a list's elements, or a whole.
+        // Counted in another way: each description in the files belongs to a field, a list's
+        // elements, or a whole object.
         let named: usize = trunkline_api::kube::manifests().iter().map(|(_, text)| names(text)).sum();
         let rows = page.lines().filter(|line| line.starts_with("| `")).count();
         assert_eq!(rows, named);
     }
 
-    /// Fields that the text of a CRD has below spec and status.
+    /// The number of fields below spec and status in the text of a CRD.
     fn names(text: &str) -> usize {
         fn count(schema: &Value) -> usize {
             let below = schema["properties"].as_object();

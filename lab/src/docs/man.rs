@@ -1,5 +1,5 @@
-//! What shells and `man` have of the agent's command line: a man page a command, and completions. `cargo lab deb` puts them into the
-//! package; they are written anew each time and never committed.
+//! Man pages for each command of the agent's command line, and shell completions. `cargo lab deb`
+//! puts them into the package; they are generated each time and never committed.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,12 @@ use trunkline_agent::cli::completions::{Shell, script};
 
 use super::cli;
 
-/// Writes `man/*.1` and `completions/` into a folder. What was there is taken away: a page of a command that is no more would be packed.
+/// Writes `man/*.1` and `completions/` into a folder. Earlier files are removed: a page of a
+/// deleted command would otherwise be packed.
 pub(crate) fn write(into: &Path) -> Result<()> {
     let (pages, scripts) = (empty(into.join("man"))?, empty(into.join("completions"))?);
     each(&cli::agent(), &pages)?;
-    // As each shell looks for them.
+    // The file names that each shell expects.
     for (shell, name) in
         [(Shell::Bash, "trunkline"), (Shell::Zsh, "_trunkline"), (Shell::Fish, "trunkline.fish")]
     {
@@ -23,7 +24,7 @@ pub(crate) fn write(into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `trunkline-peers-reset.1` and its like, one a command.
+/// Writes a file such as `trunkline-peers-reset.1` for each command.
 fn each(command: &Command, into: &Path) -> Result<()> {
     for below in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         each(below, into)?;

@@ -1,4 +1,4 @@
-//! Fields of a JSON schema as rows of a table: of the agent's configuration, and of the CRDs.
+//! Fields of a JSON schema as rows of a table, for the agent's configuration and for the CRDs.
 
 use serde_json::Value;
 
@@ -9,24 +9,24 @@ use super::table::cell;
 pub(super) struct Field {
     /// `config.bgpPeers[].asn`; `[]` is any element of a list, `.*` any key of a map.
     pub path: String,
-    /// Type, bounds, form.
+    /// Type, bounds and format.
     pub kind: String,
-    /// As it is written in JSON, which is YAML too; empty if there is none.
+    /// As written in JSON, which is YAML too; empty if there is none.
     pub default: String,
-    /// Whether it must be there.
+    /// Whether it is mandatory.
     pub required: bool,
-    /// What it is, and what each of its values is.
+    /// Its description, and that of each of its values.
     pub about: String,
 }
 
-/// The fields below a schema, each before those in it.
+/// The fields below a schema; each precedes the fields inside it.
 pub(super) fn fields(path: &str, schema: &Value) -> Vec<Field> {
     let mut fields = Vec::new();
     walk(path, schema, true, &mut fields);
     fields
 }
 
-/// With `alone` unset the schema is one of several forms, of whose fields none must be there.
+/// Without `alone`, the schema is one of several forms, and none of its fields is mandatory.
 fn walk(path: &str, schema: &Value, alone: bool, into: &mut Vec<Field>) {
     let required = |name: &str| alone && list(schema, "required").any(|it| it == name);
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
@@ -35,7 +35,7 @@ fn walk(path: &str, schema: &Value, alone: bool, into: &mut Vec<Field>) {
             kind: kind(field),
             default: default(field),
             required: required(name),
-            // Of one of several forms the words are at the form.
+            // For one of several forms, the description is on the form.
             about: if alone { about(field) } else { about(form_or(field, schema)) },
             path: path.clone(),
         });
@@ -47,7 +47,7 @@ fn form_or<'a>(field: &'a Value, form: &'a Value) -> &'a Value {
     if field["description"].is_string() { field } else { form }
 }
 
-/// What is in a field, in a list that it is, in a map of lists.
+/// The fields inside a field, inside a list's elements, inside a map's lists.
 fn held(path: &str, schema: &Value, into: &mut Vec<Field>) {
     walk(path, schema, true, into);
     list(schema, "oneOf").for_each(|form| walk(path, form, false, into));
@@ -62,7 +62,7 @@ fn list<'a>(schema: &'a Value, keyword: &str) -> impl Iterator<Item = &'a Value>
     schema[keyword].as_array().into_iter().flatten()
 }
 
-/// A value that is chosen out of a list: its name, and what it means where that is said.
+/// The values of an enumeration: the name, and the description if there is one.
 fn choices(schema: &Value) -> Vec<(&Value, Option<&str>)> {
     let named = list(schema, "enum").map(|value| (value, None));
     let described = list(schema, "oneOf").filter_map(|choice| {
@@ -100,7 +100,7 @@ fn kind(schema: &Value) -> String {
     text
 }
 
-/// The type, of which the schema of what may be left out has two.
+/// The type; the schema of an optional field has two.
 fn type_of(schema: &Value) -> Option<&str> {
     match &schema["type"] {
         Value::Array(types) => types.iter().filter_map(Value::as_str).find(|it| *it != "null"),
@@ -131,7 +131,7 @@ fn plural(noun: &str) -> String {
     }
 }
 
-/// Bounds of a number, or of a text's length, and its form.
+/// Bounds of a number or of a text's length, and its format.
 fn bounds(schema: &Value) -> String {
     let number = |keyword: &str| schema[keyword].as_f64();
     let mut text = match (number("minimum"), number("maximum")) {
@@ -152,7 +152,7 @@ fn bounds(schema: &Value) -> String {
     text
 }
 
-/// A default of nothing, or of a struct whose fields have theirs, is none.
+/// An empty default, or that of a struct whose fields have defaults, counts as none.
 fn default(schema: &Value) -> String {
     let has_fields = schema["properties"].as_object().is_some_and(|fields| !fields.is_empty());
     match &schema["default"] {

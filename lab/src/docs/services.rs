@@ -1,11 +1,12 @@
-//! The tables of docs/services.md: what the backend sees, which the lab's Services matrix holds, and where it does.
+//! The tables of docs/services.md: the source address that a backend sees, by the lab's Services
+//! matrix, and the tests for it.
 
 use std::fmt::Write as _;
 
 use crate::tests::services;
 use crate::tests::services::cells::{Backend, Cell, Client, Frontend, Policy};
 
-/// The page with its hand-written part.
+/// The page, with its hand-written part.
 const PAGE: &str = include_str!("../../../docs/services.md");
 
 /// The page with current tables.
@@ -14,7 +15,7 @@ pub(super) fn page() -> String {
     between(&page, "tests", &tested())
 }
 
-/// Puts a text between `<!-- name -->` and `<!-- /name -->`.
+/// Replaces the text between `<!-- name -->` and `<!-- /name -->`.
 fn between(page: &str, name: &str, text: &str) -> String {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
     let Some((before, rest)) = page.split_once(&begin) else { return page.to_owned() };
@@ -22,7 +23,7 @@ fn between(page: &str, name: &str, text: &str) -> String {
     format!("{before}{begin}\n{text}\n{end}{after}")
 }
 
-/// A row for each way to ask. Frontends that promise the same have one row.
+/// One row for each kind of request. Frontends with the same promises share a row.
 fn cells() -> String {
     let external = [Frontend::NodePort, Frontend::LoadBalancer, Frontend::ExternalIp];
     let policies = [Policy::Cluster, Policy::Local];
@@ -61,7 +62,7 @@ fn the(client: Client) -> String {
     }
 }
 
-/// What is promised wherever the backend is; in parts, where that matters.
+/// The promise for any location of the backend, or by location if it matters.
 fn cell(frontend: Frontend, policy: Option<Policy>, client: Client) -> String {
     let promise = |backend| Cell { frontend, policy, backend, client }.promise().to_string();
     let [here, rack, beyond] = Backend::ALL.map(promise);
@@ -75,7 +76,7 @@ fn cell(frontend: Frontend, policy: Option<Policy>, client: Client) -> String {
     each.join("; ")
 }
 
-/// Which test holds the cells for which network.
+/// The tests of the cells, for each network.
 fn tested() -> String {
     let mut text =
         "| Network | kube-proxy `iptables` | kube-proxy `nftables` | connections |\n|---|---|---|---|\n"

@@ -1,6 +1,7 @@
 //! Cells of Markdown tables.
 
-/// One line, in which no `|` ends the cell (not within code either, as tables are cut into cells before anything else is read).
+/// Joins a text into one line and escapes each `|`, also within code, since Markdown splits a table
+/// into cells first.
 pub(super) fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

@@ -17,7 +17,7 @@ fn config(session: &Session) -> String {
     let (us, here, hold) = (session.way.us(), session.way.router(), session.hold_time);
     let internal = session.router_as == session.our_as;
     let (router_as, our_as) = (session.router_as, session.our_as);
-    // It takes whoever comes from the link, and says that it is a router there.
+    // It accepts any peer on the link, and advertises itself as a router there.
     let unnumbered = "protocol radv { interface \"eth1\" { min ra interval 3; max ra interval 4; default lifetime 0; }; }\n";
     let ends = match session.unnumbered {
         false => format!("local {here} as {router_as};\n neighbor {us} as {our_as}"),
@@ -33,7 +33,7 @@ fn config(session: &Session) -> String {
          protocol bgp trunkline {{\n {ends};\n hold time {hold};\n keepalive time {};\n \
          connect delay time 1;\n connect retry time 1;\n error wait time 1, 2;\n enable extended messages {};\n",
         TOLD[0],
-        // What an internal peer passes on has its next hop behind the router between the two.
+        // An internal peer's routes have their next hop behind the router in the middle.
         if internal { " route 10.2.0.0/24 via 10.3.0.254;" } else { "" },
         TOLD[1],
         (hold / 3).max(1),
@@ -58,7 +58,7 @@ fn config(session: &Session) -> String {
     if session.bfd {
         line("bfd graceful".to_owned());
     }
-    // Its own address of the other family, where the session is not of the routes'.
+    // Its own address of the other family, if the session's family is not that of the routes.
     let next_hops = [("10.1.0.1", Way::V6), ("fd00:1::1", Way::V4)];
     for (place, family) in ["ipv4", "ipv6"].into_iter().enumerate() {
         if !session.families().any(|it| it == place) {
@@ -108,7 +108,7 @@ impl Router for Bird {
     }
 
     fn version(&self) -> Result<String> {
-        // On standard error.
+        // It prints the version on standard error.
         let out = std::process::Command::new("/usr/sbin/bird").arg("--version").output()?;
         let text = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
         text.split_whitespace().last().map(str::to_owned).context("bird --version says nothing")
@@ -194,7 +194,7 @@ impl Router for Bird {
         Ok(lines.map(str::trim).collect::<Vec<_>>().join("; ") + "; log: " + &end)
     }
 
-    /// It marks long-lived stale paths alone.
+    /// It only marks long-lived stale paths.
     fn marks_stale(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Where a cell of the matrix is run, and what every row does there: both sides configured alike, a session, routes that
-//! went both ways.
+//! Environment of a matrix cell, and the steps that every row shares: matching configurations, a
+//! session, routes in both directions.
 
 use std::net::Ipv4Addr;
 use std::num::NonZeroU8;
@@ -18,10 +18,10 @@ use super::us::{PATIENCE, Us, speaker};
 use crate::host::Host;
 use crate::shell::{Seen, wait_for};
 
-/// Where a cell is run.
+/// The environment of a cell.
 pub(super) struct Cell<'a> {
     pub router: &'a dyn Router,
-    /// The router's node, this side's, and the one between them.
+    /// The router's node, this side's node, and the node between them.
     pub host: &'a Host,
     pub us: &'a Host,
     pub hop: &'a Host,
@@ -67,7 +67,7 @@ impl Cell<'_> {
         Ok(us)
     }
 
-    /// This side's prefixes, and that these are all.
+    /// Originates this side's prefixes, and marks them as complete.
     pub(super) fn originate(&self, us: &Us, session: &Session) -> Result<()> {
         let ours = session.families().map(|place| (prefix(place, true), Origination::default()));
         us.originate(ours.collect())?;
@@ -82,7 +82,7 @@ impl Cell<'_> {
         Ok(us)
     }
 
-    /// Sees in its OPEN that the router does not have a capability.
+    /// Checks in its OPEN that the router does not have a capability.
     pub(super) fn is_without(&self, capability: &str) -> Result<()> {
         let session = Session { notification: true, extended_messages: true, ..Session::restarting() };
         let us = self.both(&session)?;
@@ -93,7 +93,8 @@ impl Cell<'_> {
         Ok(())
     }
 
-    /// Drops what this side's node and the router say to each other that has these TCP flags, until [`Cell::let_go`].
+    /// Drops packets with these TCP flags between this side's node and the router, until
+    /// [`Cell::let_go`].
     pub(super) fn hold(&self, flags: &str) -> Result<()> {
         let rules = format!(
             "add table inet held; \
@@ -109,7 +110,7 @@ impl Cell<'_> {
         self.us.run("nft", ["delete table inet held"]).map(drop)
     }
 
-    /// Waits until the router has noticed that the session is over.
+    /// Waits until the router has detected the end of the session.
     pub(super) fn lost(&self, session: &Session) -> Result<()> {
         wait_for("the router to lose the session", PATIENCE, || {
             let up = self.router.is_established(self.host, session.way.us())?;
@@ -117,9 +118,9 @@ impl Cell<'_> {
         })
     }
 
-    /// Takes away what a cell that failed may have left.
+    /// Removes anything that a failed cell may have left.
     pub(super) fn clear(&self) {
-        // It fails if there is nothing, which is the usual case.
+        // It fails if there is nothing to remove, which is the usual case.
         let _ = self.host.end_silence();
         let _ = self.let_go();
     }
@@ -129,7 +130,7 @@ impl Cell<'_> {
         wait_established(self.router, self.host, session.way.us())
     }
 
-    /// What each side told is at the other, and where it leads.
+    /// Checks that each side has the other's prefixes, with their next hops.
     pub(super) fn exchanged(&self, us: &Us, session: &Session) -> Result<()> {
         for place in session.families() {
             let told =

@@ -1,15 +1,16 @@
-//! `cargo lab test interop`: one matrix of features against routers, run and written to docs/interop.md.
+//! `cargo lab test interop`: a matrix of features and routers, executed and written to
+//! docs/interop.md.
 //!
-//! A column is a router, a row a feature, a cell a session with both that is made for it: the router's daemons are started
-//! with a configuration for the row, and on this side is the library's own speaker ([`us`]). A cell passes, fails, or is not
-//! run because the router does not have the feature; then the table says so, with the router's version. Columns run side by side, each in
-//! namespaces of its own.
+//! A column is a router, a row a feature, a cell a session made for both. The router's daemons
+//! start with a configuration for the row; this side uses the library's own speaker ([`us`]). A
+//! cell passes, fails, or is not run because the router does not have the feature. The table then
+//! names the router's version. Columns run in parallel, each in namespaces of its own.
 //!
 //! | module | what |
 //! |---|---|
-//! | `rows` | what each row configures, does and expects |
-//! | `cell` | where it does that |
-//! | `router` | what a router is asked; `frr`, `bird` and `gobgp` answer |
+//! | `rows` | configuration, steps and expectations of each row |
+//! | `cell` | their environment |
+//! | `router` | queries of a router; `frr`, `bird` and `gobgp` answer them |
 //! | `us` | the speaker |
 
 mod bird;
@@ -33,18 +34,18 @@ use cell::Cell;
 use router::Router;
 use rows::{ROWS, Row};
 
-/// A column each.
+/// The columns.
 pub(crate) const ROUTERS: [&dyn Router; 3] = [&frr::Frr, &bird::Bird, &gobgp::GoBgp];
 
-/// What came of a cell.
+/// Result of a cell.
 enum Outcome {
     Passed,
     Lacks(&'static str),
     Failed(String),
 }
 
-/// Runs the rows whose name contains one of `only` (all, if there are none) and returns how many cells there are. If all rows
-/// were run and none failed, the table is written to `file`.
+/// Runs the rows whose name contains one of `only` (all, if it is empty) and returns the number of
+/// cells. If all rows ran and none failed, the table is written to `file`.
 pub(crate) fn run(fabric: &Fabric, only: &[String], file: &Path) -> Result<String> {
     let chosen: Vec<&Row> = ROWS
         .iter()

@@ -1,4 +1,4 @@
-//! The other side of a cell: what it is configured for, and what every router can be asked.
+//! The other side of a cell: its configuration, and the queries that every router supports.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -15,20 +15,20 @@ use crate::shell::{Seen, run_with_input, wait_for};
 /// The routers' addresses, over one hop and over two, and this side's.
 pub(super) const ROUTER: [&str; 3] = ["10.1.0.1", "fd00:1::1", "10.3.0.1"];
 pub(super) const US: [&str; 3] = ["10.1.0.2", "fd00:1::2", "10.2.0.2"];
-/// The second speaker, which rows need that are about several paths, as the router knows it.
+/// The second speaker, as the router sees it, for rows about several paths.
 pub(super) const SECOND: &str = "10.3.0.254";
 
-/// What a router tells.
+/// Prefixes that a router advertises.
 pub(super) const TOLD: [&str; 2] = ["10.77.0.0/16", "fd00:77::/32"];
-/// What is told to it.
+/// Prefixes that this side advertises.
 pub(super) const OURS: [&str; 2] = ["10.66.0.0/16", "fd00:66::/32"];
 
-/// Which way the session goes.
+/// The path of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     V4,
     V6,
-    /// IPv4 over a router between.
+    /// IPv4 over a router in the middle.
     TwoHops,
 }
 
@@ -42,12 +42,12 @@ impl Way {
     }
 }
 
-/// An address or prefix of this file's.
+/// Parses an address or prefix of this file.
 pub(super) fn parse<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error:?}"))
 }
 
-/// A session as both sides are configured for it.
+/// A session, as configured on both sides.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub way: Way,
@@ -56,11 +56,11 @@ pub(crate) struct Session {
     pub router_as: u32,
     pub our_as: u32,
     pub hold_time: u16,
-    /// More of this side's prefixes end the session (RFC 4486).
+    /// Number of this side's prefixes above which the session ends (RFC 4486).
     pub max_prefixes: Option<u32>,
     pub password: Option<&'static str>,
     pub ttl_security: bool,
-    /// The router only listens.
+    /// Whether the router only listens.
     pub passive: bool,
     /// Restart Time, and RFC 8538.
     pub restart: Option<u16>,
@@ -70,11 +70,11 @@ pub(crate) struct Session {
     pub extended_next_hop: bool,
     pub extended_messages: bool,
     pub bfd: bool,
-    /// By the interface, whose other end is found.
+    /// Whether the peer is configured by interface, and discovered there.
     pub unnumbered: bool,
-    /// A session with the second speaker too.
+    /// Whether there is a session with the second speaker too.
     pub second: bool,
-    /// The router's role (RFC 9234), as the RFC writes it.
+    /// The router's role (RFC 9234), in the RFC's spelling.
     pub role: Option<&'static str>,
 }
 
@@ -114,17 +114,17 @@ impl Session {
     }
 }
 
-/// One path that a router has.
+/// A path in a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
-    /// As the router writes it.
+    /// In the router's notation.
     pub next_hop: String,
     pub as_path: Vec<u32>,
-    /// It is marked as stale.
+    /// Whether it is marked as stale.
     pub stale: bool,
-    /// As the router writes them.
+    /// In the router's notation.
     pub communities: String,
-    /// Who reflected it, and for whom, is said (RFC 4456).
+    /// Whether it has ORIGINATOR_ID and CLUSTER_LIST (RFC 4456).
     pub reflected: bool,
     /// ONLY_TO_CUSTOMER (RFC 9234).
     pub otc: Option<u32>,
@@ -135,25 +135,25 @@ pub(crate) trait Router: Sync {
     /// The node that it runs on, and the column's name.
     fn node(&self) -> &'static str;
     fn name(&self) -> &'static str;
-    /// As the daemon says it.
+    /// As the daemon reports it.
     fn version(&self) -> Result<String>;
-    /// Starts the daemons; `again`: after a crash, whose tables are to be taken up.
+    /// Starts the daemons. `again`: after a crash; they must recover their tables.
     fn start(&self, host: &Host, session: &Session, again: bool) -> Result<()>;
     /// Whether the session with an address is established.
     fn is_established(&self, host: &Host, peer: IpAddr) -> Result<bool>;
     /// The paths of a prefix.
     fn paths(&self, host: &Host, prefix: &IpNet) -> Result<Vec<Path>>;
-    /// How many prefixes came from a peer, IPv4.
+    /// The number of IPv4 prefixes from a peer.
     fn received(&self, host: &Host, peer: IpAddr) -> Result<usize>;
-    /// Tells one prefix more (IPv4), from a number.
+    /// Advertises one more IPv4 prefix, derived from a number.
     fn tell(&self, host: &Host, number: u8) -> Result<()>;
-    /// Asks for the peer's routes again.
+    /// Requests the peer's routes again.
     fn ask_refresh(&self, host: &Host, peer: IpAddr) -> Result<()>;
-    /// Shuts the session down, with a reason for the other operator.
+    /// Shuts the session down, with a reason for the peer's operator.
     fn shut_down(&self, host: &Host, peer: IpAddr, reason: &str) -> Result<()>;
-    /// What is known of the session's last end, and the log.
+    /// The router's information on the last end of the session, and its log.
     fn last_end(&self, host: &Host, peer: IpAddr) -> Result<String>;
-    /// Whether [`Path::stale`] is known; if not, a path of a session that is lost is one that is kept.
+    /// Whether [`Path::stale`] is available. If not, a path of a lost session counts as retained.
     fn marks_stale(&self) -> bool {
         true
     }
@@ -163,13 +163,13 @@ pub(crate) trait Router: Sync {
     }
 }
 
-/// Puts a file onto a node.
+/// Writes a file on a node.
 pub(crate) fn write(host: &Host, path: &str, text: &str) -> Result<()> {
     let script = format!("mkdir -p $(dirname {path}) && cat > {path}");
     run_with_input(&mut host.command("sh", ["-c", &script]), text).map(drop)
 }
 
-/// Kills the processes of a node that the test started there, as a crash would.
+/// Kills the processes that the test started on a node, as a crash would.
 pub(crate) fn kill(host: &Host, only: Option<&str>) -> Result<()> {
     let is_pause = |pid: &Pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(host.pause);
     let is_meant = |pid: &Pid| {
@@ -192,7 +192,7 @@ pub(crate) fn kill(host: &Host, only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a router has paths of a prefix that are as they should be.
+/// Waits until a router's paths of a prefix meet a condition.
 pub(super) fn wait_paths(
     router: &dyn Router,
     host: &Host,

@@ -1,11 +1,11 @@
-//! The rows of the matrix: what is configured, what is done, and what both sides must then say. A cell asks the router and
-//! this side; neither is believed alone.
+//! The rows of the matrix: configuration, steps, and the expected state of both sides. A cell
+//! queries the router and this side, and never relies on only one.
 //!
 //! | module | rows about |
 //! |---|---|
-//! | `sessions` | how a session comes to be and ends, and what it carries |
+//! | `sessions` | start and end of a session, and its messages |
 //! | `paths` | several paths, reflection, local AS, roles |
-//! | `restart` | graceful restart, of either side and for long |
+//! | `restart` | graceful restart of each side, and long-lived |
 //! | `bfd` | BFD |
 
 mod bfd;
@@ -22,17 +22,17 @@ use super::router::Way;
 pub(super) struct Row {
     pub name: &'static str,
     pub rfc: &'static str,
-    /// Routers that do not have it.
+    /// Routers without the feature.
     pub lacks: &'static [Lack],
     pub run: fn(&Cell<'_>) -> Result<()>,
 }
 
-/// What a router does not have.
+/// A missing feature of a router.
 pub(super) struct Lack {
     /// The router's node.
     pub node: &'static str,
     pub why: &'static str,
-    /// Words that would be in its OPEN if it had it; then that is looked at.
+    /// Text in its OPEN if it had the feature; the cell then checks for it.
     pub capability: Option<&'static str>,
 }
 

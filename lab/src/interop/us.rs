@@ -1,5 +1,5 @@
-//! This side of a cell: the library's own speaker, in this process and in the namespace of a node, with everything that a
-//! cell may want to know of it.
+//! This side of a cell: the library's own speaker, in this process and in the namespace of a node,
+//! with access to its state.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,10 +20,10 @@ use trunkline_bgp::types::{Asn, InterfaceName, PeerKey};
 use crate::host::Host;
 use crate::shell::{Seen, wait_for};
 
-/// Nothing in the matrix takes longer, however busy the machine is.
+/// Nothing in the matrix takes longer, even on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A speaker that runs.
+/// A running speaker.
 pub(super) struct Us {
     runtime: Runtime,
     handle: SpeakerHandle,
@@ -31,16 +31,16 @@ pub(super) struct Us {
 }
 
 impl Us {
-    /// Starts one on a node.
+    /// Starts a speaker on a node.
     pub(super) fn start(host: &Host, config: SpeakerConfig) -> Result<Us> {
         host.ns.within(|| {
-            // Threads are in the namespace of the thread that makes them.
+            // A thread is in the namespace of the thread that created it.
             let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
             let listen = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
             let listen = listen.map(|address| SocketAddr::new(address, 179)).to_vec();
             let shell = ShellConfig { listen, connect_timeout: Duration::from_secs(2) };
-            // A child of this process that another thread has just made holds every socket until it is the program that it is to be:
-            // also the one that was listened on until now.
+            // A child process that another thread has just forked holds every socket until it
+            // executes its program. That includes the previous listening socket.
             let (handle, mut events, mut changes) = wait_for("the BGP port to be free", PATIENCE, || {
                 Ok(Seen::Yes(runtime.block_on(async { spawn(config.clone(), &shell) })?))
             })?;
@@ -66,7 +66,7 @@ impl Us {
         Ok(self.runtime.block_on(self.handle.add_peer(peer)).map(drop)?)
     }
 
-    /// Takes whoever comes from there.
+    /// Accepts peers from this range.
     pub(super) fn take(&self, range: PeerRange) -> Result<()> {
         Ok(self.runtime.block_on(self.handle.set_ranges(vec![range]))?)
     }
@@ -79,7 +79,7 @@ impl Us {
         Ok(self.runtime.block_on(self.handle.originate_all(prefixes))?)
     }
 
-    /// All that is originated has been.
+    /// Marks the originated prefixes as complete.
     pub(super) fn complete(&self) -> Result<()> {
         Ok(self.runtime.block_on(self.handle.originations_complete())?)
     }
@@ -88,8 +88,8 @@ impl Us {
         Ok(self.runtime.block_on(self.handle.request_refresh(address))?)
     }
 
-    /// Looks for the neighbour on an interface of the node's by router advertisements. They are looked for as long as what is
-    /// returned is there.
+    /// Discovers the neighbour on an interface of the node by router advertisements. The discovery
+    /// continues until the returned value is dropped.
     pub(super) fn discover(&self, host: &Host, interface: InterfaceName) -> Result<(Discovery, Ipv6Addr)> {
         let (found, mut neighbours) = watch::channel(Neighbours::new());
         let discovery = host.ns.within(|| {
@@ -106,7 +106,7 @@ impl Us {
 
     pub(super) fn stop(self, stop: Stop) {
         self.runtime.block_on(self.handle.stop(stop));
-        // What is left are tasks that wait for nothing any more.
+        // The remaining tasks have nothing left to do.
         self.runtime.shutdown_background();
     }
 
@@ -114,7 +114,7 @@ impl Us {
         self.find(key.into())?.context("no such peer")
     }
 
-    /// A peer, if there is one: one that is known by where it comes from is none before and after.
+    /// A peer, if it exists: a dynamic peer exists only during its session.
     pub(super) fn find(&self, key: PeerKey) -> Result<Option<PeerStatus>> {
         let peers = self.runtime.block_on(self.handle.peers())?;
         Ok(peers.into_iter().find(|peer| peer.key() == key))
@@ -129,7 +129,7 @@ impl Us {
         fib.get(prefix).cloned().unwrap_or_default()
     }
 
-    /// Waits until what is known of a peer is as it should be.
+    /// Waits until a peer's status meets a condition.
     pub(super) fn wait_peer(
         &self,
         key: impl Into<PeerKey>,
@@ -151,7 +151,7 @@ impl Us {
         self.wait_peer(key, "an Established session", |peer| peer.state == State::Established)
     }
 
-    /// Waits until a peer has told a route that is as it should be.
+    /// Waits until a peer's route meets a condition.
     pub(super) fn wait_route(
         &self,
         key: impl Into<PeerKey>,

@@ -1,6 +1,7 @@
-//! Where kube-apiserver, kubectl and kube-proxy come from: the folder that `KUBEBUILDER_ASSETS` names, as for other projects' tests
-//! of this kind; else `target/kube/bin`, which Go fills once from the module in `lab/kube-apiserver/`. A newer module
-//! file makes them anew. Where there is neither, whoever wants a cluster is told what is missing, in one line. Helm comes the same way.
+//! Source of kube-apiserver, kubectl and kube-proxy: the folder in `KUBEBUILDER_ASSETS`, as in
+//! similar projects' tests. Otherwise `target/kube/bin`, which Go builds once from the module in
+//! `lab/kube-apiserver/`; a newer module file triggers a rebuild. If neither exists, an error of
+//! one line names the missing part. Helm is obtained in the same way.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,13 +13,13 @@ use crate::fabric::Place;
 use crate::progress::{say, step};
 use crate::shell::{giving_way, run};
 
-/// Of the assets' folder.
+/// Names the assets' folder.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
-/// Helm as Go installs it, with every module's sum checked against Go's own log.
+/// Helm for `go install`, with every module's checksum verified by Go's own log.
 const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.21.4";
 
-/// What an API server needs.
+/// Programs of an API server.
 const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
 
 /// Not part of other projects' `KUBEBUILDER_ASSETS`.
@@ -32,7 +33,8 @@ pub(crate) struct Assets {
 }
 
 impl Assets {
-    /// Finds or builds them. The inner error is what is missing on this machine, for a test that is skipped then.
+    /// Finds or builds them. The inner error names the missing part, for a test that is skipped
+    /// then.
     pub(crate) fn find(place: &Place) -> Result<Result<Self, String>> {
         if let Some(folder) = std::env::var_os(VARIABLE) {
             let assets = Self::in_folder(Path::new(&folder));
@@ -49,7 +51,7 @@ impl Assets {
         Ok(built(place)?.map(|folder| Self::in_folder(&folder)))
     }
 
-    /// Finds or builds kube-proxy. The inner error is what is missing.
+    /// Finds or builds kube-proxy. The inner error names the missing part.
     pub(crate) fn proxy(place: &Place) -> Result<Result<PathBuf, String>> {
         let named = std::env::var_os(VARIABLE).map(|folder| Path::new(&folder).join(PROXY));
         if let Some(proxy) = named.filter(|proxy| proxy.is_file()) {
@@ -58,7 +60,8 @@ impl Assets {
         Ok(built(place)?.map(|folder| folder.join(PROXY)))
     }
 
-    /// Finds Helm beside the programs or on PATH, or has Go build it once. The inner error is what is missing.
+    /// Finds Helm next to the programs or on PATH, or lets Go build it once. The inner error names
+    /// the missing part.
     pub(crate) fn helm(place: &Place) -> Result<Result<PathBuf, String>> {
         let named = std::env::var_os(VARIABLE).map(|folder| Path::new(&folder).join("helm"));
         let folder = place.state.parent().context("the target folder")?.join("kube");
@@ -94,20 +97,20 @@ impl Assets {
     }
 }
 
-/// Go on PATH, or where its own archive is unpacked to.
+/// Go on PATH, or in the folder of its own archive.
 pub(crate) fn find_go() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/local/go/bin")]);
     folders.map(|f| f.join("go")).find(|go| go.is_file())
 }
 
-/// The folder with the programs that Go built; the inner error says that there is no Go.
+/// The folder with the programs that Go built; the inner error reports that Go is missing.
 fn built(place: &Place) -> Result<Result<PathBuf, String>> {
     let folder = place.state.parent().context("the target folder")?.join("kube");
     let module = place.repository.join("lab/kube-apiserver");
     let programs = folder.join("bin");
     std::fs::create_dir_all(&programs)?;
-    // One builds, the others find what it built.
+    // One process builds, the others use the result.
     let lock = File::create(folder.join("lock"))?;
     lock.lock()?;
     let wanted = std::fs::read_to_string(module.join("go.sum"))?;
@@ -139,7 +142,7 @@ fn build(go: &Path, module: &Path, into: &Path) -> Result<()> {
         .split_once('.')
         .and_then(|(major, rest)| Some((major, rest.split_once('.')?.0)))
         .with_context(|| format!("k8s.io/kubernetes {version:?} is no version"))?;
-    // Clients ask a server for its version, and a server that was not told calls itself v0.0.0.
+    // Clients query a server's version; without these flags it would be v0.0.0.
     let stamp = "k8s.io/component-base/version.git";
     let flags = format!("-s -w -X {stamp}Version={version} -X {stamp}Major={major} -X {stamp}Minor={minor}");
     let into = format!("{}/", into.display());

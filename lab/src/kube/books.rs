@@ -1,8 +1,10 @@
-//! An auditor of addresses: it watches every IPInstance and notes each address that two of them hold at one moment.
+//! An auditor of addresses: it watches every IPInstance and records each address that two of them
+//! hold at one moment.
 //!
-//! One watch tells the changes of all namespaces in the order in which etcd made them, so what it shows held twice was held
-//! twice: an IPInstance that is being deleted holds its address until it is gone. After a gap (the API server was away
-//! for long) a list takes the watch's place, and what happened in between is seen by its outcome.
+//! One watch reports the changes of all namespaces in etcd's order, so a duplicate in the watch is
+//! a real one. An IPInstance with a deletion timestamp holds its address until it is gone. After a
+//! gap (a long outage of the API server) a list replaces the watch, and only the result of the
+//! changes in between is visible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,31 +25,31 @@ use super::Cluster;
 /// Namespace and name.
 pub(crate) type Key = (String, String);
 
-/// What matters of an IPInstance.
+/// The relevant fields of an IPInstance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     pub address: IpAddr,
-    /// The pod it is bound to; empty while it is kept for the next of its name.
+    /// The pod it is bound to; empty while it is retained.
     pub pod_uid: String,
     pub pod_name: String,
     pub node: String,
-    /// The owner's kind: `StatefulSet` of what is kept.
+    /// The owner's kind: `StatefulSet` for a retained one.
     pub owner: String,
 }
 
-/// What the auditor knows.
+/// State of the auditor.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub instances: BTreeMap<Key, Held>,
-    /// Every time an address was seen held twice.
+    /// Every duplicate address found.
     pub twice: Vec<String>,
-    /// IPInstances that cannot be read.
+    /// Unreadable IPInstances.
     pub faults: Vec<String>,
-    /// IPInstances that were made since the beginning.
+    /// Number of IPInstances created since the start.
     pub made: u64,
     by_address: BTreeMap<IpAddr, BTreeSet<Key>>,
     by_pod: BTreeMap<String, (Instant, BTreeSet<Key>)>,
-    /// What a list has shown so far, until it is complete: only then is it known what went in the gap before it.
+    /// The current list, until it is complete: only then are the deletions during the gap known.
     listing: Option<BTreeMap<Key, Held>>,
 }
 
@@ -58,7 +60,7 @@ impl State {
         keys.into_iter().flatten().filter_map(|key| Some(self.instances.get(key)?.address)).collect()
     }
 
-    /// When the first of its IPInstances was seen.
+    /// The time at which the first of its IPInstances was seen.
     pub(crate) fn first_seen(&self, uid: &str) -> Option<Instant> {
         self.by_pod.get(uid).map(|(seen, _)| *seen)
     }
@@ -86,7 +88,7 @@ impl State {
         if let Some(holders) = self.by_address.get_mut(&held.address) {
             holders.remove(key);
         }
-        // The pod stays known: when it had its address first is asked for after it is gone.
+        // The pod stays in the map: its first time is needed after it is gone.
         if let Some((_, keys)) = self.by_pod.get_mut(&held.pod_uid) {
             keys.remove(key);
         }
@@ -122,7 +124,7 @@ impl State {
     }
 }
 
-/// The auditor at work, until the value is dropped.
+/// A running auditor, until the value is dropped.
 pub(crate) struct Books {
     state: Arc<Mutex<State>>,
     changes: watch::Receiver<u64>,
@@ -130,7 +132,7 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Begins, and waits until the first list is complete.
+    /// Starts it, and waits until the first list is complete.
     pub(crate) fn open(cluster: &Cluster) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         let (changed, changes) = watch::channel(0);
@@ -142,12 +144,12 @@ impl Books {
         Ok(books)
     }
 
-    /// What is known now.
+    /// The current state.
     pub(crate) fn now(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks again after every change, until there is an answer.
+    /// Repeats the look-up after every change, until there is an answer.
     pub(crate) async fn until<T>(
         &self,
         what: &str,
@@ -183,12 +185,12 @@ impl Drop for Books {
 }
 
 async fn audit(client: Client, state: Arc<Mutex<State>>, changed: watch::Sender<u64>) {
-    // Not complete before the first list.
+    // Incomplete until the first list.
     state.lock().unwrap_or_else(PoisonError::into_inner).listing = Some(BTreeMap::new());
     let events = watcher(Api::<Lenient<IPInstanceSpec>>::all(client), watcher::Config::default());
     let mut events = std::pin::pin!(events.backoff(Delays::default()));
     while let Some(event) = events.next().await {
-        // An error is an outage, after which the watcher goes on.
+        // An error is an outage, after which the watcher continues.
         if let Ok(event) = event {
             state.lock().unwrap_or_else(PoisonError::into_inner).handle(event);
             changed.send_modify(|n| *n += 1);

@@ -1,5 +1,5 @@
-//! Trunkline's controller on a cluster: a few replicas, as its Deployment runs them, of which one leads. They are killed and started
-//! again as kubelets do it, and found by what the Lease says.
+//! Trunkline's controller on a cluster: a few replicas with one leader, as in its Deployment. They
+//! are killed and restarted as kubelets do it, and the leader is found by the Lease.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,32 +14,33 @@ use super::daemon::Daemon;
 use super::ports::Port;
 use crate::shell::{Seen, cmd, wait_for};
 
-/// Where the Lease is, and what is in it.
+/// Location of the Lease.
 const NAMESPACE: &str = "kube-system";
 const LEASE: &str = "trunkline-controller";
 
-/// The flag that says for how long one leads that does not renew.
+/// The flag for the time after which a leader without renewal is replaced.
 const LEASE_DURATION: &str = "--lease-duration-seconds";
 
 /// So short that fifty leaders can be killed in a few minutes.
 const LEASE_SECONDS: u32 = 3;
 
-/// How long it may take until one leads: the lease of one that was killed runs out first.
+/// Time limit for a new leader: the Lease of a killed one must expire first.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Replicas that run.
+/// Running replicas.
 pub(crate) struct Replicas {
     program: PathBuf,
-    /// Whose rights they have, in turns.
+    /// Kubeconfigs for the replicas, used in turns.
     kubeconfigs: Vec<PathBuf>,
-    /// Besides those that all tests give.
+    /// Flags in addition to those of all tests.
     flags: Vec<String>,
     all: Vec<Replica>,
-    /// The holder that was killed, ended or paused last: the Lease may name it until another has won.
+    /// The last holder that was killed, stopped or paused: the Lease may name it until another
+    /// replica has won.
     killed: Option<String>,
 }
 
-/// Which replica leads, as the Lease calls it.
+/// The leading replica, as named in the Lease.
 pub(crate) struct Leader {
     holder: String,
     identity: String,
@@ -59,7 +60,7 @@ struct Replica {
     daemon: Daemon,
 }
 
-/// Where one answers.
+/// Ports of a replica.
 struct Ports {
     http: Port,
     probe: Port,
@@ -67,15 +68,16 @@ struct Ports {
 }
 
 impl Replicas {
-    /// Starts as many, and waits until one leads.
+    /// Starts this number of replicas, and waits for a leader.
     pub(crate) fn start(cluster: &Cluster, program: &Path, count: usize) -> Result<Self> {
-        // The API server of these tests asks no webhook.
+        // The API server of these tests calls no webhook.
         let mut replicas = Self::standing_by(cluster, program, count, &["--webhook=false"])?;
         replicas.wait_leader(cluster)?;
         Ok(replicas)
     }
 
-    /// Starts as many, with further flags. None will lead while the Lease says that somebody else does.
+    /// Starts this number of replicas with further flags. None leads while the Lease names another
+    /// holder.
     pub(crate) fn standing_by(
         cluster: &Cluster,
         program: &Path,
@@ -85,7 +87,7 @@ impl Replicas {
         Self::standing_by_as(cluster, &cluster.kubeconfig(), program, count, flags)
     }
 
-    /// As [`Self::standing_by`], but with the rights of whom this kubeconfig is for.
+    /// As [`Self::standing_by`], but with the rights of this kubeconfig.
     pub(crate) fn standing_by_as(
         cluster: &Cluster,
         kubeconfig: &Path,
@@ -96,7 +98,8 @@ impl Replicas {
         Self::launch_all(cluster, vec![kubeconfig.to_owned()], program, count, flags)
     }
 
-    /// Starts as many with further flags, each with an account of its own, by which the audit log tells them apart, and waits until one leads.
+    /// Starts this number of replicas with further flags, each with its own account to distinguish
+    /// them in the audit log. Waits for a leader.
     pub(crate) fn start_apart(
         cluster: &Cluster,
         program: &Path,
@@ -156,7 +159,8 @@ impl Replicas {
         cluster.daemon(identity, command)
     }
 
-    /// Who leads: what the Lease says, and which of these that is. A replica that was started again under its name is another holder.
+    /// The leader: the holder in the Lease, and the matching replica. A replica that was restarted
+    /// under its name is another holder.
     fn leader(&self, cluster: &Cluster) -> Result<Option<Leader>> {
         let Some(holder) = holder(cluster)? else { return Ok(None) };
         let name = holder.rsplit_once('_').map_or(holder.as_str(), |(name, _)| name);
@@ -165,7 +169,7 @@ impl Replicas {
         Ok(which.map(|which| Leader { identity: self.all[which].identity.clone(), holder, which }))
     }
 
-    /// Waits until one leads that was not killed.
+    /// Waits for a leader that was not killed.
     pub(crate) fn wait_leader(&mut self, cluster: &Cluster) -> Result<Leader> {
         wait_for("a controller to lead", PATIENCE, || {
             if let Err(ended) = self.still_running() {
@@ -176,7 +180,7 @@ impl Replicas {
         })?
     }
 
-    /// Kills a leader that was found, starts it again, and says when it was killed.
+    /// Kills a leader and restarts it. Returns the time of the kill.
     pub(crate) fn kill(&mut self, cluster: &Cluster, leader: Leader) -> Result<Instant> {
         let Leader { holder, which, .. } = leader;
         self.all[which].daemon.kill()?;
@@ -186,8 +190,8 @@ impl Replicas {
         Ok(killed)
     }
 
-    /// Asks a leader that was found to end, as kubelets do, waits until it has and another leads, and starts it again: any sooner, and it
-    /// might itself be the first to find the Lease free.
+    /// Stops a leader as kubelets do, waits until it has ended and another leads, and restarts it.
+    /// If it were restarted earlier, it could be the first to find the Lease free.
     pub(crate) fn end(&mut self, cluster: &Cluster, leader: Leader) -> Result<()> {
         let Leader { holder, which, .. } = leader;
         let status = self.all[which].daemon.stop()?;
@@ -205,7 +209,7 @@ impl Replicas {
         Ok(())
     }
 
-    /// Lets a leader that was found stand still, as a machine does that is out of memory, and says which it is.
+    /// Suspends a leader, like a machine that is out of memory. Returns its index.
     pub(crate) fn pause(&mut self, leader: Leader) -> Result<usize> {
         let Leader { holder, which, .. } = leader;
         kill_process(self.all[which].daemon.pid(), Signal::STOP)?;
@@ -218,43 +222,44 @@ impl Replicas {
         Ok(kill_process(self.all[which].daemon.pid(), Signal::CONT)?)
     }
 
-    /// The file with what it has said, since it was started first.
+    /// Its log since its first start.
     pub(crate) fn log(&self, which: usize) -> &Path {
         self.all[which].daemon.log()
     }
 
-    /// The ports at which each answers admission requests.
+    /// The webhook port of each replica.
     pub(crate) fn webhooks(&self) -> Vec<u16> {
         self.all.iter().map(|replica| replica.ports.webhook.number()).collect()
     }
 
-    /// The name of each, and the port at which it shows its metrics.
+    /// The name of each replica, and its metrics port.
     pub(crate) fn metrics(&self) -> impl Iterator<Item = (&str, u16)> {
         self.all.iter().map(|replica| (&*replica.identity, replica.ports.http.number()))
     }
 
-    /// The ports at which kubelets ask each how it is.
+    /// The probe port of each replica.
     pub(crate) fn probes(&self) -> impl Iterator<Item = u16> {
         self.all.iter().map(|replica| replica.ports.probe.number())
     }
 
-    /// Kills all of them.
+    /// Kills all replicas.
     pub(crate) fn kill_all(&mut self) -> Result<()> {
         self.all.iter_mut().try_for_each(|replica| replica.daemon.kill())
     }
 
-    /// Starts all of them again that [`Self::kill_all`] killed. Whom the Lease names until one leads is dead.
+    /// Restarts all replicas after [`Self::kill_all`]. The Lease names a dead holder until one
+    /// leads.
     pub(crate) fn start_all_again(&mut self, cluster: &Cluster) -> Result<()> {
         self.killed = holder(cluster)?;
         (0..self.all.len()).try_for_each(|which| self.start_again(cluster, which))
     }
 
-    /// The process of the first.
+    /// The process of the first replica.
     pub(crate) fn first(&self) -> Option<Pid> {
         self.all.first().map(|replica| replica.daemon.pid())
     }
 
-    /// Fails if one has ended by itself.
+    /// Fails if a replica has ended by itself.
     pub(crate) fn still_running(&mut self) -> Result<()> {
         for replica in &mut self.all {
             replica.daemon.still_running()?;
@@ -266,7 +271,7 @@ impl Replicas {
     }
 }
 
-/// Whom the Lease names.
+/// The holder in the Lease.
 fn holder(cluster: &Cluster) -> Result<Option<String>> {
     let leases: Api<Lease> = Api::namespaced(cluster.client(), NAMESPACE);
     let lease = cluster.wait(leases.get_opt(LEASE))?;

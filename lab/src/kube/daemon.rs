@@ -1,6 +1,7 @@
-//! A process of a cluster: etcd, the API server, and what a test starts beside them. It ends when its value is dropped,
-//! when the lab is interrupted, and, if the lab itself was killed, when the next one takes over the folder: until then a
-//! file beside the log says which process it was, with its start time, since the number alone may have been given on.
+//! A process of a cluster: etcd, the API server, and additional ones of a test. It ends when its
+//! value is dropped, or when the lab is interrupted. If the lab itself was killed, it ends when the
+//! next lab takes over the folder. Until then a file next to the log identifies the process by
+//! number and start time, since the number may be reused.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
@@ -16,10 +17,10 @@ use crate::interrupt::{self, Registered};
 use crate::netns::has_ended;
 use crate::shell::{Seen, describe, wait_for};
 
-/// How long a process may take to end once it was asked or killed.
+/// Time limit for the end of a process after a signal.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A process that is running, or has been.
+/// A process that runs or has run.
 pub(crate) struct Daemon {
     name: String,
     log: PathBuf,
@@ -41,7 +42,7 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)
-            // Ctrl-C at the terminal is the lab's; it ends its processes itself.
+            // The terminal's Ctrl-C only reaches the lab, which ends its processes itself.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start `{line}`"))?;
@@ -59,7 +60,7 @@ impl Daemon {
         self.pid
     }
 
-    /// The file with both its outputs.
+    /// The file with both outputs.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
@@ -72,7 +73,7 @@ impl Daemon {
         }
     }
 
-    /// As [`wait_for`], but fails at once if the process has ended.
+    /// Like [`wait_for`], but fails at once if the process has ended.
     pub(crate) fn wait_while_running<T>(
         &mut self,
         what: &str,
@@ -90,14 +91,14 @@ impl Daemon {
         })?
     }
 
-    /// Kills it, as a crash or a power cut does, and waits until it is gone.
+    /// Kills it, like a crash or a power failure, and waits until it is gone.
     pub(crate) fn kill(&mut self) -> Result<()> {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         end(&mut child);
         Ok(())
     }
 
-    /// Asks it to end, as kubelet and systemd do (SIGTERM), and waits for its status.
+    /// Stops it as kubelet and systemd do (SIGTERM), and returns its exit status.
     pub(crate) fn stop(&mut self) -> Result<ExitStatus> {
         if self.exited()?.is_none() {
             kill_process(self.pid, Signal::TERM)?;
@@ -142,7 +143,7 @@ fn end(child: &mut Child) {
     let _gone = child.wait();
 }
 
-/// Ends what a lab left running in this folder that was killed itself.
+/// Ends the processes that a killed lab left running in this folder.
 pub(super) fn end_left_over(folder: &Path) -> Result<()> {
     let marks = std::fs::read_dir(folder)?.flatten().map(|e| e.path());
     for mark in marks.filter(|p| p.extension().is_some_and(|e| e == "pid")) {
@@ -160,10 +161,10 @@ pub(super) fn end_left_over(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// When a process was started, in the kernel's ticks since its own start: field 22 of /proc/PID/stat.
+/// Start time of a process, in clock ticks since boot: field 22 of /proc/PID/stat.
 fn start_time(pid: Pid) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The second field is the program's name in parentheses, and may have spaces of its own.
+    // The second field is the program's name in parentheses, and may contain spaces.
     stat.rsplit_once(") ")?.1.split_whitespace().nth(19).map(str::to_owned)
 }
 

@@ -1,7 +1,8 @@
-//! The API server in another network namespace. A socket belongs to the namespace that its thread was in when it was
-//! made, and stays usable from any thread: the listening one is made inside, the connections to the API server outside,
-//! and octets are copied between them. So a node in a namespace needs no route to the machine, and a test's kubeconfig
-//! is the same inside and outside.
+//! The API server's address in another network namespace. A socket belongs to the namespace in
+//! which its thread created it, and stays usable from any thread. So the listening socket is
+//! created inside, the connections to the API server outside, and octets are copied between them. A
+//! node in a namespace then needs no route to the machine, and a test's kubeconfig is the same
+//! inside and outside.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -11,13 +12,15 @@ use tokio::runtime::Runtime;
 
 use crate::netns::Namespace;
 
-/// 127.0.0.1 of a namespace answers as the machine's does, on one port, as long as this value lives.
+/// One port on 127.0.0.1 of a namespace answers like that of the machine, until this value is
+/// dropped.
 pub(crate) struct Doorway {
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Doorway {
-    /// Connections to this address in a namespace are passed on to `server`, from the namespace that the runtime's threads are in.
+    /// Forwards connections to this address in a namespace to `server`, from the namespace of the
+    /// runtime's threads.
     pub(crate) fn open(
         runtime: &Runtime,
         into: &Namespace,
@@ -41,11 +44,11 @@ impl Drop for Doorway {
 }
 
 async fn serve(listener: tokio::net::TcpListener, server: SocketAddr) {
-    // Ends, and with it every connection, when the task is aborted.
+    // If the task is aborted, this and every connection end.
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((mut inside, _)) = listener.accept().await {
         connections.spawn(async move {
-            // Where nobody listens outside, the connection inside ends at once: that is what an outage looks like.
+            // If no server listens outside, the connection inside ends at once, as in an outage.
             if let Ok(mut outside) = TcpStream::connect(server).await {
                 let _broken = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
             }

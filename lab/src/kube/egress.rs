@@ -1,9 +1,11 @@
-//! The way from the API server to Services: it asks webhooks at their Service's own address, which only kube-proxy would know a way to.
+//! The path from the API server to Services. It calls webhooks at their Service's own address, for
+//! which only kube-proxy would have a route.
 //!
-//! The API server has a door for clusters that are built so that it cannot reach their network itself: everything that goes there
-//! is asked of a proxy on a Unix socket (`CONNECT address:port`, KEP-1281). That proxy is here, and goes from the Service's
-//! address to a pod of the Service, in the network namespace of its node. So a chart's webhook configuration is used as it is: Service, port and
-//! certificate. Webhooks with a URL do not come this way.
+//! The API server supports clusters whose network it cannot reach itself: it sends all requests for
+//! that network to a proxy on a Unix socket (`CONNECT address:port`, KEP-1281). This module is that
+//! proxy. It connects from the Service's address to a pod of the Service, in the network namespace
+//! of its node. So a chart's webhook configuration is used unchanged: Service, port and
+//! certificate. Webhooks with a URL do not use it.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpStream};
@@ -17,7 +19,7 @@ use tokio::runtime::Runtime;
 
 use crate::netns::Namespace;
 
-/// Who answers for a Service, by its address and port: `10.96.0.1:443`.
+/// The backend of each Service, by address and port: `10.96.0.1:443`.
 pub(crate) type Routes = BTreeMap<String, Backend>;
 
 /// A port of a pod on the network of its node.
@@ -27,18 +29,18 @@ pub(crate) struct Backend {
     pub port: u16,
 }
 
-/// The proxy, as long as the value lives.
+/// The proxy, until the value is dropped.
 pub(crate) struct Egress {
     routes: Arc<Mutex<Routes>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-/// Where the proxy of a cluster listens.
+/// The socket of a cluster's proxy.
 fn socket(folder: &Path) -> PathBuf {
     folder.join("egress.sock")
 }
 
-/// Writes what the API server reads of it, and returns the file.
+/// Writes its configuration for the API server, and returns the file.
 pub(super) fn write_configuration(folder: &Path) -> Result<PathBuf> {
     let file = folder.join("egress.json");
     let text = serde_json::json!({
@@ -62,7 +64,7 @@ impl Egress {
         Ok(Self { routes, task })
     }
 
-    /// From now on these are the Services that somebody answers for.
+    /// Replaces the Services with a backend.
     pub(crate) fn set(&self, routes: Routes) {
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = routes;
     }
@@ -79,7 +81,7 @@ async fn serve(listener: tokio::net::UnixListener, routes: Arc<Mutex<Routes>>) {
     while let Ok((stream, _)) = listener.accept().await {
         let routes = Arc::clone(&routes);
         connections.spawn(async move {
-            // The API server says what did not work; its side of the connection just ends.
+            // The API server reports the error; here the connection just ends.
             let _broken = connect(stream, &routes).await;
         });
         while connections.try_join_next().is_some() {}

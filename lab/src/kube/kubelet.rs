@@ -1,6 +1,7 @@
-//! What a kubelet and its container runtime do on a node of a fabric: pods of the host's network become containers of podman with the image's
-//! own root and what their manifests say (arguments, environment, volumes, capabilities, user, read-only root, service account), other pods
-//! a sandbox that is attached by the configuration that lies first in the node's `/etc/cni/net.d`.
+//! The work of a kubelet and its container runtime on a node of a fabric. Pods with the host's
+//! network become podman containers with the image's own root and the settings of their manifests
+//! (arguments, environment, volumes, capabilities, user, read-only root, service account). Other
+//! pods become a sandbox, attached by the first configuration in the node's `/etc/cni/net.d`.
 //!
 //! ```text
 //! pods of the API server ─► sync ─┬─ hostNetwork ─► init containers, then the container: podman on the node, again when it ends
@@ -8,9 +9,10 @@
 //!                                 └─ status ──────► phase, addresses, readiness, what a container said last
 //! ```
 //!
-//! Programs that the lab has not are hybridnet's: its daemon is a socket that somebody listens on, its plugin gives a pod the addresses of its
-//! IPInstances without a data path. What a pod's own containers would run is nothing: a sandbox and its addresses are all that is looked at.
-//! Folders of the host that pods name are the node's: see [`crate::host`]; `/opt` becomes one here.
+//! The lab has stand-ins for hybridnet's programs: its daemon is a listening socket, and its plugin
+//! returns the addresses of a pod's IPInstances without a data path. A pod's own containers do not
+//! run: only a sandbox and its addresses matter. Folders of the host in manifests are the node's:
+//! see [`crate::host`]; `/opt` becomes one here.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -38,22 +40,22 @@ use crate::netns::Namespace;
 use crate::podman::Podman;
 use crate::shell::{quoted, run};
 
-/// How long a container that ended is left alone before it is started again.
+/// Delay before an ended container is restarted.
 const BACK_OFF: Duration = Duration::from_secs(2);
 
-/// Where a pod finds its service account.
+/// Path of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The configuration of hybridnet's chart.
 const HYBRIDNET: &str = r#"{"name": "hybridnet", "cniVersion": "0.3.1", "plugins": [
     {"type": "hybridnet", "server_socket": "/run/cni/hybridnet.sock"}, {"type": "bandwidth", "capabilities": {"bandwidth": true}}]}"#;
 
-/// What an image is to the lab.
+/// An image in the lab.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
-    /// As manifests name it.
+    /// Its name in manifests.
     pub name: String,
-    /// The folder that is its root.
+    /// Its root folder.
     pub root: PathBuf,
 }
 
@@ -65,7 +67,7 @@ pub(crate) struct Kubelet<'a> {
     image: &'a Image,
     podman: Podman<'a>,
     pods: BTreeMap<String, Running>,
-    /// How often the node was started; its boot ID.
+    /// Number of the node's boots; its boot ID.
     boots: u32,
     _doorway: Doorway,
 }
@@ -74,12 +76,12 @@ pub(crate) struct Kubelet<'a> {
 struct Running {
     pod: Pod,
     state: State,
-    /// What was told to the API server last.
+    /// The last status sent to the API server.
     told: Value,
 }
 
 enum State {
-    /// Could not be started; tried again at the next look.
+    /// Could not be started; retried at the next sync.
     Failed(String),
     Container {
         started: Box<Started>,
@@ -90,7 +92,7 @@ enum State {
         plugins: Vec<Value>,
         addresses: Vec<IpAddr>,
     },
-    /// A stand-in for a program that the lab has not, with the socket of hybridnet's daemon.
+    /// A stand-in for a program that the lab does not have, with the socket of hybridnet's daemon.
     StandIn(
         #[expect(dead_code, reason = "it is there to be listened on, as long as the pod runs")]
         Option<UnixListener>,
@@ -99,15 +101,15 @@ enum State {
 
 struct Started {
     daemon: Daemon,
-    /// As podman knows it.
+    /// Its name in podman.
     name: String,
     ended: Option<Instant>,
-    /// When its readiness probe was asked last, and what it said.
+    /// Time and result of its last readiness probe.
     probed: Option<(Instant, bool)>,
 }
 
 impl<'a> Kubelet<'a> {
-    /// Registers the node, with these labels and those that every node has.
+    /// Registers the node, with these labels and those of every node.
     pub(crate) fn register(
         cluster: &'a Cluster,
         fabric: &'a Fabric,
@@ -115,7 +117,7 @@ impl<'a> Kubelet<'a> {
         image: &'a Image,
     ) -> Result<Self> {
         let host = fabric.host(node)?;
-        // The machine's own plugins and configurations are not the node's.
+        // Hides the machine's own plugins and configurations.
         host.sh("mount -t tmpfs lab /opt; rm -rf /etc/cni/net.d; mkdir -p /etc/cni/net.d")?;
         let name = host.name.as_str();
         let object = json!({ "apiVersion": "v1", "kind": "Node", "metadata": {
@@ -145,7 +147,7 @@ impl<'a> Kubelet<'a> {
         self.host.ns.clone()
     }
 
-    /// Says whether the node is ready, as a kubelet's heartbeat does.
+    /// Reports whether the node is ready, like a kubelet's heartbeat.
     fn report_node(&self, ready: bool) -> Result<()> {
         let status = if ready { "True" } else { "False" };
         let patch = json!({ "status": {
@@ -161,8 +163,8 @@ impl<'a> Kubelet<'a> {
         Ok(())
     }
 
-    /// One look at the pods of the API server: starts, ends and reports what is to be. What does not work is said in the pod's status
-    /// and tried again the next time.
+    /// Compares with the pods of the API server once, and starts, ends and reports them. An error
+    /// is reported in the pod's status, and the work is retried at the next sync.
     pub(crate) fn sync(&mut self, all: &[Pod]) -> Result<()> {
         let here = |pod: &&Pod| {
             pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(self.host.name.as_str())
@@ -231,7 +233,7 @@ impl<'a> Kubelet<'a> {
         Ok(Started { daemon, name: container_name(pod, container), ended: None, probed: None })
     }
 
-    /// Starts a container again that has ended.
+    /// Restarts a container that has ended.
     fn watch(&self, pod: &Pod, mut started: Box<Started>, restarts: u32) -> Result<State> {
         if started.daemon.still_running().is_ok() {
             return Ok(State::Container { started, restarts });
@@ -257,14 +259,14 @@ impl<'a> Kubelet<'a> {
         ]
         .map(str::to_owned)
         .to_vec();
-        // podman would raise these, maybe beyond what this process may.
+        // podman would raise these limits, maybe beyond those of this process.
         args.extend(["--ulimit=nofile=1024:4096", "--ulimit=nproc=1000:1000"].map(str::to_owned));
 
         let context = container.security_context.clone().unwrap_or_default();
         let pods = spec.security_context.clone().unwrap_or_default();
         ensure!(context.privileged != Some(true), "{}: privileged", container.name);
         if context.read_only_root_filesystem == Some(true) {
-            // podman would put writable folders over /tmp, /run and others, which no kubelet does.
+            // podman would mount writable folders on /tmp, /run and others, which no kubelet does.
             args.extend(["--read-only", "--read-only-tmpfs=false"].map(str::to_owned));
         }
         if context.allow_privilege_escalation == Some(false) {
@@ -314,7 +316,7 @@ impl<'a> Kubelet<'a> {
         Ok(all)
     }
 
-    /// The folder that a volume is on the node.
+    /// The node's folder for a volume.
     fn volume(&self, pod: &Pod, volume: &Volume) -> Result<PathBuf> {
         if let Some(host_path) = &volume.host_path {
             if host_path.type_.as_deref() == Some("DirectoryOrCreate") {
@@ -332,7 +334,7 @@ impl<'a> Kubelet<'a> {
         let maps: Api<k8s_openapi::api::core::v1::ConfigMap> =
             Api::namespaced(self.cluster.client(), namespace(pod));
         let data = self.cluster.wait(maps.get(&map.name))?.data.unwrap_or_default();
-        // A container keeps the files that it was started with.
+        // A container keeps the files from its start.
         let folder = self.host.folder.join(format!("volumes/{}/{}", name(pod), volume.name));
         std::fs::create_dir_all(&folder)?;
         for (file, text) in data {
@@ -357,7 +359,7 @@ impl<'a> Kubelet<'a> {
         Ok(State::StandIn(Some(listener)))
     }
 
-    /// Makes a sandbox and attaches it, as a container runtime does: by the first configuration there is.
+    /// Creates a sandbox and attaches it by the first configuration, as a container runtime does.
     fn attach(&self, pod: &Pod) -> Result<State> {
         let list = self
             .host
@@ -401,13 +403,13 @@ impl<'a> Kubelet<'a> {
         Ok((done, cni::addresses(&result)?))
     }
 
-    /// Runs the plugin that lies on the node.
+    /// Runs the plugin installed on the node.
     fn plugin(&self, verb: &str, conf: &Value, sandbox: &Sandbox) -> Result<cni::Answer> {
         let netns = sandbox.ns.path().display().to_string();
         self.host.within(|| cni::run_here(&[PathBuf::from("/opt/cni/bin")], verb, conf, sandbox, &netns))
     }
 
-    /// The addresses that IPInstances give a pod.
+    /// The addresses of a pod's IPInstances.
     fn given(&self, uid: &str) -> Result<Vec<IpAddr>> {
         let instances: Api<Lenient<IPInstanceSpec>> = Api::all(self.cluster.client());
         let of_pod = ListParams::default().labels(&format!("networking.alibaba.com/pod-uid={uid}"));
@@ -420,7 +422,7 @@ impl<'a> Kubelet<'a> {
         found.into_iter().map(address).collect()
     }
 
-    /// Ends what is there of a pod.
+    /// Ends everything of a pod.
     fn end(&mut self, uid: &str) -> Result<()> {
         match self.pods.remove(uid).map(|running| running.state) {
             Some(State::Container { mut started, .. }) => {
@@ -438,7 +440,8 @@ impl<'a> Kubelet<'a> {
         }
     }
 
-    /// Tells the API server that a deleted pod's containers have ended, and lets go of it. It stays while it has finalizers.
+    /// Reports to the API server that a deleted pod's containers have ended, and deletes the pod.
+    /// It stays while it has finalizers.
     fn confirm_end(&self, pod: &Pod) -> Result<()> {
         let ended = json!({ "status": { "phase": "Succeeded", "containerStatuses": [{
             "name": pod.spec.as_ref().map(|spec| &spec.containers[0].name), "image": "", "imageID": "", "ready": false, "restartCount": 0,
@@ -459,7 +462,7 @@ impl<'a> Kubelet<'a> {
         run(&mut self.podman.command(&["rm", "--force", "--ignore", "--time=0", container])).map(drop)
     }
 
-    /// The node is started again: nothing of its kernel's state stays, and nothing that ran; its disk does.
+    /// Reboots the node: the kernel's state and all processes are lost, the disk is kept.
     fn reboot(&mut self) -> Result<()> {
         self.report_node(false)?;
         for running in std::mem::take(&mut self.pods).into_values() {
@@ -483,7 +486,7 @@ impl<'a> Kubelet<'a> {
         self.report_node(true)
     }
 
-    /// Tells the API server how a pod is, where that is news.
+    /// Reports a pod's status to the API server, if it has changed.
     fn report(&self, running: &mut Running) -> Result<()> {
         let (ready, addresses, restarts, waiting) = match &mut running.state {
             State::Failed(why) => (false, Vec::new(), 0, Some(why.clone())),
@@ -527,12 +530,13 @@ impl<'a> Kubelet<'a> {
         Ok(())
     }
 
-    /// What the readiness probe of a container says; one without is ready.
+    /// The result of a container's readiness probe; a container without one is ready.
     fn is_ready(&self, pod: &Pod, started: &mut Started) -> Result<bool> {
         let container = &pod.spec.as_ref().context("a pod without spec")?.containers[0];
         let Some(probe) = &container.readiness_probe else { return Ok(true) };
         if let Some(exec) = &probe.exec {
-            // A process each time, so as often as it says, but for one that is about to become ready.
+            // Each probe is a process, so only as often as specified; more often until the
+            // container is ready.
             let period = probe.period_seconds.unwrap_or(10).unsigned_abs();
             let wait = |ready| Duration::from_secs(if ready { period.into() } else { 1 });
             if let Some((_, ready)) = started.probed.filter(|(at, ready)| at.elapsed() < wait(*ready)) {
@@ -560,7 +564,8 @@ impl<'a> Kubelet<'a> {
         Ok(answer.is_ok_and(|answer| answer.ends_with(b" 200")))
     }
 
-    /// Shell: runs "$@" in this node's container of a pod whose name begins with "$set", if there is one.
+    /// Shell: runs "$@" in this node's container of a pod whose name begins with "$set", if it
+    /// exists.
     pub(super) fn exec_script(&self) -> String {
         let list = shell_line(&self.podman.command(&["ps", "--format={{.Names}}"]));
         let exec = shell_line(&self.podman.command(&["exec"]));
@@ -580,7 +585,7 @@ impl<'a> Kubelet<'a> {
         self.host.folder.join("reboot")
     }
 
-    /// Starts the node again if a shell on it asked for that.
+    /// Reboots the node if a shell on it requested that.
     pub(super) fn reboot_if_told(&mut self) -> Result<()> {
         if std::fs::remove_file(self.reboot_file()).is_err() {
             return Ok(());

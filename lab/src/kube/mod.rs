@@ -1,6 +1,7 @@
-//! A Kubernetes API server for tests: real etcd, real kube-apiserver, nothing else of Kubernetes. What a cluster has
-//! besides is pretended by who needs it: a scheduler by binding pods, a kubelet by calling the plugin, controllers of
-//! workloads by making pods with their ownerReferences.
+//! A Kubernetes API server for tests: real etcd, real kube-apiserver, and no other part of
+//! Kubernetes. Each test simulates the other parts that it needs: a scheduler by binding pods, a
+//! kubelet by calling the plugin, controllers of workloads by creating pods with their
+//! ownerReferences.
 //!
 //! ```text
 //! assets   kube-apiserver and kubectl: KUBEBUILDER_ASSETS, or built once by Go; etcd is Debian's
@@ -18,13 +19,14 @@
 //! kubelet, workloads  DaemonSets and Deployments of a chart, and pods of tests, run on a fabric's nodes
 //! ```
 //!
-//! The API server listens on the machine's own loopback: kubectl and browsers of who tries it reach it, and so do
-//! webhooks the other way. Nodes in namespaces find it under the same address, through a [`doorway`]: one kubeconfig
-//! is right everywhere. Everything lies in `target/lab/kube-<name>/`; the ports stay the same as long as the cluster
-//! lives, so clients live through restarts.
+//! The API server listens on the machine's own loopback, where kubectl and browsers of a user reach
+//! it. It reaches webhooks in the same way. Nodes in namespaces use the same address, through a
+//! [`doorway`]: one kubeconfig works everywhere. Everything is in `target/lab/kube-<name>/`. The
+//! ports stay the same as long as the cluster lives, so clients survive restarts.
 //!
-//! Awkward: admission plugin ServiceAccount is off, because nobody makes the account `default` of a namespace here.
-//! Debian's etcd 3.4 cannot tell its progress, so streaming lists (`sendInitialEvents`) are refused, as on old clusters.
+//! Difficulties: admission plugin ServiceAccount is off, because no controller creates the account
+//! `default` of a namespace here. Debian's etcd 3.4 has no progress notifications, so streaming
+//! lists (`sendInitialEvents`) are refused, as on old clusters.
 
 pub(crate) mod assets;
 pub(crate) mod books;
@@ -59,14 +61,14 @@ use crate::fabric::{Place, failure_folder};
 use crate::packages;
 use crate::shell::{Seen, cmd, run, run_with_input, wait_for};
 
-/// How long a start may take; a busy machine needs half a minute.
+/// Time limit for a start; a busy machine needs half a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Etcd and its `etcdctl`.
 const PACKAGES: [&str; 2] = ["etcd-server", "etcd-client"];
 
-/// What the API server writes down of requests: those of service accounts, which are the programs under test, when the answer begins and
-/// when it ends.
+/// Audit policy of the API server: requests of service accounts, which are the programs under test,
+/// at the start and at the end of the answer.
 const AUDIT: &str = "
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -76,13 +78,13 @@ rules:
   - { level: None }
 ";
 
-/// In the cluster's folder.
+/// A file in the cluster's folder.
 const AUDIT_POLICY: &str = "audit-policy.yaml";
 
-/// What an account's token is good for, in seconds: longer than any test.
+/// Lifetime of an account's token in seconds: longer than any test.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
-/// An API server that is up, or was stopped and can be started again. Dropping it ends it; its logs stay.
+/// An API server that runs, or was stopped and can be started again. A drop ends it; its logs stay.
 pub(crate) struct Cluster {
     folder: PathBuf,
     place: Place,
@@ -96,7 +98,7 @@ pub(crate) struct Cluster {
     api: Option<Daemon>,
     client: Client,
     runtime: tokio::runtime::Runtime,
-    /// Whoever holds this owns the folder; it goes with the process.
+    /// The holder of this lock owns the folder; the lock ends with the process.
     lock: File,
 }
 
@@ -106,12 +108,12 @@ struct Ports {
     api: Port,
 }
 
-/// What etcd held at one moment.
+/// etcd's content at one moment.
 pub(crate) struct Snapshot(PathBuf);
 
 impl Cluster {
-    /// Starts one, with nothing in it but what every API server makes for itself. Its name is the folder's, so no two
-    /// that run at the same time in one working tree may share it.
+    /// Starts an API server with its default objects only. Its name is also the folder's, so two
+    /// clusters that run at the same time in one working tree need different names.
     pub(crate) fn up(place: &Place, name: &str, assets: &Assets) -> Result<Self> {
         packages::need(PACKAGES)?;
         let folder = place.folder(&format!("kube-{name}"));
@@ -153,7 +155,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Runs `work` on a cluster of its own. If it fails, the logs are kept and the error says where.
+    /// Runs `work` on a new cluster. On an error the logs are kept, and the error names their
+    /// folder.
     pub(crate) fn with<T>(
         place: &Place,
         name: &str,
@@ -167,22 +170,22 @@ impl Cluster {
         })
     }
 
-    /// Where its files are: `admin.kubeconfig`, `log/`, whatever a test puts there.
+    /// The folder of its files: `admin.kubeconfig`, `log/`, and files of a test.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The folder that the project's sources are in.
+    /// The folder of the project's sources.
     pub(crate) fn repository(&self) -> &Path {
         &self.place.repository
     }
 
-    /// The CA of the client certificate that the API server shows webhooks.
+    /// The CA of the API server's client certificate for webhooks.
     pub(crate) fn webhook_client_ca(&self) -> PathBuf {
         self.folder.join(pki::WEBHOOK_CLIENT_CA)
     }
 
-    /// What service accounts asked the API server for.
+    /// Requests of service accounts to the API server.
     pub(crate) fn audit_log(&self) -> PathBuf {
         self.folder.join("log/audit.log")
     }
@@ -197,17 +200,17 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// A client of whom a kubeconfig is for.
+    /// A client with the rights of a kubeconfig.
     pub(crate) fn client_of(&self, kubeconfig: &Path) -> Result<Client> {
         self.wait(connect(kubeconfig))
     }
 
-    /// Runs what kube's client does asynchronously to its end.
+    /// Runs a future of kube's client to its end.
     pub(crate) fn wait<F: Future>(&self, work: F) -> F::Output {
         self.runtime.block_on(work)
     }
 
-    /// Runs a task beside the test; the caller ends it.
+    /// Runs a task next to the test; the caller ends it.
     pub(crate) fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -216,7 +219,7 @@ impl Cluster {
         self.runtime.spawn(task)
     }
 
-    /// kubectl as the administrator; returns what it printed.
+    /// Runs kubectl as the administrator; returns its output.
     pub(crate) fn kubectl<const N: usize>(&self, args: [&str; N]) -> Result<String> {
         run(&mut self.kubectl_command(&args))
     }
@@ -226,7 +229,7 @@ impl Cluster {
         run_with_input(&mut self.kubectl_command(&["apply", "--server-side", "-f", "-"]), yaml)
     }
 
-    /// `kubectl create` of one or more YAML documents, which need not merge with anything.
+    /// `kubectl create` for one or more YAML documents, without merging.
     pub(crate) fn create(&self, yaml: &str) -> Result<String> {
         run_with_input(&mut self.kubectl_command(&["create", "-f", "-"]), yaml)
     }
@@ -236,28 +239,28 @@ impl Cluster {
         &self.assets.kubectl
     }
 
-    /// kubectl as the administrator, not yet started.
+    /// kubectl as the administrator, not started yet.
     pub(crate) fn kubectl_command(&self, args: &[&str]) -> std::process::Command {
         let mut command = cmd(&self.assets.kubectl.display().to_string(), args);
         command.env("KUBECONFIG", self.kubeconfig());
         command
     }
 
-    /// Starts a program that is the test's own part of the cluster, such as a controller; it ends with the value that
-    /// is returned. Its log is `log/<name>.log`, appended to if there is one.
+    /// Starts a program of the test, such as a controller; it ends when the returned value is
+    /// dropped. Its log is `log/<name>.log`, appended to an existing one.
     pub(crate) fn daemon(&self, name: &str, command: std::process::Command) -> Result<Daemon> {
         Daemon::start(&self.folder, name, command)
     }
 
-    /// A kubeconfig with a token of this service account, which is made if it is not there. It has no rights but those
-    /// that a test binds to it.
+    /// A kubeconfig with a token of this service account, which is created if needed. It only has
+    /// the rights that a test binds to it.
     pub(crate) fn service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
         let token = self.token(namespace, name, None)?;
         self.write_token(&format!("{namespace}-{name}"), &token)
     }
 
-    /// A kubeconfig with a token of this service account that is bound to a pod, as kubelets request it: the API server writes the
-    /// pod's node into each request's user.
+    /// A kubeconfig with a token of this service account that is bound to a pod, as kubelets
+    /// request it. The API server writes the pod's node into each request's user.
     pub(crate) fn pod_account(&self, namespace: &str, name: &str, pod: &str) -> Result<PathBuf> {
         let token = self.token(namespace, name, Some(pod))?;
         self.write_token(&format!("{namespace}-{pod}"), &token)
@@ -270,13 +273,14 @@ impl Cluster {
         Ok(file)
     }
 
-    /// What a pod of this service account finds in `/var/run/secrets/kubernetes.io/serviceaccount`, in a folder.
+    /// The content of `/var/run/secrets/kubernetes.io/serviceaccount` in a pod of this service
+    /// account, in a folder.
     pub(crate) fn account_files(&self, namespace: &str, name: &str, pod: &str) -> Result<PathBuf> {
         let folder = self.folder.join(format!("accounts/{namespace}-{pod}"));
         std::fs::create_dir_all(&folder)?;
         std::fs::write(folder.join("token"), self.token(namespace, name, Some(pod))?)?;
         std::fs::write(folder.join("namespace"), namespace)?;
-        // Not copied with its mode: pods read it as whoever they are.
+        // Written without the original mode: pods read it as different users.
         std::fs::write(folder.join("ca.crt"), std::fs::read(self.folder.join("pki/ca.crt"))?)?;
         Ok(folder)
     }
@@ -286,7 +290,7 @@ impl Cluster {
         self.ports.api.number()
     }
 
-    /// A token of a service account, which is made if it is not there; bound to a pod, if one is named.
+    /// A token of a service account, which is created if needed; bound to a pod, if one is named.
     fn token(&self, namespace: &str, name: &str, pod: Option<&str>) -> Result<String> {
         let token = self.wait(async {
             let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
@@ -316,12 +320,13 @@ impl Cluster {
         format!("https://127.0.0.1:{}", self.ports.api.number())
     }
 
-    /// Kills the API server, as a power cut does: its clients' connections break. Etcd goes on.
+    /// Kills the API server, like a power failure: its clients' connections break. etcd keeps
+    /// running.
     pub(crate) fn stop_api(&mut self) -> Result<()> {
         self.api.take().map_or(Ok(()), |mut api| api.kill())
     }
 
-    /// Starts it, with the data that etcd has, and waits until it is ready.
+    /// Starts it with etcd's data, and waits until it is ready.
     pub(crate) fn start_api(&mut self) -> Result<()> {
         if self.api.is_some() {
             return Ok(());
@@ -329,7 +334,7 @@ impl Cluster {
         let egress = egress::write_configuration(&self.folder)?;
         let mut command = cmd(&self.assets.apiserver.display().to_string(), self.api_flags());
         command.arg(format!("--egress-selector-config-file={}", egress.display()));
-        // Where it would look for its own defaults.
+        // It searches here for its own defaults.
         command.current_dir(&self.folder);
         let mut api = Daemon::start(&self.folder, "kube-apiserver", command)?;
         let ready = kube::core::Request::new("").get("readyz", &GetParams::default())?;
@@ -415,15 +420,16 @@ impl Cluster {
         run(cmd("etcdctl", ["--endpoints", &endpoint]).args(args).env("ETCDCTL_API", "3"))
     }
 
-    /// Keeps what etcd holds now, as a backup does.
+    /// Saves etcd's content, as a backup does.
     pub(crate) fn snapshot(&self, name: &str) -> Result<Snapshot> {
         let file = self.folder.join(format!("{name}.snapshot"));
         self.etcdctl(&["snapshot", "save", &file.display().to_string()])?;
         Ok(Snapshot(file))
     }
 
-    /// Puts etcd back to a snapshot, as an administrator does after a disaster: the API server is stopped, etcd gets a
-    /// data folder made of the snapshot, both start. Resource versions go back as well, as they do there.
+    /// Restores etcd from a snapshot, like an administrator after a disaster. The API server is
+    /// stopped, etcd gets a data folder made from the snapshot, and both start. Resource versions
+    /// go back too.
     pub(crate) fn restore(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.stop_api()?;
         if let Some(mut etcd) = self.etcd.take() {
@@ -440,7 +446,8 @@ impl Cluster {
         self.start_api()
     }
 
-    /// Lets a network namespace reach the API server on its own loopback, as long as the value lives.
+    /// Makes the API server reachable on a network namespace's own loopback, until the value is
+    /// dropped.
     pub(crate) fn doorway(&self, into: &crate::netns::Namespace) -> Result<doorway::Doorway> {
         self.doorway_at(into, ([127, 0, 0, 1], self.port()).into())
     }
@@ -454,7 +461,7 @@ impl Cluster {
         doorway::Doorway::open(&self.runtime, into, at, ([127, 0, 0, 1], self.port()).into())
     }
 
-    /// Lets the API server reach Services, as long as the value lives.
+    /// Makes Services reachable for the API server, until the value is dropped.
     pub(crate) fn egress(&self) -> Result<egress::Egress> {
         egress::Egress::open(&self.runtime, &self.folder)
     }
@@ -469,7 +476,7 @@ impl Cluster {
             ("objects.txt", vec!["get", kinds, "-A", "-o", "wide"]),
             ("networking.yaml", vec!["get", "networks,subnets,ipinstances,nodeinfoes", "-A", "-o", "yaml"]),
         ] {
-            // The API server may be down, or know no such kinds: half an answer is worth more than none.
+            // The API server may be down, or lack these kinds: half an answer is better than none.
             let mut command = self.kubectl_command(&what);
             let shown = command.arg("--request-timeout=10s").output();
             let text = shown.map_or_else(|e| e.to_string().into_bytes(), |o| [o.stdout, o.stderr].concat());
@@ -481,11 +488,11 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The API server first: it complains at length of an etcd that is gone.
+        // The API server first: without etcd it would log many errors.
         self.api = None;
         self.etcd = None;
         let _absent = std::fs::remove_dir_all(self.data());
-        // Not by closing it: a child that is being made may have it open too.
+        // Not by closing it: a child process that is being forked may have it open too.
         let _gone = self.lock.unlock();
     }
 }
@@ -494,7 +501,7 @@ async fn connect(kubeconfig: &Path) -> Result<Client> {
     let file = kube::config::Kubeconfig::read_from(kubeconfig)?;
     let mut config =
         kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await?;
-    // A request to a server that was stopped must not hang for ever.
+    // A request to a stopped server must not hang forever.
     config.connect_timeout = Some(Duration::from_secs(10));
     Ok(Client::try_from(config)?)
 }
@@ -514,7 +521,7 @@ pub(crate) fn up(place: &Place) -> Result<()> {
         cluster.folder().display(),
         assets.kubectl.display()
     ));
-    // Ctrl-C ends the process from its own thread; what else can end this is a server that dies.
+    // Ctrl-C ends the process from its own thread; otherwise this only ends if a server dies.
     let died = cluster.api.as_mut().context("the API server")?.wait()?;
     crate::interrupt::check()?;
     bail!("kube-apiserver ended by itself ({died}); its log is in {}", cluster.folder().join("log").display())

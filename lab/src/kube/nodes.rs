@@ -1,5 +1,5 @@
-//! A fabric's Trunkline nodes as nodes of a cluster: what their agents took from files comes from the API server from then on, and
-//! pods are attached as a kubelet does it.
+//! A fabric's Trunkline nodes as nodes of a cluster. Their agents take their resources from the API
+//! server instead of files, and pods are attached as by a kubelet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,11 +22,12 @@ use crate::pinger::{Flow, Pinger};
 use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
 
-/// How long pods may take to find each other.
+/// Time limit for pods to reach each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Registers each node with the labels of its agent.yaml, and starts its agent again with `source: kube` and the kubeconfig for
-/// that node. The nodes reach the API server as long as the returned values live.
+/// Registers each node with the labels in its agent.yaml, and restarts its agent with `source:
+/// kube` and the kubeconfig for that node. The nodes can reach the API server until the returned
+/// values are dropped.
 pub(crate) fn join(
     cluster: &Cluster,
     fabric: &Fabric,
@@ -54,7 +55,7 @@ pub(crate) fn join(
         config.remove("manifests");
         config.insert("source".to_owned(), json!("kube"));
         config.insert("kube".to_owned(), json!({ "kubeconfig": kubeconfig, "namespace": rights::NAMESPACE }));
-        // In its place: the node has this very file mounted.
+        // Overwritten in place: the node has this very file mounted.
         std::fs::write(&file, serde_json::to_string_pretty(&config)?)?;
         client::end_agent(host, Signal::TERM)?;
         client::start_agent(host)?;
@@ -62,7 +63,7 @@ pub(crate) fn join(
     Ok(doorways)
 }
 
-/// The addresses that a kubelet would report of a host.
+/// The addresses that a kubelet would report for a host.
 fn addresses(host: &Host) -> Result<Vec<IpAddr>> {
     let text = host.ns.ip(["-o", "addr", "show", "scope", "global"])?;
     let words = text.lines().filter_map(|line| line.split_whitespace().nth(3));
@@ -70,15 +71,15 @@ fn addresses(host: &Host) -> Result<Vec<IpAddr>> {
     words.map(|word| prefix(word).map(|prefix| prefix.addr())).collect()
 }
 
-/// A pod that is attached.
+/// An attached pod.
 pub(crate) struct Attached {
     pub plan: Plan,
     pub sandbox: Sandbox,
     pub addresses: Vec<IpAddr>,
 }
 
-/// Makes a pod in the API server, with more annotations, and attaches it as its node's kubelet does. The kubelet does not wait for
-/// addresses: ADD does.
+/// Creates a pod in the API server, with additional annotations, and attaches it as its node's
+/// kubelet does. The kubelet does not wait for addresses: ADD does.
 pub(crate) fn attach(
     cluster: &Cluster,
     fabric: &Fabric,
@@ -95,7 +96,7 @@ pub(crate) fn attach(
 }
 
 impl Attached {
-    /// As a kubelet does when its pod was deleted: DEL, then the pod goes.
+    /// Removes a deleted pod as a kubelet does: DEL, then the pod is deleted.
     pub(crate) fn take_away(self, cluster: &Cluster, fabric: &Fabric) -> Result<()> {
         cni::del(fabric, &cni::trunkline(None), &self.sandbox)?;
         self.sandbox.ns.delete()?;
@@ -103,7 +104,7 @@ impl Attached {
     }
 }
 
-/// Waits until each of these pods reaches each other one, in every family.
+/// Waits until each of these pods reaches each other one, in both families.
 pub(crate) fn reach_each_other(pods: &[&Attached]) -> Result<()> {
     let mut flows = Vec::new();
     for (n, from) in pods.iter().enumerate() {
@@ -117,7 +118,7 @@ pub(crate) fn reach_each_other(pods: &[&Attached]) -> Result<()> {
     Pinger::start(flows, Duration::from_millis(20))?.settle(PATIENCE)
 }
 
-/// Waits until a node's NodeInfo says that all of its peers, so many, are established.
+/// Waits until a node's NodeInfo shows this number of peers, all of them established.
 pub(crate) fn tells_its_peers(cluster: &Cluster, node: &str, count: usize) -> Result<()> {
     wait_for(&format!("the peers in NodeInfo {node}"), PATIENCE, || {
         let text = cluster.kubectl(["get", "nodeinfoes", node, "-o", "json"])?;
@@ -129,7 +130,7 @@ pub(crate) fn tells_its_peers(cluster: &Cluster, node: &str, count: usize) -> Re
     })
 }
 
-/// Waits for what a Node's condition says of its network.
+/// Waits for a status and reason in a Node's network condition.
 pub(crate) fn says(cluster: &Cluster, node: &str, status: &str, reason: &str) -> Result<()> {
     wait_for(&format!("the condition of Node {node}"), PATIENCE, || {
         let text = cluster.kubectl(["get", "node", node, "-o", "json"])?;

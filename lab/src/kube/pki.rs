@@ -1,5 +1,6 @@
-//! Certificates and keys of one cluster, made for it and gone with its folder: a CA, the API server's certificate for
-//! loopback, the administrator's (group system:masters), and the key that signs the tokens of service accounts.
+//! Certificates and keys of one cluster, generated for it and deleted with its folder: a CA, the
+//! API server's certificate for loopback, the administrator's (group system:masters), and the key
+//! that signs the tokens of service accounts.
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub(super) struct Pki {
     ca: Authority,
 }
 
-/// The file with the CA of the API server's own client certificate, which it shows webhooks that ask for one.
+/// The file with the CA of the API server's client certificate for webhooks that require one.
 pub(crate) const WEBHOOK_CLIENT_CA: &str = "pki/webhook-client-ca.crt";
 
 fn authority(name: &str) -> Result<Authority> {
@@ -31,7 +32,8 @@ fn authority(name: &str) -> Result<Authority> {
 }
 
 impl Pki {
-    /// Makes all that the API server's flags name: ca.crt, server.{crt,key}, accounts.{key,pub}.
+    /// Generates all files for the API server's flags: ca.crt, server.{crt,key},
+    /// accounts.{key,pub}.
     pub(super) fn create(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let pki = Self { folder: folder.to_owned(), ca: authority("lab-ca")? };
@@ -58,8 +60,8 @@ impl Pki {
         Ok(json!({ "client-certificate": crt, "client-key": private }))
     }
 
-    /// Writes what makes the API server show a client certificate to webhooks that ask for one, as docs/install.md has it, and returns the
-    /// file of its flag.
+    /// Writes the configuration by which the API server presents a client certificate to webhooks,
+    /// as in docs/install.md. Returns the file of its flag.
     pub(super) fn write_admission_configuration(&self) -> Result<PathBuf> {
         let clients = authority("webhook-client-ca")?;
         self.write("webhook-client-ca.crt", &clients.pem())?;
@@ -73,7 +75,7 @@ impl Pki {
             "client-certificate": self.write("webhook-client.crt", &certificate)?,
             "client-key": self.write("webhook-client.key", &key)?,
         });
-        // Of every webhook: those of tests have ports of their own.
+        // For every webhook: tests use various ports.
         let config =
             json!({ "apiVersion": "v1", "kind": "Config", "users": [{ "name": "*", "user": user }] });
         let kubeconfig = self.write("webhook-clients.kubeconfig", &config.to_string())?;

@@ -1,6 +1,6 @@
-//! What else there is in a cluster, pretended: nodes, namespaces, and pods as schedulers, controllers of workloads and
-//! kubelets leave them. A pod is created with its node, so it is scheduled from the beginning; a deletion takes effect at once, as
-//! when the kubelet has agreed.
+//! Simulated parts of a cluster: nodes, namespaces, and pods as schedulers, controllers of
+//! workloads and kubelets leave them. A pod is created with its node, so it is scheduled from the
+//! beginning. A deletion takes effect at once, as if the kubelet had confirmed it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use trunkline_api::names::annotation;
 
-/// A pod that is to be made.
+/// A pod to create.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub namespace: String,
@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     pub node: String,
     /// `IPv4`, `IPv6` or `DualStack`.
     pub family: &'static str,
-    /// The StatefulSet that it is of; a pod of its own if there is none.
+    /// The StatefulSet that owns it; none for a separate pod.
     pub stateful_set: Option<&'static str>,
 }
 
@@ -30,7 +30,8 @@ impl Plan {
             api_version: "apps/v1".to_owned(),
             kind: "StatefulSet".to_owned(),
             name: name.to_owned(),
-            // Nobody looks the set up; its pods are told from another's of that name by this.
+            // No code looks up the set; this UID distinguishes its pods from those of another set
+            // of that name.
             uid: format!("uid-of-{}-{name}", self.namespace),
             controller: Some(true),
             block_owner_deletion: Some(true),
@@ -60,7 +61,7 @@ impl Plan {
     }
 }
 
-/// A client for all that is pretended.
+/// A client for the simulated parts.
 #[derive(Clone)]
 pub(crate) struct Pretended {
     client: Client,
@@ -81,7 +82,7 @@ impl Pretended {
         Ok(())
     }
 
-    /// What its kubelet reports of a node.
+    /// The addresses that its kubelet reports for a node.
     pub(crate) async fn addresses(&self, name: &str, addresses: &[std::net::IpAddr]) -> Result<()> {
         let all: Vec<_> =
             addresses.iter().map(|one| json!({ "type": "InternalIP", "address": one })).collect();
@@ -98,12 +99,12 @@ impl Pretended {
         Ok(())
     }
 
-    /// Makes a pod, and returns its UID.
+    /// Creates a pod, and returns its UID.
     pub(crate) async fn create(&self, plan: &Plan) -> Result<String> {
         self.create_with(plan, &[]).await
     }
 
-    /// As [`Self::create`], with more annotations.
+    /// Like [`Self::create`], with additional annotations.
     pub(crate) async fn create_with(&self, plan: &Plan, annotations: &[(&str, &str)]) -> Result<String> {
         let mut pod = plan.pod();
         let more = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -112,7 +113,7 @@ impl Pretended {
         pod.metadata.uid.context("a pod without a UID")
     }
 
-    /// Takes a pod away. One that is not there is no error.
+    /// Deletes a pod. It need not exist.
     pub(crate) async fn delete(&self, namespace: &str, name: &str) -> Result<()> {
         let at_once = DeleteParams::default().grace_period(0);
         match self.pods(namespace).delete(name, &at_once).await {
@@ -121,7 +122,7 @@ impl Pretended {
         }
     }
 
-    /// What a kubelet says of a pod that runs.
+    /// Reports the status of a running pod, as a kubelet does.
     pub(crate) async fn report(
         &self,
         namespace: &str,

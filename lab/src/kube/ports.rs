@@ -1,8 +1,10 @@
-//! Port numbers for servers that must be told theirs before they start, and must find it free again after a restart.
+//! Port numbers for servers that need a fixed port before they start, and need it again after a
+//! restart.
 //!
-//! Asking the kernel for a free port and giving it back does neither: it comes from the range that outgoing connections
-//! take theirs from, and a second lab may be handed the same. So numbers are taken from below that range, and a claim is
-//! a socket with an abstract name, which only one process can hold and which goes when the process does, however it ends.
+//! A free port from the kernel, released again, guarantees neither: it comes from the range of
+//! outgoing connections, and a second lab may get the same. So the numbers are below that range. A
+//! claim is a socket with an abstract name, which only one process can hold, and which ends with
+//! the process in every case.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt as _;
@@ -10,10 +12,10 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::{Context as _, Result};
 
-/// Below the kernel's `ip_local_port_range` (32768 and up) and above what daemons usually have.
+/// Below the kernel's `ip_local_port_range` (32768 and up) and above the usual ports of daemons.
 const RANGE: std::ops::Range<u16> = 21_000..31_000;
 
-/// A TCP port of loopback that is this lab's until the value is dropped.
+/// A TCP port of loopback that belongs to this lab until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
@@ -22,7 +24,7 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn claim() -> Result<Self> {
-        // Labs that start at the same time begin at different places, for the sake of speed alone.
+        // Labs that start at the same time begin at different places, only for speed.
         let first = u16::try_from(std::process::id() % 97).unwrap_or_default() * 100;
         let length = RANGE.end - RANGE.start;
         let mut numbers = (0..length).map(|n| RANGE.start + (first + n) % length);
@@ -30,7 +32,7 @@ impl Port {
             .find_map(|number| {
                 let name = SocketAddr::from_abstract_name(format!("trunkline-lab/port/{number}")).ok()?;
                 let claim = UnixListener::bind_addr(&name).ok()?;
-                // Somebody who knows of no claims may have it.
+                // Another program without claims may use it.
                 let _free = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
                 Some(Self { number, _claim: claim })
             })

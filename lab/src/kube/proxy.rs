@@ -1,5 +1,5 @@
-//! kube-proxy on a node: the real one, in the node's namespaces. It needs of the cluster only Services, EndpointSlices and
-//! its own Node; it does not matter who writes these.
+//! The real kube-proxy on a node, in the node's namespaces. From the cluster it only needs
+//! Services, EndpointSlices and its own Node, whichever program writes these.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::daemon::Daemon;
 use crate::host::Host;
 use crate::shell::Seen;
 
-/// The account that kubeadm's kube-proxy has.
+/// The account of kubeadm's kube-proxy.
 pub(crate) const ACCOUNT: (&str, &str) = ("kube-system", "kube-proxy");
 
-/// Its rights: the role is one of those that every API server makes.
+/// Its rights: the role exists in every API server.
 pub(crate) const RIGHTS: &str = "
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -23,10 +23,10 @@ roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: 'system
 subjects: [{ kind: ServiceAccount, name: kube-proxy, namespace: kube-system }]
 ";
 
-/// How long the first rules may take; a busy machine needs half a minute.
+/// Time limit for the first rules; a busy machine needs half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Which rules it writes.
+/// The kind of its rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mode {
     Iptables,
@@ -41,7 +41,7 @@ impl Mode {
         }
     }
 
-    /// Command lines that print its rules of each family.
+    /// Command lines that print its rules, for each family.
     fn rules(self) -> [&'static str; 2] {
         match self {
             Self::Iptables => ["iptables-save", "ip6tables-save"],
@@ -64,10 +64,10 @@ pub(crate) fn start(
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--hostname-override={}", host.name),
             format!("--proxy-mode={}", mode.name()),
-            // Pods are what is behind these links, whatever their addresses.
+            // Pods are behind these links, whatever their addresses.
             "--detect-local-mode=InterfaceNamePrefix".to_owned(),
             "--pod-interface-name-prefix=tl".to_owned(),
-            // These are sysctls of the machine.
+            // These are sysctls of the machine, not of the namespace.
             "--conntrack-max-per-core=0".to_owned(),
             "--conntrack-min=0".to_owned(),
             "--conntrack-tcp-timeout-established=0".to_owned(),

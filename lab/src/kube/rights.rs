@@ -1,11 +1,14 @@
-//! The programs' accounts with the rights that the Helm chart gives them, and whether these are as few as can be: what each asked for is in
-//! the API server's audit log, what each may is in the chart's `files/rights.yaml`. Nothing may be refused, and nothing granted for nothing.
-//! The policies of the chart that hold an agent to its node (`files/own-node.yaml`) are in force, and each agent has the token of a pod.
+//! The programs' accounts with the rights in the Helm chart, and a check that these are minimal.
+//! The API server's audit log has the requests of each account; the chart's `files/rights.yaml` has
+//! its rights. No request may be refused, and no right may be unused. The chart's policies that
+//! restrict an agent to its node (`files/own-node.yaml`) are in force, and each agent has the token
+//! of a pod.
 //!
-//! A test sees what it exercises. What it does not is named in the test's table with the reason, so that a right for which nobody knows
-//! one is found.
+//! A test only sees the rights that it exercises. The test's table lists each other right with the
+//! reason, so that a right without a reason is found.
 //!
-//! Awkward: server-side apply of an object that is not there is a `patch` in the audit log, and needs `create`, too.
+//! A difficulty: server-side apply of an object that does not exist is a `patch` in the audit log,
+//! but also needs `create`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -20,13 +23,13 @@ use serde_json::{Value, json};
 use super::Cluster;
 use crate::shell::{Seen, run_with_input, wait_for};
 
-/// How long the API server may take to go by a role.
+/// Time limit until the API server applies a role.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The namespace that the programs run in.
+/// The programs' namespace.
 pub(crate) const NAMESPACE: &str = "kube-system";
 
-/// An account under the policies whose writes all have to be refused.
+/// An account under the policies, all of whose writes must be refused.
 const PROBE: &str = "trunkline-agent-probe";
 
 /// One object for each policy.
@@ -39,16 +42,17 @@ const PROBES: [&str; 4] = [
      action: Probe, reason: Probe, type: Normal, reportingController: probe, reportingInstance: probe, regarding: {kind: Node, name: probe}}",
 ];
 
-/// Who, which verb, of which resource (with its group, and its subresource), and why it is not seen.
+/// Program, verb, resource (with its group and its subresource), and the reason why it is not
+/// exercised.
 pub(crate) type Unseen = (&'static str, &'static str, &'static str, &'static str);
 
-/// The account of a rack's agents, and the Secrets that it reads.
+/// The account of a rack's agents, and the Secrets that they may read.
 pub(crate) type Rack = (&'static str, &'static [&'static str]);
 
-/// The agents where no peer has a key.
+/// The agents in tests without peers' keys.
 pub(crate) const WITHOUT_KEYS: Rack = ("trunkline-agent", &[]);
 
-/// The accounts, made and bound.
+/// The accounts with their bindings.
 pub(crate) struct Accounts {
     /// A kubeconfig.
     pub controller: PathBuf,
@@ -90,7 +94,7 @@ struct Rules {
 struct Line {
     verb: String,
     user: User,
-    /// Not there for paths that are no resources, such as `/version`.
+    /// Absent for paths that are no resources, such as `/version`.
     object_ref: Option<Reference>,
     response_status: Option<Status>,
 }
@@ -116,7 +120,8 @@ struct Status {
 }
 
 impl Accounts {
-    /// Makes them as the chart does: for each rack an account of its agents, which reads these Secrets.
+    /// Creates them as the chart does: one account for each rack's agents, with access to these
+    /// Secrets.
     pub(crate) fn create(cluster: &Cluster, racks: &[Rack]) -> Result<Self> {
         let path = cluster.place.repository.join("deploy/helm/trunkline/files/rights.yaml");
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -127,7 +132,7 @@ impl Accounts {
         let mut accounts = vec![("trunkline-controller", controller)];
         for &(name, secrets) in racks {
             let names: Vec<String> = secrets.iter().map(|&name| name.to_owned()).collect();
-            // A rule without names would be one for all Secrets.
+            // A rule without names would apply to all Secrets.
             let rules = agent.namespace.iter().filter(|_| !names.is_empty());
             let named =
                 |rule: &PolicyRule| PolicyRule { resource_names: Some(names.clone()), ..rule.clone() };
@@ -156,7 +161,8 @@ impl Accounts {
         Ok(Self { controller: cluster.service_account(NAMESPACE, "trunkline-controller")?, granted })
     }
 
-    /// Fails if one was refused something, or has a right that neither was used nor is among `unseen`. Says how many were used.
+    /// Fails if a request was refused, or if a right was neither used nor is in `unseen`. Returns a
+    /// text with the number of used rights.
     pub(crate) fn check(&self, cluster: &Cluster, accounts: &[&str], unseen: &[Unseen]) -> Result<String> {
         let Asked { allowed, refused } = asked(cluster)?;
         if !refused.is_empty() {
@@ -196,7 +202,7 @@ impl Accounts {
     }
 }
 
-/// Makes the pod of an agent on a node, and a kubeconfig with the token of that pod.
+/// Creates the pod of an agent on a node, and a kubeconfig with the token of that pod.
 pub(crate) fn agent_on(cluster: &Cluster, (account, _): Rack, node: &str) -> Result<PathBuf> {
     let name = format!("{account}-{node}");
     let pod = json!({
@@ -215,7 +221,7 @@ pub(crate) fn own_node_only(cluster: &Cluster) -> Result<()> {
     let path = cluster.place.repository.join("deploy/helm/trunkline/files/own-node.yaml");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     cluster.apply(&text.replace("{{ .Release.Namespace }}", NAMESPACE))?;
-    // Everything is allowed to this account, but its token has no node: the policies refuse each write.
+    // This account may do everything, but its token has no node: the policies refuse each write.
     let kubeconfig = cluster.service_account(NAMESPACE, PROBE)?;
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": PROBE },
@@ -238,7 +244,7 @@ fn list(rights: &BTreeSet<Right>) -> String {
     rights.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Waits until the API server goes by a role that was just made.
+/// Waits until the API server applies a new role.
 fn in_force(cluster: &Cluster, account: &str, rules: &[PolicyRule]) -> Result<()> {
     let rule = rules.iter().find(|rule| rule.resource_names.is_none()).or(rules.first());
     let rule = rule.with_context(|| format!("{account} has a role without rules"))?;
@@ -251,7 +257,8 @@ fn in_force(cluster: &Cluster, account: &str, rules: &[PolicyRule]) -> Result<()
     })
 }
 
-/// Whether an account of this namespace may do something there: to the object of this name, or to all if there is none.
+/// Whether an account of this namespace has a right there: for the object of this name, or for all
+/// objects.
 pub(crate) fn can(
     cluster: &Cluster,
     namespace: &str,
@@ -266,7 +273,7 @@ pub(crate) fn can(
     let what = if name.is_empty() { resource.to_owned() } else { format!("{resource}/{name}") };
     let mut command =
         cluster.kubectl_command(&["auth", "can-i", verb, &what, &subresource, "-n", namespace, &user]);
-    // Its exit status is its answer, too.
+    // Its exit status is part of its answer.
     let output = command.output()?;
     match String::from_utf8_lossy(&output.stdout).trim() {
         "yes" => Ok(true),
@@ -277,7 +284,7 @@ pub(crate) fn can(
     }
 }
 
-/// The program that an account is for: those of all racks are one.
+/// The program of an account: the accounts of all racks belong to one.
 fn program(account: &str) -> &str {
     if account.starts_with("trunkline-agent") { "agent" } else { "controller" }
 }
@@ -295,7 +302,7 @@ fn bound(kind: &str, namespace: Option<&str>, name: &str, rules: &[PolicyRule]) 
     [role, binding]
 }
 
-/// Everything that a rule grants, one by one.
+/// All rights of a rule, one by one.
 fn rights(account: &str, rule: &PolicyRule) -> Vec<Right> {
     let none = Vec::new();
     let mut all = Vec::new();
@@ -313,7 +320,7 @@ fn rights(account: &str, rule: &PolicyRule) -> Vec<Right> {
     all
 }
 
-/// As kubectl calls a resource.
+/// kubectl's name of a resource.
 fn name(group: &str, resource: &str, subresource: &str) -> String {
     let mut name = resource.to_owned();
     for (separator, part) in [('.', group), ('/', subresource)] {
@@ -331,11 +338,11 @@ struct Asked {
     refused: BTreeSet<Right>,
 }
 
-/// What the accounts have asked for so far.
+/// The requests of the accounts so far.
 fn asked(cluster: &Cluster) -> Result<Asked> {
     let path = cluster.audit_log();
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    // The last line may be half written.
+    // The last line may be incomplete.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let mut asked = Asked::default();
     for line in whole.lines() {
@@ -357,7 +364,7 @@ fn take(asked: &mut Asked, line: Line) {
         verb: line.verb,
     };
     match line.response_status.map_or(0, |status| status.code) {
-        // To whom, by which token: nobody.
+        // Without a valid token there is no account.
         401 => {}
         403 => drop(asked.refused.insert(right)),
         code => {

@@ -1,10 +1,13 @@
-//! What makes pods of DaemonSets, Deployments and StatefulSets, finds them nodes, counts them and cleans up after them: the part of
-//! Kubernetes between `helm install` and the kubelets, for a fabric's nodes.
+//! Simulates the part of Kubernetes between `helm install` and the kubelets, for a fabric's nodes:
+//! controllers of DaemonSets, Deployments and StatefulSets, the scheduler, and garbage collection.
 //!
-//! A thread looks at the API server again and again, and each look does what is to be done: pods of workloads (a new one for a new
-//! generation, none on nodes that are not selected), nodes for pods that have none, the kubelets ([`Kubelet::sync`]), statuses (`kubectl rollout status` waits for them),
-//! disruption budgets (`kubectl drain` asks them), the pods of workloads that are gone, and who answers for which Service ([`super::egress`]).
-//! There are no ReplicaSets in between: a Deployment owns its pods itself, at most one on a node, as their ports are the node's.
+//! A thread reads the API server repeatedly and does the pending work each time. It creates and
+//! deletes pods of workloads (a new pod for a new generation, none on nodes that are not selected),
+//! and selects nodes for pods without one. It runs the kubelets ([`Kubelet::sync`]) and writes
+//! statuses (`kubectl rollout status` waits for them). It also updates disruption budgets (for
+//! `kubectl drain`), deletes the pods of deleted workloads, and sets the backend of each Service
+//! ([`super::egress`]). There are no ReplicaSets: a Deployment owns its pods itself, at most one on
+//! a node, as they use the node's ports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,23 +32,23 @@ use crate::fabric::Fabric;
 use crate::shell::quoted;
 use crate::shell::{Seen, wait_for};
 
-/// How long a look is waited for.
+/// Time limit of one iteration.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Pause between two iterations.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The generation of the workload that a pod is of.
+/// Annotation with the generation of a pod's workload.
 const GENERATION: &str = "lab/generation";
 
-/// A fabric's nodes with their kubelets, at work.
+/// A fabric's nodes with running kubelets.
 pub(crate) struct Nodes<'a> {
     cluster: &'a Cluster,
     egress: Egress,
     kubelets: Mutex<BTreeMap<String, Kubelet<'a>>>,
-    /// What went wrong in the last look.
+    /// The error of the last iteration.
     trouble: Mutex<Option<String>>,
 }
 
-/// Runs `work` while nodes of a fabric are nodes of the cluster.
+/// Runs `work` while the nodes of a fabric are nodes of the cluster.
 pub(crate) fn with_nodes<'a, T>(
     cluster: &'a Cluster,
     fabric: &'a Fabric,
@@ -63,7 +66,7 @@ pub(crate) fn with_nodes<'a, T>(
     };
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Whatever way this function is left, the thread ends.
+        // The thread ends however this function returns.
         let _end = OnDrop(|| stop.store(true, Ordering::Relaxed));
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -87,7 +90,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-/// What makes pods.
+/// A workload, which owns pods.
 struct Workload {
     kind: Kind,
     metadata: ObjectMeta,
@@ -96,11 +99,11 @@ struct Workload {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A pod on each node that is selected.
+    /// One pod on each selected node.
     DaemonSet,
-    /// As many pods, on different nodes.
+    /// This number of pods, on different nodes.
     Deployment(usize),
-    /// As many pods, each with its name, wherever the scheduler puts them.
+    /// This number of pods, each with its own name, on any node.
     StatefulSet(usize),
 }
 
@@ -136,7 +139,7 @@ impl Workload {
         self.template.spec.as_ref().with_context(|| format!("{}: a template without spec", self.name()))
     }
 
-    /// A pod of it.
+    /// A pod of the workload.
     fn pod(&self, name: &str, node: Option<&str>) -> Result<Pod> {
         let template = self.template.metadata.clone().unwrap_or_default();
         let mut labels = template.labels.unwrap_or_default();
@@ -202,13 +205,13 @@ impl<'a> Nodes<'a> {
             self.allow_disruption(budget, &pods)?;
         }
         self.egress.set(routes(&services, &pods, &self.kubelets())?);
-        // All are looked at, also if one fails.
+        // All are synchronized, also if one fails.
         let outcomes: Vec<Result<()>> =
             self.kubelets().values_mut().map(|kubelet| kubelet.sync(&pods)).collect();
         outcomes.into_iter().collect()
     }
 
-    /// Makes the pods that a workload wants, and deletes those that it does not want any more.
+    /// Creates the missing pods of a workload, and deletes the superfluous ones.
     fn populate(&self, workload: &Workload, nodes: &[Node], pods: &[Pod]) -> Result<()> {
         let mine: Vec<&Pod> = pods.iter().filter(|pod| workload.owns(pod)).collect();
         let name = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
@@ -229,7 +232,7 @@ impl<'a> Nodes<'a> {
             .collect();
         let stays = |pod: &Pod| {
             let is_new = pod.metadata.labels.as_ref().and_then(|l| l.get(GENERATION)) == Some(&generation);
-            // A Deployment's pod stays on a node that takes no more.
+            // A Deployment's pod stays on a node that accepts no more pods.
             is_new
                 && (!takes_new || selected.contains(&node_of(pod)))
                 && pod.metadata.deletion_timestamp.is_none()
@@ -241,7 +244,7 @@ impl<'a> Nodes<'a> {
         {
             self.delete(pod)?;
         }
-        // Its ports are the node's: what was there before must be gone.
+        // It uses the node's ports: the previous pod must be gone.
         let free = selected.iter().filter(|node| !mine.iter().any(|pod| node_of(pod) == **node));
         for node in free.take(bound.saturating_sub(kept.len())) {
             self.create(&workload.pod(&format!("{}-{node}-{generation}", workload.name()), Some(node))?)?;
@@ -256,7 +259,7 @@ impl<'a> Nodes<'a> {
         Ok(())
     }
 
-    /// Binds a pod to a node that it may be on, as the scheduler does. None may be there: it waits.
+    /// Binds a pod to a suitable node, as the scheduler does. Without one the pod waits.
     fn schedule(&self, pod: &Pod, nodes: &[Node]) -> Result<()> {
         let spec = pod.spec.as_ref().context("a pod without spec")?;
         let Some(node) = nodes.iter().find(|node| selects(spec, node) && !unschedulable(node)) else {
@@ -275,7 +278,7 @@ impl<'a> Nodes<'a> {
         Ok(())
     }
 
-    /// Writes the status that `kubectl rollout status` looks at.
+    /// Writes the status for `kubectl rollout status`.
     fn count(&self, workload: &Workload, nodes: &[Node], pods: &[Pod]) -> Result<()> {
         let (spec, generation) = (workload.spec()?, workload.generation());
         let mine: Vec<&Pod> = pods.iter().filter(|pod| workload.owns(pod)).collect();
@@ -310,7 +313,7 @@ impl<'a> Nodes<'a> {
         })
     }
 
-    /// One pod may go as long as all are ready.
+    /// Allows the disruption of one pod as long as all are ready.
     fn allow_disruption(&self, budget: &PodDisruptionBudget, pods: &[Pod]) -> Result<()> {
         let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
         let mine: Vec<&Pod> = pods.iter().filter(|pod| selector.is_some_and(|s| matches(s, pod))).collect();
@@ -341,7 +344,8 @@ impl<'a> Nodes<'a> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes programs into a folder that do what needs a kubelet or a shell on a node: `kubectl exec`, and `ssh`.
+    /// Writes programs into a folder for commands that need a kubelet or a shell on a node:
+    /// `kubectl exec`, and `ssh`.
     pub(crate) fn write_programs(&self, into: &Path, kubectl: &Path) -> Result<()> {
         let mut exec = String::new();
         let mut ssh = String::new();
@@ -405,7 +409,7 @@ where
     }
 }
 
-/// Each Service's address with a ready pod behind it.
+/// Each Service's address, with a ready pod as its backend.
 fn routes(services: &[Service], pods: &[Pod], kubelets: &BTreeMap<String, Kubelet<'_>>) -> Result<Routes> {
     let mut routes = Routes::new();
     for service in services {
@@ -447,7 +451,7 @@ fn matches(selector: &LabelSelector, pod: &Pod) -> bool {
     selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// Whether a pod may be on a node, by nodeSelector and required node affinity.
+/// Whether a node matches a pod's nodeSelector and required node affinity.
 fn selects(spec: &PodSpec, node: &Node) -> bool {
     let none = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&none);

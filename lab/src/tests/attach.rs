@@ -1,4 +1,4 @@
-//! The plugin's verbs against a running agent, the ordinary and the awkward ones.
+//! The plugin's verbs with a running agent, in normal and difficult cases.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -242,7 +242,7 @@ fn chain(context: &Context) -> Result<Verdict> {
         ensure!(seen == "10.1.0.1".parse::<IpAddr>()?, "the pod was asked by {seen}");
         cni::run_chain(bed.fabric, "DEL", &chain, &pod)?;
 
-        // Behind another plugin: what that one gave stays in the result.
+        // After another plugin: its result is kept.
         let second = bed.pod("behind")?;
         let mut behind = ours;
         behind["prevResult"] = json!({
@@ -359,7 +359,8 @@ fn nat(context: &Context) -> Result<Verdict> {
             let count = |l: &str| l.split("packets ").nth(1)?.split_whitespace().next()?.parse().ok();
             Ok(text.lines().filter_map(count).collect())
         };
-        // Two pods: NAT is decided by a connection's first packet, and a ping's connection lasts for half a minute.
+        // Two pods: NAT is decided by a connection's first packet, and a ping's connection lasts
+        // for half a minute.
         let ((before, _), (after, _)) = (bed.attached("before", "global")?, bed.attached("after", "global")?);
         let ping = |pod: &Sandbox, what: &str| -> Result<()> {
             let flow = Flow { name: what.to_owned(), from: pod.ns.clone(), to: "192.0.2.10".parse()? };

@@ -1,5 +1,5 @@
-//! What lab tests stand on: a fabric for one test, its node's agent, manifests that can be edited, pods, and looks at
-//! what is there.
+//! Common base of lab tests: a fabric for one test, its node's agent, manifests that can be edited,
+//! pods, and queries of the state.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ use crate::shell::{Seen, wait_for};
 use crate::topology::Image;
 use crate::{client, evidence, routers};
 
-/// Only who waits in vain waits so long; a busy machine may need it.
+/// Only a failing test waits for so long; a busy machine may need it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 pub(super) const INTERVAL: Duration = Duration::from_millis(5);
 
-/// Brings a topology up for one test, waits until its agents answer, and takes it down afterwards. If the test fails,
-/// the error says where the evidence lies.
+/// Creates a topology for one test, waits until its agents answer, and removes it afterwards. If
+/// the test fails, the error names the folder of the evidence.
 pub(super) fn lab(
     context: &Context,
     topology: &str,
@@ -54,7 +54,8 @@ impl Bed<'_> {
         self.fabric.host("node1")
     }
 
-    /// Waits until node1's sessions are up and each peer has told all it knows: only then has a pod its ways out.
+    /// Waits until node1's sessions are up and each peer has sent its End-of-RIB: only then does a
+    /// pod have its routes.
     pub(super) fn established(&self) -> Result<()> {
         client::wait_established(self.node()?, PATIENCE)?;
         wait_for("End-of-RIB of every peer", PATIENCE, || {
@@ -70,31 +71,31 @@ impl Bed<'_> {
         Sandbox::create(self.fabric, "node1", name)
     }
 
-    /// A pod on node1 that is attached to a network.
+    /// A pod on node1 attached to a network.
     pub(super) fn attached(&self, name: &str, network: &str) -> Result<(Sandbox, Attached)> {
         let pod = self.pod(name)?;
         let attached = cni::add(self.fabric, &cni::trunkline(Some(network)), &pod)?;
         Ok((pod, attached))
     }
 
-    /// A manifest of node1 that may be edited; the folder's name is the topology's.
+    /// A manifest of node1 for edits; the folder has the topology's name.
     pub(super) fn manifest(&self, file: &str) -> Manifest {
         self.manifest_of("node1", file)
     }
 
-    /// Likewise of another node.
+    /// The same for another node.
     pub(super) fn manifest_of(&self, node: &str, file: &str) -> Manifest {
         Manifest::at(self.fabric.file(&format!("{}/{node}/manifests/{file}", self.fabric.topology.name)))
     }
 
-    /// The peer with this address, as the operator sees it.
+    /// The peer with this address, in the operator's view.
     pub(super) fn peer(&self, address: &str) -> Result<Peer> {
         let address: IpAddr = address.parse()?;
         let peers = client::peers(self.node()?)?;
         peers.into_iter().find(|p| p.address == address).with_context(|| format!("no peer {address}"))
     }
 
-    /// Waits until a peer's last error says one of these words, whatever their case; returns the error.
+    /// Waits until a peer's last error has one of these words, in any case; returns the error.
     pub(super) fn wait_peer_error(&self, address: &str, words: &[&str]) -> Result<String> {
         wait_for(&format!("{address}'s last error to say {words:?}"), PATIENCE, || {
             let peer = self.peer(address)?;
@@ -117,14 +118,15 @@ impl Bed<'_> {
 
     /// Routes of the table of local pods.
     pub(super) fn pod_routes(&self) -> Result<Vec<String>> {
-        // A table that was never used is an error to `ip`, not an empty one.
+        // `ip` reports an unused table as an error, not as an empty one.
         let text = self.node()?.sh(
             "ip -4 route show table 39999 2>/dev/null || :; ip -6 route show table 39999 2>/dev/null || :",
         )?;
         Ok(text.lines().filter(|l| !l.trim().is_empty()).map(|l| l.trim().to_owned()).collect())
     }
 
-    /// Fails unless nothing is left of any pod but `kept`: no record, link or route on the node, no route in the ToRs.
+    /// Fails unless nothing is left of any pod except `kept`: no record, link or route on the node,
+    /// no route in the ToRs.
     pub(super) fn nothing_but(&self, kept: &[&Sandbox], addresses: &[IpAddr]) -> Result<()> {
         wait_for("nothing to be left of the pods that went", PATIENCE, || {
             let pods = self.pods()?;
@@ -161,7 +163,7 @@ impl Bed<'_> {
         })
     }
 
-    /// Waits until a ToR's host routes are exactly these addresses'.
+    /// Waits until a ToR's host routes are exactly these addresses.
     pub(super) fn tor_has_only(&self, tor: &str, addresses: &[IpAddr]) -> Result<()> {
         let host = self.host(tor)?;
         if self.fabric.topology.nodes[tor].image != Image::Frr {
@@ -176,7 +178,7 @@ impl Bed<'_> {
         })
     }
 
-    /// Pings from a host outside to addresses of pods, until the value is finished.
+    /// Pings from an external host to addresses of pods, until the value is finished.
     pub(super) fn pings(&self, from: &str, to: &[IpAddr]) -> Result<Pinger> {
         let ns = self.host(from)?.ns.clone();
         let flow = |to: &IpAddr| Flow { name: format!("{from} to {to}"), from: ns.clone(), to: *to };
@@ -186,7 +188,7 @@ impl Bed<'_> {
     }
 }
 
-/// Fails if a pinger lost anything.
+/// Fails if a pinger has lost any request.
 pub(super) fn lost_nothing(pinger: Pinger) -> Result<usize> {
     pinger.wait_sent(20, PATIENCE)?;
     let outcomes = pinger.finish()?;
@@ -196,7 +198,7 @@ pub(super) fn lost_nothing(pinger: Pinger) -> Result<usize> {
     Ok(outcomes.iter().map(|o| o.sent).sum())
 }
 
-/// A file of the running lab that a test edits; its first text can be put back.
+/// A file of the running lab that a test edits; its original text can be restored.
 pub(super) struct Manifest {
     path: PathBuf,
 }
@@ -210,7 +212,8 @@ impl Manifest {
         std::fs::read_to_string(&self.path).with_context(|| self.path.display().to_string())
     }
 
-    /// Replaces the file at once, as editors and `kubectl`-like tools do: nobody sees half of it.
+    /// Replaces the file atomically, as editors and tools like `kubectl` do: no reader sees half of
+    /// it.
     pub(super) fn write(&self, text: &str) -> Result<()> {
         // The name does not end in .yaml, so the half-written file is no manifest.
         let next = self.path.with_extension("new");
@@ -218,12 +221,13 @@ impl Manifest {
         std::fs::rename(&next, &self.path).with_context(|| self.path.display().to_string())
     }
 
-    /// Writes into the file itself, for one that is mounted by itself and cannot be renamed over.
+    /// Writes into the file itself, for a file that is mounted separately and cannot be replaced by
+    /// a rename.
     pub(super) fn overwrite(&self, text: &str) -> Result<()> {
         std::fs::write(&self.path, text).with_context(|| self.path.display().to_string())
     }
 
-    /// Replaces a piece of the text that must be there.
+    /// Replaces a part of the text, which must exist.
     pub(super) fn edit(&self, from: &str, to: &str) -> Result<()> {
         let text = self.read()?;
         ensure!(text.contains(from), "{} has no {from:?}", self.path.display());

@@ -1,5 +1,5 @@
-//! BFD against FRR and BIRD: over one hop and over two, IPv4 and IPv6; what its failure does and what it must not do, in a restart
-//! and under load. No time is asserted: how fast a failure is noticed is the demo's figure.
+//! BFD with FRR and BIRD: single-hop and multihop, IPv4 and IPv6; the effects of a failure, also
+//! during a restart and under load. No time is asserted: the demo measures the detection time.
 
 mod attacks;
 mod forged;
@@ -61,7 +61,7 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-/// Which sessions of node1's end with which router, and whether they are multihop.
+/// node1's sessions: the router at the other end, its address, and whether they are multihop.
 const SESSIONS: [(&str, &str, bool); 9] = [
     ("frr", "10.1.0.1", false),
     ("frr", "fd00:1::1", false),
@@ -74,13 +74,13 @@ const SESSIONS: [(&str, &str, bool); 9] = [
     ("inside", "10.5.0.1", false),
 ];
 
-/// Those that are FRR.
+/// The routers with FRR.
 const FRRS: [&str; 3] = ["frr", "far-frr", "inside"];
 
-/// The node as frr knows it.
+/// The node's addresses on frr's links.
 const NEIGHBOURS: [&str; 2] = ["10.1.0.11", "fd00:1::11"];
 
-/// Who is cut off with whom: what is behind a router is reached through it.
+/// Routers that are cut off together: the second is only reachable through the first.
 const BEHIND: [(&str, &str); 2] = [("frr", "far-bird"), ("bird", "far-frr")];
 
 fn ready(bed: &Bed<'_>) -> Result<()> {
@@ -133,7 +133,7 @@ fn falls_silent(bed: &Bed<'_>, router: &str) -> Result<()> {
             .iter()
             .filter(|address| {
                 let ((peer, bfd), (before, bfd_before)) = (&now[*address], &before[*address]);
-                // Not even a Hold Time could do it: it is 90 s.
+                // The Hold Time cannot be the cause: it is 90 s.
                 let told = peer.notification_sent.as_ref().is_some_and(|said| said.text.contains("BFD Down"));
                 !(bfd.detections > bfd_before.detections && peer.flaps > before.flaps && told)
             })
@@ -157,7 +157,7 @@ fn the_peer_says(context: &Context) -> Result<Verdict> {
         let inside: IpAddr = "10.5.0.1".parse()?;
         let (before, bfd_before) = all(bed)?[&inside].clone();
         let host = bed.host("inside")?;
-        // AdminDown comes first, and nothing follows from it.
+        // First AdminDown, which must have no effect.
         vtysh(host, &["configure", "bfd", "profile FAST", "shutdown"])?;
         wait_for("FRR's AdminDown", PATIENCE, || {
             let bfd = &all(bed)?[&inside].1;
@@ -167,7 +167,7 @@ fn the_peer_says(context: &Context) -> Result<Verdict> {
         ensure!((peer.state.as_str(), peer.flaps) == ("Established", before.flaps), "{peer:?}");
         vtysh(host, &["configure", "bfd", "profile FAST", "no shutdown"])?;
         ready(bed)?;
-        // FRR hears nothing any more, and says so.
+        // FRR receives nothing any more, and reports that.
         host.sh("nft 'add table inet deaf; add chain inet deaf in { type filter hook input priority 0; }; \
                  add rule inet deaf in udp dport 3784 drop'")?;
         wait_for("FRR's Down to end the session", PATIENCE, || {
@@ -197,7 +197,7 @@ fn restart(context: &Context) -> Result<Verdict> {
             for router in ["frr", "bird"] {
                 routers::wait_bfd_lost(bed.fabric, router, PATIENCE)?;
             }
-            // A second of what the routers keep although BFD is down.
+            // One second during which the routers retain the paths although BFD is down.
             pingers[0].wait_sent(200, PATIENCE)?;
             client::start_agent(node)?;
             ready(bed)?;
@@ -219,13 +219,14 @@ fn restart(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Routes that BIRD tells and takes back.
+/// Number of routes that BIRD advertises and withdraws.
 const ROUTES: u32 = 100_000;
 const STORMS: usize = 4;
 const LOAD: Duration = Duration::from_secs(20);
-/// How often it is tried to have a load during which the machine itself does not stand still.
+/// Number of attempts to get a load during which the machine itself is not interrupted.
 const LOADS: usize = 4;
-/// A whole interval of the sessions: of three packets one may be late, and its time is what the routers and the agent have.
+/// A whole interval of the sessions: of three packets one may be late, and its time is left to the
+/// routers and the agent.
 const TOLERABLE: Duration = Duration::from_millis(10);
 
 fn load(context: &Context) -> Result<Verdict> {
@@ -234,7 +235,8 @@ fn load(context: &Context) -> Result<Verdict> {
         let flaps =
             |peers: &BTreeMap<IpAddr, (Peer, BfdSession)>| peers.values().map(|(p, _)| p.flaps).sum::<u64>();
         let settled = flaps(&all(bed)?);
-        // A ToR does BFD in hardware or in its line card. What is to be seen is this side, not a bfdd that waits for a processor.
+        // A ToR runs BFD in hardware or in its line card. The test is about this side, not about a
+        // bfdd that waits for a processor.
         for router in FRRS {
             bed.host(router)?.sh("chrt --all-tasks --rr --pid 10 $(cat /var/run/frr/bfdd.pid)")?;
         }
@@ -247,7 +249,8 @@ fn load(context: &Context) -> Result<Verdict> {
             if seen.lost.is_empty() {
                 return passed(format!("{seen}; the machine stood still for {stood_still:.1?} at most"));
             }
-            // Of 30 ms a session needs what is left after this: it could not have been kept.
+            // A longer interruption leaves too little of the session's 30 ms: the session could not
+            // have been kept.
             ensure!(
                 stood_still > TOLERABLE,
                 "lost: {}; {seen}, and the machine stood still for {stood_still:.1?} at most",
@@ -265,11 +268,12 @@ fn load(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// What a load did.
+/// Effects of a load.
 struct Loaded {
-    /// Sessions with FRR that were lost, with what is known of it.
+    /// Lost sessions with FRR, with their details.
     lost: Vec<String>,
-    /// BIRD's thread has no priority over what keeps the processors busy here, and says nothing about the agent's.
+    /// BIRD's thread has no priority over the load here, so its losses show nothing about the
+    /// agent's.
     lost_of_bird: u64,
     packets: u64,
     adds: usize,
@@ -287,7 +291,7 @@ impl fmt::Display for Loaded {
     }
 }
 
-/// Busy processors, routes that come and go, and a storm of ADDs.
+/// Busy processors, routes that are added and removed, and a storm of ADDs.
 fn under_load(bed: &Bed<'_>, pods: &[Sandbox]) -> Result<Loaded> {
     let before = all(bed)?;
     let stop = AtomicBool::new(false);
@@ -345,7 +349,7 @@ fn under_load(bed: &Bed<'_>, pods: &[Sandbox]) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// FRR and the agent go from 50 ms to the fastest there is, 10 ms: three packets are 30 ms.
+/// Changes FRR and the agent from 50 ms to the minimum of 10 ms: three packets are 30 ms.
 fn faster(bed: &Bed<'_>) -> Result<()> {
     let manifest = bed.manifest("network.yaml");
     manifest.write(&manifest.read()?.replace("intervalMilliseconds: 50", "intervalMilliseconds: 10"))?;
@@ -366,7 +370,7 @@ fn faster(bed: &Bed<'_>) -> Result<()> {
     })
 }
 
-/// BIRD tells its routes, the agent installs them, and BIRD takes them back.
+/// BIRD advertises its routes, the agent installs them, and BIRD withdraws them.
 fn come_and_go(bed: &Bed<'_>) -> Result<()> {
     let bird = bed.host("bird")?;
     for count in [ROUTES, 0] {
@@ -380,7 +384,7 @@ fn come_and_go(bed: &Bed<'_>) -> Result<()> {
         bird.run("birdc", ["configure"])?;
         wait_for(&format!("{count} routes of BIRD"), Duration::from_secs(120), || {
             let peer = bed.peer("10.2.0.1")?;
-            // Its link is told always.
+            // The route of its link is always advertised.
             let received: usize = peer.families.iter().map(|family| family.received).sum();
             Ok(Seen::when(received == 1 + count as usize, || received.to_string()))
         })?;

@@ -1,5 +1,6 @@
-//! The pages of docs/ as a book (mdBook's layout): every page is a chapter, every chapter is a page, and every relative link in
-//! them leads to something that is there, down to the heading. In the repository's other pages too.
+//! The pages of docs/ as a book (mdBook's layout): every page is a chapter, every chapter is a
+//! page, and every relative link leads to an existing target, down to the heading. Links in the
+//! repository's other pages are checked too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -29,7 +30,7 @@ pub(super) fn book(context: &Context) -> Result<Verdict> {
     passed(format!("{} pages, {links} links", pages.len()))
 }
 
-/// What is wrong with these pages, by their paths in the repository; `exists` says it of other files.
+/// Faults of these pages, given by their paths in the repository; `exists` checks other files.
 fn faults(pages: &BTreeMap<PathBuf, String>, exists: impl Fn(&Path) -> bool) -> Vec<String> {
     let mut faults = Vec::new();
     let summary = Path::new("docs/SUMMARY.md");
@@ -43,7 +44,7 @@ fn faults(pages: &BTreeMap<PathBuf, String>, exists: impl Fn(&Path) -> bool) -> 
             }
             let there = match pages.get(&target) {
                 Some(page) => heading.is_empty() || headings(page).contains(heading),
-                // A line of a source file, or nothing.
+                // A line of a source file, or no anchor.
                 None => exists(&target),
             };
             if !there {
@@ -58,7 +59,7 @@ fn faults(pages: &BTreeMap<PathBuf, String>, exists: impl Fn(&Path) -> bool) -> 
     faults
 }
 
-/// Targets of links that are relative. Code is left out: what is in there is no link.
+/// Targets of relative links outside of code.
 fn links(text: &str) -> Vec<String> {
     let prose = prose(text);
     let target = |part: &str| Some(part.split_once(')')?.0.split_whitespace().next()?.to_owned());
@@ -91,7 +92,7 @@ fn outside_of_fences(text: &str) -> String {
     kept
 }
 
-/// Without fenced code and code spans.
+/// The text without fenced code and code spans.
 fn prose(text: &str) -> String {
     let kept = outside_of_fences(text);
     kept.lines().map(|line| line.split('`').step_by(2).collect::<String>() + "\n").collect()

@@ -1,5 +1,5 @@
-//! Checks of the source: formatting, lints, documentation, licences, what may depend on what, unit tests, and the size
-//! of the plugin.
+//! Checks of the source: formatting, lints, documentation, licences, allowed dependencies, unit
+//! tests, and the size of the plugin.
 
 use std::process::{Command, Stdio};
 
@@ -30,7 +30,7 @@ pub(super) const TESTS: &[Test] = &[
     Test { name: "check/plugin-size", about: "the CNI plugin is under 2 MB", run: plugin_size },
 ];
 
-/// Runs cargo in the repository; what it says goes to a log file, and its end into the error.
+/// Runs cargo in the repository; its output goes to a log file, and the end of it into the error.
 pub(crate) fn cargo(place: &Place, name: &str, args: &[&str], env: &[(&str, &str)]) -> Result<String> {
     let folder = place.state.join("test");
     std::fs::create_dir_all(&folder)?;
@@ -135,7 +135,7 @@ fn unit(context: &Context) -> Result<Verdict> {
     };
     let (ran, ignored) = (count("passed"), count("ignored"));
     ensure!(ran > 0, "no unit test ran");
-    // A kernel test that could not run says so in a line of its own, whose reason belongs into the table.
+    // A skipped kernel test prints a line with the reason, which the table shows.
     let skips: Vec<&str> = log.lines().filter(|l| l.starts_with("skipped")).collect();
     passed(format!(
         "{ran} tests, {ignored} ignored{}",

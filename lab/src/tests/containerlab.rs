@@ -1,4 +1,5 @@
-//! containerlab with Docker brings up what the runner brings up, from the same file, and it behaves the same.
+//! containerlab with Docker deploys the same topology from the same file as the runner, with the
+//! same behaviour.
 
 use anyhow::{Result, bail, ensure};
 

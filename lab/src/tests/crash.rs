@@ -1,4 +1,5 @@
-//! Crashes, and other people's hands in the kernel: what is left over is cleaned, what is missing comes back.
+//! Crashes, and changes by other programs in the kernel: leftovers are removed, missing objects are
+//! restored.
 
 use std::time::Duration;
 
@@ -40,22 +41,22 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-/// Rounds of a storm; each kills a little later than the one before.
+/// Rounds of a storm; each kills a little later than the previous one.
 const ROUNDS: u64 = 12;
-/// An ADD takes a few milliseconds; most of a DEL is the kernel's, which takes its time over a device.
+/// An ADD takes a few milliseconds; most of a DEL is the kernel's time for the removal of a device.
 const ADD_STEP: Duration = Duration::from_millis(2);
 const DEL_STEP: Duration = Duration::from_millis(7);
 const AT_ONCE: usize = 6;
 
-/// Starts a verb for several pods at once and kills the agent in the middle of it. What each run answered is returned;
-/// an error is as good as a result here.
+/// Starts a verb for several pods at once and kills the agent meanwhile. Returns the number of
+/// successful runs; errors are allowed.
 fn storm(bed: &Bed<'_>, verb: &str, pods: &[Sandbox], after: Duration) -> Result<usize> {
     let conf = cni::trunkline(Some("rack1"));
     let agent = client::agent(bed.node()?)?;
     let answered = std::thread::scope(|scope| {
         let runs: Vec<_> =
             pods.iter().map(|pod| scope.spawn(|| cni::run(bed.fabric, verb, &conf, pod))).collect();
-        // The point in time is what is tested: a little later in every round.
+        // The point in time is the variable of the test: a little later in every round.
         std::thread::sleep(after);
         kill_process(agent, Signal::KILL)?;
         let answers = runs.into_iter().map(|r| r.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
@@ -66,7 +67,7 @@ fn storm(bed: &Bed<'_>, verb: &str, pods: &[Sandbox], after: Duration) -> Result
     Ok(answered)
 }
 
-/// GC as a runtime calls it: these attachments are valid, whatever else there is goes.
+/// GC as a runtime calls it: these attachments are valid, all others are deleted.
 fn gc(bed: &Bed<'_>, valid: &[&Sandbox]) -> Result<()> {
     let mut conf = cni::trunkline(Some("rack1"));
     conf["cniVersion"] = json!("1.1.0");
@@ -87,7 +88,8 @@ fn add_storm(context: &Context) -> Result<Verdict> {
             let pods: Vec<Sandbox> =
                 (0..AT_ONCE).map(|i| bed.pod(&format!("r{round}p{i}"))).collect::<Result<_>>()?;
             answered += storm(bed, "ADD", &pods, ADD_STEP * u32::try_from(round)?)?;
-            // The start has cleaned what no ADD had finished; what one had finished is the runtime's to collect.
+            // The start has removed the state of unfinished ADDs; the runtime must collect that of
+            // finished ones.
             wait_for("records half made to be gone", PATIENCE, || {
                 let half: Vec<_> = bed.pods()?.into_iter().filter(|p| p.state != "attached").collect();
                 Ok(Seen::when(half.is_empty(), || format!("{half:?}")))
@@ -120,7 +122,7 @@ fn del_storm(context: &Context) -> Result<Verdict> {
                 .collect::<Result<_>>()?;
             answered += storm(bed, "DEL", &pods, DEL_STEP * u32::try_from(round)?)?;
             bed.established()?;
-            // A runtime that got no answer asks again.
+            // A runtime without an answer repeats its request.
             for pod in &pods {
                 cni::del(bed.fabric, &cni::trunkline(Some("rack1")), pod)?;
                 pod.ns.delete()?;
@@ -145,7 +147,7 @@ fn repair(context: &Context) -> Result<Verdict> {
                 lines.sort();
                 lines.join("\n")
             };
-            // Whatever carries our protocol number, rules and routes, both families.
+            // All rules and routes with the agent's protocol number, both families.
             let mut all = String::new();
             for family in ["-4", "-6"] {
                 for what in ["route show table all proto 116", "rule show"] {
@@ -183,7 +185,7 @@ fn repair(context: &Context) -> Result<Verdict> {
         let repairs = client::status(node)?.kernel.repairs;
         ensure!(repairs >= harms.len() as u64, "{repairs} repairs were counted after {} harms", harms.len());
 
-        // Somebody else's routes are nobody's business.
+        // Other programs' routes are left alone.
         node.sh(
             "ip route add 198.51.100.0/24 dev eth1; ip rule add from 198.51.100.0/24 lookup 77 pref 900",
         )?;
@@ -193,7 +195,7 @@ fn repair(context: &Context) -> Result<Verdict> {
         let kept = node.sh("ip route show 198.51.100.0/24; ip rule show pref 900")?;
         ensure!(kept.lines().count() == 2, "what is not ours was touched: {kept}");
 
-        // A link cannot be made again from outside the pod: it is reported.
+        // A link cannot be restored from outside the pod: it is reported.
         let link = bed.links()?.first().cloned().context("the pod's link")?;
         node.ns.ip(["link", "del", &link])?;
         let reported = wait_for("the lost link to be reported", PATIENCE, || {
@@ -207,7 +209,7 @@ fn repair(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// The pod runs on, its route stays in the ToR, new pods are refused with `words`.
+/// The pod keeps running, its route stays in the ToR, new pods are refused with `words`.
 fn gives_out_nothing(bed: &Bed<'_>, witness: &cni::Attached, words: &[&str], name: &str) -> Result<String> {
     let pod = bed.pod(name)?;
     let error = cni::run(bed.fabric, "ADD", &cni::trunkline(Some("rack1")), &pod)?.error()?;
@@ -250,7 +252,7 @@ fn disk_full(context: &Context) -> Result<Verdict> {
         let (_witness, attached) = bed.attached("witness", "rack1")?;
         let pings = bed.pings("outside", &attached.addresses)?;
         node.sh("dd if=/dev/zero of=/var/lib/trunkline/filler bs=64k 2>/dev/null || :")?;
-        // The store has some room of its own left before it must grow.
+        // The store has some free space inside before it must grow.
         let mut full = None;
         for i in 0..400 {
             let pod = bed.pod(&format!("fill{i}"))?;

@@ -1,4 +1,4 @@
-//! `trunkline doctor` on hosts that were broken deliberately, one way each, and on the same host when it is well.
+//! `trunkline doctor` on hosts with one deliberate fault each, and on the same host without faults.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
@@ -18,12 +18,12 @@ pub(super) const TESTS: &[Test] = &[Test {
     run: broken_hosts,
 }];
 
-/// One way to break a host.
+/// A fault of a host.
 struct Fault {
     name: &'static str,
-    /// Which check finds it.
+    /// The check that finds it.
     check: &'static str,
-    /// A word of what is found.
+    /// A word in the finding.
     word: &'static str,
     /// The exit code.
     code: i32,
@@ -175,8 +175,8 @@ const FAULTS: &[Fault] = &[
     },
 ];
 
-/// What the doctor finds on the node, and its exit code. What is not the node's but this machine's (nobody keeps its clock) is
-/// left out, and of the exit code too.
+/// The doctor's findings on the node, and its exit code. Findings about this machine (such as a
+/// clock without synchronization) are excluded, from the exit code too.
 fn examine(bed: &Bed<'_>) -> Result<(Vec<Value>, i32)> {
     let args = ["doctor", "-o", "json", "--conf-dir", "/tmp/doctor/net.d", "--bin-dir", "/tmp/doctor/bin"];
     let output = bed.node()?.command("trunkline", args).stdin(Stdio::null()).output()?;
@@ -197,7 +197,7 @@ fn well(bed: &Bed<'_>, after: &str) -> Result<()> {
 fn broken_hosts(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         bed.established()?;
-        // The node's own /tmp is this machine's: a folder of its own in the node's.
+        // The node's /tmp is this machine's, so the node gets a folder of its own there.
         bed.node()?
             .sh("mkdir -p /tmp/doctor && mount -t tmpfs doctor /tmp/doctor && mkdir /tmp/doctor/bin")?;
         let plugin = bed.node()?.product.join("trunkline-cni");

@@ -1,4 +1,4 @@
-//! What a pod may have beside its addresses, and what the operator may ask about it.
+//! Additional features of a pod, and the operator's queries about it.
 
 use std::net::IpAddr;
 use std::process::Child;
@@ -49,7 +49,7 @@ impl Drop for Server {
     }
 }
 
-/// Bits per second that came through between the host outside and a pod: to it, or from it.
+/// Throughput in bits per second between the external host and a pod: to it, or from it.
 fn rate(bed: &Bed<'_>, pod: IpAddr, from_pod: bool) -> Result<f64> {
     let outside = bed.host("outside")?;
     let pod = pod.to_string();
@@ -87,7 +87,8 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
         let holds = |when: &str| -> Result<[f64; 2]> {
             let seen = [rate(bed, address, false)?, rate(bed, address, true)?];
             for (seen, limit, free) in [(seen[0], ingress, unlimited[0]), (seen[1], egress, unlimited[1])] {
-                // The limit and not something else holds it: much less than without, and not far below it either.
+                // The limit itself must be effective: much less than without it, and not far below
+                // it either.
                 let limit = f64::from(limit);
                 ensure!(free > 4.0 * limit, "without a limit only {free} bit/s pass: too slow to see one");
                 ensure!(
@@ -107,7 +108,8 @@ fn bandwidth(context: &Context) -> Result<Verdict> {
             "{limit:?}"
         );
 
-        // Somebody takes the limits away: they are put back, and by the next start where no agent runs meanwhile.
+        // Another program removes the limits: they are restored, or by the next start if no agent
+        // runs meanwhile.
         let mut check = conf.clone();
         check["prevResult"] = attached.result.clone();
         cni::run(bed.fabric, "CHECK", &check, &pod)?.result()?;
@@ -142,7 +144,7 @@ fn path(context: &Context) -> Result<Verdict> {
         bed.established()?;
         let (pod, attached) = bed.attached("asks", "rack1")?;
         let (_other, other) = bed.attached("asked", "global")?;
-        // A name of the pod, a container ID and an address all name it.
+        // A name of the pod, a container ID and an address all identify it.
         let source = attached.addresses[0];
         for name in ["lab/node1-asks", "node1-asks", &pod.container_id, &source.to_string()] {
             let walk = client::path(bed.node()?, name, "192.0.2.10".parse()?)?;
@@ -195,7 +197,8 @@ fn two_interfaces(context: &Context) -> Result<Verdict> {
             second.result
         );
 
-        // Reached from outside at both, and from a pod of each network by the interface that is there.
+        // Reachable from outside at both addresses, and from a pod of each network through the
+        // right interface.
         let outside = bed.host("outside")?.ns.clone();
         let reached = |addresses: &[IpAddr]| -> Result<()> {
             let flow =
@@ -230,7 +233,7 @@ fn two_interfaces(context: &Context) -> Result<Verdict> {
         let conf0 = conf_of("rack1");
         check(&conf0, &eth0, &first.result)?;
         check(&conf, &net1, &second.result)?;
-        // Over a restart, too.
+        // Also after a restart.
         client::end_agent(bed.node()?, Signal::KILL)?;
         client::start_agent(bed.node()?)?;
         bed.established()?;
@@ -238,7 +241,8 @@ fn two_interfaces(context: &Context) -> Result<Verdict> {
         check(&conf, &net1, &second.result)?;
         reached(&all)?;
 
-        // GC of one configuration leaves the other's interface, and DEL of one interface the other.
+        // GC of one configuration keeps the other's interface, and DEL of one interface keeps the
+        // other.
         let mut gc = conf0.clone();
         gc["cni.dev/valid-attachments"] = json!([{ "containerID": eth0.container_id, "ifname": "eth0" }]);
         cni::run(bed.fabric, "GC", &gc, &eth0)?.result()?;

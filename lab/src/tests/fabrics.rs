@@ -1,4 +1,5 @@
-//! Whole fabrics: the demo's promises, what the spines may and may not know, and other vendors' routers as ToRs.
+//! Whole fabrics: the demo's promises, the routes that spines may and may not have, and other
+//! vendors' routers as ToRs.
 
 use std::net::IpAddr;
 
@@ -93,7 +94,7 @@ fn no_export(context: &Context) -> Result<Verdict> {
         }
         for router in ["spine1", "spine2", "tor2a", "tor2b"] {
             has(router, &subnets)?;
-            // The global pod's routes came after the local pod's: what was going to come has come.
+            // The global pod's routes came after the local pod's, so no route is still missing.
             has(router, &prefixes(&everywhere.addresses))?;
             for prefix in prefixes(&attached.addresses) {
                 ensure!(
@@ -102,7 +103,7 @@ fn no_export(context: &Context) -> Result<Verdict> {
                 );
             }
         }
-        // And it is reached from the other rack all the same, by its subnet.
+        // It is also reachable from the other rack, by its subnet.
         let far = Sandbox::create(bed.fabric, "node2b", "far")?;
         cni::add(bed.fabric, &cni::trunkline(Some("global")), &far)?;
         let flow =
@@ -120,7 +121,7 @@ fn interop(context: &Context) -> Result<Verdict> {
         let (bird, gobgp) = (bed.host("bird")?, bed.host("gobgp")?);
         gobgp.run("gobgp", ["global", "rib", "add", "-a", "ipv4", "172.31.2.0/24"])?;
         gobgp.run("gobgp", ["global", "rib", "add", "-a", "ipv6", "fd00:31:2::/64"])?;
-        // What they tell.
+        // Their advertised prefixes.
         for (peer, wanted) in [
             ("10.1.0.1", ["172.31.1.0/24", "fd00:31:1::/64"]),
             ("10.2.0.1", ["172.31.2.0/24", "fd00:31:2::/64"]),
@@ -133,7 +134,7 @@ fn interop(context: &Context) -> Result<Verdict> {
                 }))
             })?;
         }
-        // What they hear.
+        // Their received prefixes.
         let (pod, attached) = bed.attached("pod", "rack1")?;
         ensure!(attached.addresses.len() == 2, "{:?}", attached.addresses);
         let heard = |stale_too: bool| -> Result<()> {
@@ -157,7 +158,8 @@ fn interop(context: &Context) -> Result<Verdict> {
             let route = route.with_context(|| format!("{address} is not among what BIRD was told"))?;
             ensure!(route.communities.iter().any(|c| c.eq_ignore_ascii_case("no-export")), "{route:?}");
         }
-        // BIRD routes the pod; its traffic survives a SIGKILL of the agent, as both routers keep the routes.
+        // BIRD has a route to the pod; its traffic survives a SIGKILL of the agent, as both routers
+        // retain the routes.
         let pings = bed.pings("bird", &attached.addresses)?;
         client::end_agent(node, Signal::KILL)?;
         pings.wait_sent(200, PATIENCE)?;

@@ -1,4 +1,5 @@
-//! Peers that misbehave: each shows in `trunkline peers` with its last error in words, and none harms the good one.
+//! Misbehaving peers: `trunkline peers` shows each with its last error as text, and none affects
+//! the good one.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -36,7 +37,7 @@ pub(super) const TESTS: &[Test] = &[
 
 const GOOD: &str = "10.1.0.1";
 
-/// The good peer's session is up, and stays the one session it was.
+/// The good peer's session is up, and is still the same session.
 fn good_is_well(bed: &Bed<'_>) -> Result<()> {
     wait_for("the good peer's session", PATIENCE, || {
         let peer = bed.peer(GOOD)?;
@@ -51,7 +52,7 @@ fn good_is_well(bed: &Bed<'_>) -> Result<()> {
 
 fn password(context: &Context) -> Result<Verdict> {
     lab(context, "faults", |bed| {
-        // A segment with a wrong key is dropped by the kernel: seen from here nobody answers.
+        // The kernel drops a segment with a wrong key: the peer seems not to answer.
         let error = bed.wait_peer_error("10.2.0.1", &["password", "md5", "timed out"])?;
         ensure!(bed.peer("10.2.0.1")?.state != "Established", "established with a wrong password");
         ensure!(!error.contains("lab-secret"), "the password is in the error: {error}");
@@ -69,7 +70,7 @@ fn asn(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Answers every connection with what is no BGP at all, and keeps what came back.
+/// Answers every connection with octets that are no BGP, and stores the received octets.
 fn garbage(context: &Context) -> Result<Verdict> {
     lab(context, "faults", |bed| {
         let stop = Arc::new(AtomicBool::new(false));
@@ -101,7 +102,8 @@ fn garbage(context: &Context) -> Result<Verdict> {
         stop.store(true, Ordering::SeqCst);
         let heard = server.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
         let error = error?;
-        // The last message that we sent: NOTIFICATION (3), Message Header Error (1), Connection Not Synchronized (1).
+        // The agent's last message: NOTIFICATION (3), Message Header Error (1), Connection Not
+        // Synchronized (1).
         let notified = |all: &Vec<u8>| all.windows(5).any(|w| w == [0, 21, 3, 1, 1]);
         ensure!(heard.iter().any(notified), "no NOTIFICATION 1/1 among {} connections", heard.len());
         good_is_well(bed)?;
@@ -112,7 +114,7 @@ fn garbage(context: &Context) -> Result<Verdict> {
 fn prefix_limit(context: &Context) -> Result<Verdict> {
     lab(context, "faults", |bed| {
         let error = bed.wait_peer_error("10.5.0.1", &["prefix"])?;
-        // FRR hears it as Cease/Maximum Number of Prefixes Reached (RFC 4486).
+        // FRR receives it as Cease/Maximum Number of Prefixes Reached (RFC 4486).
         let many = bed.host("many")?;
         wait_for("the peer to hear why", PATIENCE, || {
             let neighbour = routers::neighbour(many, "10.5.0.11")?;
@@ -145,7 +147,8 @@ fn hold_timer(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// FRR at an address that is no peer's tries for a session; the agent closes and goes on.
+/// FRR at an address without a configured peer tries to connect; the agent closes the connection
+/// and continues.
 fn stranger(context: &Context) -> Result<Verdict> {
     lab(context, "faults", |bed| {
         let good = bed.host("good")?;

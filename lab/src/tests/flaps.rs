@@ -1,9 +1,9 @@
-//! Two hundred peers of one agent, all flapping for a minute: its memory comes back, every session that should be up is up,
-//! and the peers that stood still never lost theirs.
+//! Two hundred peers of one agent, all flapping for a minute. Its memory returns to the previous
+//! level, every session that should be up is up, and the stable peers never lose theirs.
 //!
-//! The peers are as little as a peer can be: an OPEN (with hold time 0, so that there is nothing to keep up), a hundred
-//! prefixes, and an end: by a Cease, by a FIN, or by a RST, in turns. The agent has graceful restart for half of the ends, so
-//! that paths turn stale and are swept as well.
+//! The peers are minimal: an OPEN (with hold time 0, so without KEEPALIVEs), a hundred prefixes,
+//! and an end by a Cease, a FIN, or a RST, in turn. The agent has graceful restart for half of the
+//! ends, so paths also become stale and are swept.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -30,13 +30,13 @@ const FLAPPING: u8 = 200;
 const STEADY: u8 = 4;
 const PREFIXES: u8 = 100;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Before that, so that what is compared are two rests after flapping: the first rest is that of a process in which nothing has ever
-/// been freed.
+/// Flapping before the measurement. It compares two quiet states after flapping: the first quiet
+/// state is that of a process that has never freed memory.
 const WARM_UP: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 const NODE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
 
-/// Megabytes that the allocator may keep beside what it had: its pages are not given back one by one.
+/// Megabytes that the allocator may keep in addition: it does not return its pages one by one.
 const SLACK_MB: f64 = 4.0;
 
 fn address(number: u8) -> Ipv4Addr {
@@ -102,7 +102,7 @@ fn two_hundred(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Every session is up and has all its routes, and no more.
+/// Checks that every session is up and has all its routes, and no others.
 fn all_up(bed: &Bed<'_>) -> Result<()> {
     wait_for("every session to be up with its routes", PATIENCE, || {
         let peers = client::peers(bed.node()?)?;
@@ -124,7 +124,8 @@ struct Session {
 }
 
 impl Session {
-    /// Connects, and tells its prefixes once the agent has said KEEPALIVE; tries until the agent takes it.
+    /// Connects, and advertises its prefixes after the agent's KEEPALIVE; retries until the agent
+    /// accepts.
     fn open(number: u8) -> Result<Session> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -133,7 +134,7 @@ impl Session {
                 Err(error) if Instant::now() > deadline => {
                     return Err(error.context(format!("{} gets no session", address(number))));
                 }
-                // The agent may still be closing the last one.
+                // The agent may still be closing the last session.
                 Err(_) => std::thread::sleep(Duration::from_millis(50)),
             }
         }
@@ -156,7 +157,8 @@ impl Session {
         match turn % 3 {
             0 => {
                 const CEASE_ADMINISTRATIVE_RESET: [u8; 2] = [6, 4];
-                // The agent may have closed for a reason of its own; then the next attempt shows it.
+                // The agent may have closed for a reason of its own; then the next attempt shows
+                // it.
                 let _ = self.stream.write_all(&header(NOTIFICATION, &CEASE_ADMINISTRATIVE_RESET));
             }
             1 => {}
@@ -166,7 +168,7 @@ impl Session {
     }
 }
 
-/// Has every session flap for a while; how often that was in all.
+/// Makes every session flap for a while; returns the total number of flaps.
 fn flap_all(sessions: Vec<Session>, time: Duration) -> Result<(Vec<Session>, u64)> {
     let (stop, flaps) = (AtomicBool::new(false), AtomicU64::new(0));
     let sessions = std::thread::scope(|scope| {
@@ -181,12 +183,12 @@ fn flap_all(sessions: Vec<Session>, time: Duration) -> Result<(Vec<Session>, u64
     Ok((sessions, flaps.load(Ordering::SeqCst)))
 }
 
-/// Ends and begins sessions until it is told to stop; returns with one that is up.
+/// Ends and begins sessions until it is stopped; returns with an established session.
 fn flap(mut session: Session, stop: &AtomicBool, flaps: &AtomicU64) -> Result<Session> {
     let number = session.number;
     let mut turn = u64::from(number);
     while !stop.load(Ordering::SeqCst) {
-        // 0.2 to 1.2 s, each peer at its own pace.
+        // 0.2 to 1.2 s, different for each peer.
         std::thread::sleep(Duration::from_millis(200 + (turn * 7919 + u64::from(number) * 104_729) % 1000));
         session.end(turn)?;
         session = Session::open(number)?;
@@ -209,7 +211,8 @@ fn header(kind: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// AS 65000, hold time 0; IPv4 unicast, four-octet AS numbers, and graceful restart at 2 s for every other peer.
+/// AS 65000, hold time 0; IPv4 unicast, four-octet AS numbers, and graceful restart with 2 s for
+/// every second peer.
 fn open(number: u8) -> Vec<u8> {
     let mut capabilities = vec![1, 4, 0, 1, 0, 1, 65, 4, 0, 0, 0xfd, 0xe8];
     if number.is_multiple_of(2) {

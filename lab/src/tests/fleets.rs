@@ -1,4 +1,5 @@
-//! Fabrics whose point is their shape: a route reflector among its clients, and more nodes than the other labs have.
+//! Fabrics with a special shape: a route reflector among its clients, and more nodes than in the
+//! other labs.
 
 use anyhow::{Result, ensure};
 
@@ -34,7 +35,7 @@ fn pods(bed: &Bed<'_>, network: impl Fn(&str) -> String) -> Result<Vec<Party>> {
     nodes.iter().map(|node| Party::attach(bed, node, "pod", &network(node), None)).collect()
 }
 
-/// From each to every address of every other.
+/// Flows from each party to every address of every other.
 fn all_pairs(parties: &[Party]) -> Vec<Flow> {
     let others = |from: &Party, to: &Party| from.name != to.name;
     parties
@@ -55,7 +56,7 @@ fn reflector(context: &Context) -> Result<Verdict> {
         reachable(flows)?;
         let seen = passing.seen();
         ensure!(seen.is_empty(), "passed the reflector: {seen:?}");
-        // A reflector leaves the next hop as it is.
+        // A reflector does not change the next hop.
         let of_node2 = parties[1].address(true)?;
         let path = client::routes(bed.host("node1")?)?.into_iter().find(|p| p.prefix.addr() == of_node2);
         let next_hop = path.as_ref().and_then(|path| path.next_hop);

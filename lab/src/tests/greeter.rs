@@ -1,4 +1,4 @@
-//! A TCP server in a namespace that tells each client the address that it sees of it.
+//! A TCP server in a namespace that sends each client the source address of its connection.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::netns::Namespace;
 
-/// How long a connection may take that comes about.
+/// Time limit of a successful connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends when it is dropped.
@@ -21,12 +21,12 @@ pub(super) struct Greeter {
 
 impl Greeter {
     pub(super) fn listen(ns: &Namespace, port: u16) -> Result<Greeter> {
-        // IPv4 clients come to it too.
+        // It also accepts IPv4 clients.
         let listener = ns.within(|| Ok(TcpListener::bind(("::", port))?)).context("a port to listen on")?;
         let accepted = listener.try_clone()?;
         let thread = std::thread::spawn(move || {
             while let Ok((mut connection, from)) = accepted.accept() {
-                // A client that has gone is its own affair: it says what it missed.
+                // A client that has closed reports the missing answer itself.
                 let _gone = write!(connection, "{}", from.ip().to_canonical());
             }
         });
@@ -44,12 +44,12 @@ impl Drop for Greeter {
     }
 }
 
-/// Connects from a namespace; the address that the server sees.
+/// Connects from a namespace; returns the source address that the server sees.
 pub(super) fn greeted(from: &Namespace, to: SocketAddr) -> Result<IpAddr> {
     greeted_within(from, to, PATIENCE)
 }
 
-/// As [`greeted`], with a bound on connecting, and on the answer.
+/// Like [`greeted`], with a time limit for the connection and for the answer.
 pub(super) fn greeted_within(from: &Namespace, to: SocketAddr, bound: Duration) -> Result<IpAddr> {
     let greeting = from.within(|| {
         let mut connection = TcpStream::connect_timeout(&to, bound)?;

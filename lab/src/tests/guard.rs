@@ -1,7 +1,9 @@
-//! The guard: pods and hosts that send what they may not, with raw sockets as a container with CAP_NET_RAW has them.
+//! The guard: pods and hosts that send forbidden packets, with raw sockets like a container with
+//! CAP_NET_RAW.
 //!
-//! That nothing arrives is shown by a marker: an allowed packet that was sent later by the same way arrives. And each attack runs once more
-//! with the guard switched off, where it does arrive: so it is the guard that holds it.
+//! A marker proves that a packet did not arrive: an allowed packet that was sent later on the same
+//! path arrives. Each attack also runs once with the guard switched off, and then arrives: so the
+//! guard is what stops it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -43,7 +45,7 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-/// A port that nobody needs.
+/// An unused port.
 const PORT: u16 = 4_444;
 const MARKER: &[u8] = b"marker";
 const FORGED: &[u8] = b"forged";
@@ -74,7 +76,8 @@ impl<'a> Scene<'a> {
         packet.send(&self.attacker.ns, "eth0")
     }
 
-    /// Whether a forged datagram reaches a socket: what was received before a marker that the attacker sends from its own address.
+    /// Whether a forged datagram arrives at a socket before a marker that the attacker sends from
+    /// its own address.
     fn arrives(&self, at: &Namespace, port: u16, forged: &Packet, to: IpAddr) -> Result<bool> {
         let socket = listen(at, port)?;
         self.send(forged)?;
@@ -116,7 +119,7 @@ fn pod(context: &Context) -> Result<Verdict> {
                 "{reason} was not counted: {dropped:?}"
             );
         }
-        // The same attacks on a node without a guard: they are real.
+        // The same attacks on a node without a guard: they succeed.
         switch(bed, "one-rack", false)?;
         let arrived: Vec<String> =
             attacks(&scene)?.into_iter().filter(|(_, arrived)| *arrived).map(|(attack, _)| attack).collect();
@@ -140,7 +143,7 @@ fn pod(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Switches the guard on or off and starts the agent anew.
+/// Switches the guard on or off and restarts the agent.
 fn switch(bed: &Bed<'_>, topology: &str, on: bool) -> Result<()> {
     let node = bed.node()?;
     client::end_agent(node, Signal::TERM)?;
@@ -164,7 +167,7 @@ fn attacks(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
     Ok(seen)
 }
 
-/// Foreign sources, to a host beyond the routers and to the other pod.
+/// Foreign source addresses, to a host beyond the routers and to the other pod.
 fn sources(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
     let outside = &scene.bed.host("outside")?.ns;
     let (outside_v4, outside_v6): (IpAddr, IpAddr) = ("192.0.2.10".parse()?, "2001:db8:9::10".parse()?);
@@ -180,17 +183,18 @@ fn sources(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
         let forged = Packet::udp((from, 5_000), (to, PORT), FORGED)?;
         seen.push((what.to_owned(), scene.arrives(outside, PORT, &forged, to)?));
     }
-    // A server's answer to a client that never asked.
+    // A server's answer to a client without a request.
     let victim = address(&scene.other, true)?;
     let offer = Packet::udp((address(&scene.own, true)?, 67), (victim, 68), FORGED)?;
     seen.push(("a DHCP server's message".to_owned(), scene.arrives(&scene.victim.ns, 68, &offer, victim)?));
     Ok(seen)
 }
 
-/// Messages by which a pod would become a router of the node, or a neighbour by another's address.
+/// Messages by which a pod would become a router of the node, or a neighbour with another's
+/// address.
 fn routers(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
     let node = scene.bed.node()?;
-    // As a link that no sysctl protects: the packets are what is looked at here.
+    // Without protection by sysctls: the test is about the packets.
     let device = scene.device()?;
     for (path, value) in [("ipv6/conf/{}/accept_ra", "2"), ("ipv4/conf/{}/rp_filter", "0")] {
         let path = format!("/proc/sys/net/{}", path.replace("{}", &device));
@@ -215,7 +219,7 @@ fn routers(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
     scene.send(&redirect)?;
     scene.settle()?;
 
-    // ARP: the pod's own kernel asks, from an address that it was not given.
+    // ARP: the pod's own kernel sends a request from a foreign address.
     let foreign = "10.201.99.99";
     scene.attacker.ns.ip(["addr", "add", "10.201.99.99/32", "dev", "eth0"])?;
     let entry = scene.attacker.ns.ip(["neigh", "show", "169.254.1.1"])?;
@@ -247,7 +251,7 @@ fn routers(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
     Ok(seen)
 }
 
-/// Ports of the node that are not for pods.
+/// Ports of the node that pods must not reach.
 fn ports(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
     let own = address(&scene.own, true)?;
     let node: IpAddr = "10.1.0.11".parse()?;
@@ -272,7 +276,8 @@ impl Scene<'_> {
         device.map(str::to_owned).with_context(|| format!("no device in {route:?}"))
     }
 
-    /// Waits until the node has handled what the attacker sent: it answers a ping that came later by the same link.
+    /// Waits until the node has handled the attacker's packets: it answers a later ping on the same
+    /// link.
     fn settle(&self) -> Result<()> {
         let link = &self.attacker.ns;
         wait_for("the node to answer the pod", PATIENCE, || {
@@ -330,7 +335,7 @@ fn stays(context: &Context) -> Result<Verdict> {
             let address = address(attached, true)?.to_string();
             ensure!(own.contains(&address), "{address} is not in {own}");
         }
-        // A pod's device that leaves its group is put back.
+        // A pod's device that leaves its group is put back into it.
         let device = scene.device()?;
         node.sh(&format!("ip link set {device} group 0"))?;
         wait_for("the device's group", PATIENCE, || {
@@ -366,7 +371,7 @@ fn tunnel(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Which senders' forged packets come out of node1's tunnel and reach a pod of the overlay.
+/// The senders whose forged packets leave node1's tunnel and reach a pod of the overlay.
 fn tunnelled(bed: &Bed<'_>, victim: &Party, far: &Party, pod: &Party) -> Result<Vec<&'static str>> {
     let (to, node) = (victim.address(true)?, "10.51.0.11".parse()?);
     // The MAC address of node1's end follows from its address.
@@ -380,7 +385,7 @@ fn tunnelled(bed: &Bed<'_>, victim: &Party, far: &Party, pod: &Party) -> Result<
     ] {
         let socket = listen(&victim.ns, PORT)?;
         inner.in_vxlan(70, mac, from, node)?.send(ns, link)?;
-        // The node has handled it once it answers what came later by the same link.
+        // The node has handled it once it answers a later packet on the same link.
         wait_for("an answer of the node", PATIENCE, || {
             let done = ns.within(|| {
                 let mut ping = crate::shell::cmd("ping", ["-c", "1", "-W", "2", "10.51.0.11"]);
@@ -405,7 +410,8 @@ fn listen(ns: &Namespace, port: u16) -> Result<UdpSocket> {
     })
 }
 
-/// The first datagram. The marker is sent until something comes: routes between racks may need a moment.
+/// The first datagram. The marker is sent until one arrives: routes between racks may need a
+/// moment.
 fn received(socket: &UdpSocket, marker: impl Fn() -> Result<()>) -> Result<Vec<u8>> {
     let mut buffer = [0; 64];
     wait_for("the marker", PATIENCE, || {
@@ -419,7 +425,7 @@ fn received(socket: &UdpSocket, marker: impl Fn() -> Result<()>) -> Result<Vec<u
 
 const EXTRA: [&str; 2] = ["10.9.0.0/16", "fd00:9::/64"];
 
-/// What a request with these prefixes is answered.
+/// The answer to a request with these prefixes.
 fn request(bed: &Bed<'_>, pod: &Sandbox, prefixes: &[&str]) -> Result<Result<Attached, String>> {
     let mut conf = cni::trunkline(Some("rack1"));
     conf["args"] = serde_json::json!({ "cni": { "extraPrefixes": prefixes } });
@@ -429,7 +435,7 @@ fn request(bed: &Bed<'_>, pod: &Sandbox, prefixes: &[&str]) -> Result<Result<Att
     }
 }
 
-/// Waits until the pod `router` has so many prefixes, as the operator sees them.
+/// Waits until the pod `router` has this number of prefixes, in the operator's view.
 fn prefixes_shown(bed: &Bed<'_>, number: usize) -> Result<()> {
     wait_for(&format!("{number} extra prefixes"), PATIENCE, || {
         let shown: Vec<_> = bed.pods()?.into_iter().flat_map(|pod| pod.extra_prefixes).collect();
@@ -481,7 +487,7 @@ fn router_pod(context: &Context) -> Result<Verdict> {
             }
             Ok(())
         };
-        // The kernel's own check of all links would stand in the way, and only of IPv4.
+        // The kernel's own check on all links would interfere, and only for IPv4.
         node.sh("echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter")?;
         let both = ["10.9.1.1", "fd00:9::1"];
         prefixes_shown(bed, 2)?;
@@ -492,7 +498,7 @@ fn router_pod(context: &Context) -> Result<Verdict> {
         bed.established()?;
         prefixes_shown(bed, 2)?;
         arrive("after the restart", &both)?;
-        // Running pods follow the Network.
+        // A change of the Network applies to running pods.
         manifest.edit(LIST, "    extraPrefixes: [\"fd00:9::/48\"]\n    bgpPeers:\n")?;
         prefixes_shown(bed, 1)?;
         arrive("with less allowed", &both[1..])?;

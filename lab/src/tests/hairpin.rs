@@ -1,7 +1,8 @@
-//! `hairpin` with real routers and a real switch: what pods of one node send each other is seen outside, and nothing else is.
+//! `hairpin` with real routers and a real switch: traffic between pods of one node appears outside,
+//! and no other local traffic does.
 //!
-//! What is seen is told by captures at the ToRs and at the switch's port. That a capture shows nothing is said once it has shown a packet
-//! that was sent later.
+//! Captures at the ToRs and at the switch's port show the traffic. That a capture has no packet is
+//! asserted only after it has shown a packet that was sent later.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -31,19 +32,20 @@ pub(super) const VLAN_TESTS: &[Test] = &[Test {
     run: in_a_vlan,
 }];
 
-/// Two pods of one node, and a place outside where what they send is seen.
+/// Two pods of one node, and places outside where their traffic is captured.
 struct Outside<'a> {
     node: &'a Host,
     a: &'a Party,
     b: &'a Party,
-    /// Namespaces and links where packets of the node pass, and an address that the node reaches by each.
+    /// Namespaces and links that the node's packets pass, each with an address that the node
+    /// reaches through it.
     places: Vec<(&'a Host, &'a str, &'a str)>,
-    /// Of tcpdump.
+    /// Filter for tcpdump.
     filter: &'a str,
 }
 
 impl Outside<'_> {
-    /// Lines of all places while something is done, and until what was sent after it has passed there too.
+    /// Lines of all captures during the work, until a later packet has passed each of them.
     fn seen(&self, work: impl FnOnce() -> Result<()>) -> Result<Vec<String>> {
         let captures: Vec<Capture> = self
             .places
@@ -60,13 +62,13 @@ impl Outside<'_> {
         Ok(lines)
     }
 
-    /// Both pods reach each other, IPv4 and IPv6.
+    /// Checks that both pods reach each other, IPv4 and IPv6.
     fn pods_reach_each_other(&self) -> Result<()> {
         let both = [(self.a, self.b), (self.b, self.a)];
         reachable(both.iter().flat_map(|(from, to)| to.addresses.iter().map(|to| from.flow(*to))).collect())
     }
 
-    /// Fails unless each of the pods' ways passes outside, out and back.
+    /// Fails unless the traffic in each direction passes outside, out and back.
     fn out_and_back(&self, lines: &[String]) -> Result<()> {
         for (from, to) in [(self.a, self.b), (self.b, self.a)] {
             for v4 in [true, false] {
@@ -106,7 +108,8 @@ fn turn_on(bed: &Bed<'_>) -> Result<()> {
     })
 }
 
-/// Services as kube-proxy would have them: 10.96.0.4 is pod a, 10.96.0.5 is pod b, port 30080 of the node is pod b.
+/// Services as kube-proxy would configure them: 10.96.0.4 is pod a, 10.96.0.5 is pod b, port 30080
+/// of the node is pod b.
 fn services(node: &Host, a: &Party, b: &Party) -> Result<()> {
     let (a4, a6, b4, b6) = (a.address(true)?, a.address(false)?, b.address(true)?, b.address(false)?);
     let translate = format!(
@@ -158,7 +161,7 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
         };
         let host = Party::host(node, &["10.1.0.11", "fd00:1::11"])?;
         let inside = outside.seen(|| {
-            // Host-network pods and probes, both ways.
+            // Host-network pods and probes, in both directions.
             for pod in [&a, &b] {
                 reachable(pod.addresses.iter().map(|to| host.flow(*to)).collect())?;
                 reachable(own.iter().map(|to| pod.flow(*to)).collect())?;
@@ -180,17 +183,18 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
         })?;
         outside.nothing_of_pods(&inside, "what is translated on the node, or is the node's own")?;
 
-        // From outside: the pod sees who asks. Its answer may leave by the other ToR, so by an address that both know the way to.
+        // From outside the pod sees the client's address. Its answer may leave through the other
+        // ToR, so the address must be routed by both.
         let client = bed.host("outside")?;
         client.sh("ip route replace 10.1.0.0/24 via 10.91.0.1 src 192.0.2.10")?;
         let client = Party::host(client, &["192.0.2.10"])?;
         ask(&client, "10.1.0.11:30080", Some("192.0.2.10".parse()?)).context("NodePort, from outside")?;
 
-        // It is the mark that keeps Services here.
+        // The mark keeps Services on the node.
         client::end_agent(node, Signal::TERM)?;
         node.sh("ip rule del pref 960")?;
         let without = outside.seen(|| {
-            // Whether it comes about is not asked: the answer takes another way than the question.
+            // The result does not matter: request and answer take different paths.
             let _either = greeted(&a.ns, "10.96.0.5:80".parse()?);
             Ok(())
         })?;
@@ -201,7 +205,7 @@ fn over_bgp(context: &Context) -> Result<Verdict> {
         client::start_agent(node)?;
         bed.established()?;
 
-        // Firewalls begin with that.
+        // Firewalls begin with this command.
         node.sh("nft flush ruleset")?;
         wait_for("the mark's rule to be back", PATIENCE, || {
             let rules = node.sh("nft list ruleset")?;

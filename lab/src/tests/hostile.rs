@@ -1,4 +1,5 @@
-//! Clients that mean no good, or many of them: all of one source, 127.0.0.2, so that what a server does for 127.0.0.1 can be seen beside them.
+//! Hostile or numerous clients: all from one source, 127.0.0.2, so that the service for 127.0.0.1
+//! can be checked meanwhile.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -17,8 +18,8 @@ pub(super) fn connect(to: SocketAddr) -> Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Opens connections, sends these octets on each and nothing more, and looks in on the way whether others are served. All stay open until the
-/// last look.
+/// Opens connections and sends these octets on each, and nothing more. It checks at intervals
+/// whether other clients are served. All connections stay open until the last check.
 pub(super) fn flood(
     to: SocketAddr,
     count: usize,
@@ -30,7 +31,7 @@ pub(super) fn flood(
     let mut open = Vec::with_capacity(count);
     for number in 1..=count {
         let mut stream = connect(to)?;
-        // An error is a connection that was closed already.
+        // An error means that the connection was already closed.
         let _ = stream.write_all(octets);
         open.push(stream);
         if number % (count / 10) == 0 {

@@ -1,4 +1,4 @@
-//! Pods of every kind beside each other: see lab/topologies/hybrid.clab.yml for who is where.
+//! Pods of every kind next to each other; lab/topologies/hybrid.clab.yml shows their places.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -75,7 +75,8 @@ fn pods(bed: &Bed<'_>) -> Result<Vec<Party>> {
 fn all_pairs(context: &Context) -> Result<Verdict> {
     lab(context, "hybrid", |bed| {
         ready(bed)?;
-        // Frames for several MACs in a tunnel: octet 16 from the UDP header on is the first of the inner destination.
+        // Frames for several MACs in a tunnel: octet 16 from the UDP header on is the first of the
+        // inner destination.
         let node = bed.node()?;
         let flood = "udp dst port 8472 and udp[16] & 1 = 1";
         let flooded = Capture::start(&node.ns, "eth1", flood)?;
@@ -114,7 +115,7 @@ fn nat(context: &Context) -> Result<Verdict> {
         let outside = bed.host("outside")?;
         let to = |text: &str| -> Result<IpAddr> { Ok(text.parse()?) };
         let own = |pod: &Party, v4| pod.address(v4);
-        // Each to an address of its own, so that captures tell them apart.
+        // Each to a different address, so that captures distinguish them.
         for (number, (pod, v4, source)) in [
             (&overlay, true, to("10.51.0.11")?),
             (&overlay, false, to("fd00:51::11")?),
@@ -135,7 +136,7 @@ fn nat(context: &Context) -> Result<Verdict> {
             capture.only(target, source, PATIENCE)?;
         }
 
-        // An address of the rack that no pod can have is outside, for an overlay pod alone.
+        // An address of the rack that no pod can have is external only for an overlay pod.
         let machine = to("10.61.9.9")?;
         for (pod, source) in [(&overlay, to("10.51.0.11")?), (&rack, own(&rack, true)?)] {
             let capture = Senders::of_requests(&outside.ns)?;
@@ -144,7 +145,7 @@ fn nat(context: &Context) -> Result<Verdict> {
             capture.only(machine, source, PATIENCE)?;
         }
 
-        // Not where it was not asked for. (Nobody outside has a way back to it.)
+        // Not where it is not configured. (The external host has no route back.)
         let capture = Senders::of_requests(&outside.ns)?;
         let target = to("10.90.0.2")?;
         wait_for("a request without an answer to come", PATIENCE, || {
@@ -158,7 +159,8 @@ fn nat(context: &Context) -> Result<Verdict> {
         capture.only(target, to("10.71.1.7")?, PATIENCE)?;
         drop(capture);
 
-        // Nodes: a pod reaches another one through the tunnel, and a node the pods of others, with its own address.
+        // Nodes: a pod reaches another node through the tunnel, and a node reaches the pods of
+        // others, with its own address.
         let third = bed.host("node3")?;
         for v4 in [true, false] {
             let node = to(if v4 { "10.52.0.13" } else { "fd00:52::13" })?;
@@ -185,7 +187,8 @@ fn nat(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// What of a node's kernel leads to others through the tunnel: (forwarding entries, neighbours, routes).
+/// The entries in a node's kernel for other nodes' tunnels: (forwarding entries, neighbours,
+/// routes).
 fn leads(host: &Host) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
     let lines = |command: String| -> Result<Vec<String>> {
         let mut lines: Vec<String> = host.sh(&command)?.lines().map(|line| line.trim().to_owned()).collect();
@@ -202,7 +205,7 @@ fn leads(host: &Host) -> Result<(Vec<String>, Vec<String>, Vec<String>)> {
     ))
 }
 
-/// Waits until what leads to others on node1 is exactly what leads to these nodes.
+/// Waits until node1's tunnel entries are exactly those for these nodes.
 fn leads_to(bed: &Bed<'_>, others: &[&str]) -> Result<()> {
     wait_for(&format!("node1's tunnels to lead to {others:?}"), PATIENCE, || {
         let seen = leads(bed.node()?)?;
@@ -226,7 +229,8 @@ fn leads_to(bed: &Bed<'_>, others: &[&str]) -> Result<()> {
     })
 }
 
-/// Waits until node1 says that a subnet's device lacks something, in these words; all that it says.
+/// Waits until node1's status reports a fault of a subnet's device with these words; returns the
+/// whole report.
 fn device_fault(bed: &Bed<'_>, words: &str) -> Result<String> {
     wait_for(&format!("the status to say {words:?}"), PATIENCE, || {
         let networks = client::status(bed.node()?)?.networks;
@@ -271,7 +275,7 @@ fn nodes(context: &Context) -> Result<Verdict> {
         let again = bed.node()?.sh(&format!("cat /sys/class/net/{DEVICE}/ifindex"))?;
         ensure!(device == again, "the device was made anew");
 
-        // A node that leaves, and comes back.
+        // A node leaves, and returns.
         let manifest = Manifest::at(bed.fabric.file("hybrid/manifests/nodes.yaml"));
         let text = manifest.read()?;
         let without = text.rsplit_once("---\n").context("several nodes")?.0;
@@ -283,7 +287,7 @@ fn nodes(context: &Context) -> Result<Verdict> {
         client::start_agent(bed.host("node3")?)?;
         ready(bed)?;
 
-        // Others' hands.
+        // Changes by other programs.
         for meddling in [
             "bridge fdb del 02:12:0a:34:00:0d dev DEVICE dst 10.52.0.13",
             "bridge fdb add 00:00:00:00:00:00 dev DEVICE dst 10.51.0.12",
@@ -311,7 +315,7 @@ fn nodes(context: &Context) -> Result<Verdict> {
         );
         ensure!((counted.forwarding_wanted, counted.forwarding_installed) == (2, 2), "{counted:?}");
 
-        // The underlay's own changes.
+        // Changes of the underlay itself.
         let reached = |when: &str| -> Result<()> {
             let silent =
                 unreachable(far.addresses.iter().map(|address| rack.flow(*address)).collect(), PATIENCE)?;
@@ -333,7 +337,7 @@ fn nodes(context: &Context) -> Result<Verdict> {
         leads_to(bed, &both)?;
         reached("the VTEP's address is back")?;
 
-        // Somebody else's device has the VNI.
+        // Another program's device has the VNI.
         client::end_agent(bed.node()?, Signal::TERM)?;
         let stranger = "ip link add other type vxlan id 70 local 10.51.0.11 dev eth1 dstport 8472";
         bed.node()?.sh(&format!("ip link del {DEVICE}; {stranger}"))?;

@@ -13,7 +13,7 @@ pub(super) const TESTS: &[Test] = &[Test {
 }];
 
 fn matrix(context: &Context) -> Result<Verdict> {
-    // Rows can be chosen while one is being worked on.
+    // Selects rows during development.
     let only: Vec<String> =
         std::env::var("INTEROP_ROWS").iter().flat_map(|rows| rows.split(',')).map(str::to_owned).collect();
     let fabric = Fabric::up(&context.place, "matrix", &context.place.state)?;

@@ -1,7 +1,9 @@
-//! One cluster with all three kinds of underlay and an overlay, in a user-mode kernel: see lab/topologies/kinds.clab.yml for who is where.
+//! One cluster with all three kinds of underlay and an overlay, in a user-mode kernel;
+//! lab/topologies/kinds.clab.yml shows the places.
 //!
-//! A node has one underlay, so a BGP pod and a VLAN pod meet on two nodes only; every other pair of kinds meets on one node and on two.
-//! Nothing here asks for NAT: `hybrid/nat` does, in the machine's kernel.
+//! A node has one underlay, so a BGP pod and a VLAN pod are always on two nodes. Every other pair
+//! of kinds occurs on one node and on two. NAT is not tested here: `hybrid/nat` does that, in the
+//! machine's kernel.
 
 use anyhow::{Result, ensure};
 
@@ -18,7 +20,8 @@ pub(super) const TESTS: &[Test] = &[Test {
     run: kinds,
 }];
 
-/// Pods: node, name, network, and the addresses of those whose node has no block of the subnet to choose from.
+/// Pods: node, name, network, and the addresses of those whose node has no block of the subnet for
+/// allocation.
 const PODS: [(&str, &str, &str, Option<&str>); 19] = [
     ("node1", "bgp", "rack1", None),
     ("node1", "bgp2", "rack1", None),
@@ -41,7 +44,7 @@ const PODS: [(&str, &str, &str, Option<&str>); 19] = [
     ("node6", "overlay", "overlay", None),
 ];
 
-/// Waits until a pod of any kind finds all its ways.
+/// Waits until pods of all kinds have their routes.
 fn ready(bed: &Bed<'_>) -> Result<()> {
     routers::wait_sessions(bed.fabric, "gw", PATIENCE)?;
     for node in (1..=6).map(|number| format!("node{number}")) {
@@ -75,7 +78,8 @@ fn kinds(context: &Context) -> Result<Verdict> {
         let ways = matrix(&pods)?;
         let sizes = full_size(&pods)?;
 
-        // What is outside knows the underlays' pods by their own addresses, and nothing of the overlay.
+        // The external host sees the underlays' pods by their own addresses, and nothing of the
+        // overlay.
         let outside = bed.host("outside")?;
         let seen = Senders::of_requests(&outside.ns)?;
         let underlay = || pods.iter().filter(|pod| !pod.name.contains("overlay"));

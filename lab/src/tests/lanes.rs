@@ -1,13 +1,15 @@
-//! What runs beside what. A lab mostly waits, for routers and their timers, while compilers would keep every processor busy;
-//! so the tests run in three lanes at once:
+//! Parallel execution of tests. A lab mostly waits for routers and their timers, while compilers
+//! would keep every processor busy. So the tests run in three lanes at once:
 //!
 //! - **labs**, in namespaces of this machine's kernel, one after the other in the list's order;
-//! - **worlds of their own**, likewise: first tests in a user-mode kernel, of which there is one at a time, then those with a cluster;
-//! - **behind** them: what only computes, that is compilers and fuzzers. What this lane starts has the scheduler's idle
-//!   policy: it takes what the labs leave, and no lab waits for a processor because of it. When everything runs, it first
-//!   builds what the labs will need, in the order in which they will need it; a lab that comes too early waits.
+//! - **worlds of their own**, likewise: first tests in a user-mode kernel, of which there is one at
+//!   a time, then those with a cluster;
+//! - **behind** them: pure computation, that is compilers and fuzzers. Programs of this lane have
+//!   the scheduler's idle policy: they only use free processor time, so no lab waits for a
+//!   processor because of them. When everything runs, this lane first builds the programs for the
+//!   labs, in the order of their use; a lab that comes too early waits.
 //!
-//! A test of [`ALONE`] keeps the processors busy itself, and has the other lane of labs wait.
+//! A test in [`ALONE`] keeps the processors busy itself, so the other lane of labs waits for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -24,19 +26,21 @@ use crate::{interrupt, uml};
 /// Tests that only compute.
 const BEHIND: [&str; 4] = ["check/clippy", "check/docs", "check/no-tokio", "check/fuzz"];
 
-/// Tests that begin with cargo, which takes one order at a time: they come after most of what is built behind.
+/// Tests that begin with cargo, which runs one build at a time: they come after most builds of the
+/// lane behind.
 const LATE: [&str; 2] = ["l2/kernel-tests", "check/unit"];
 
-/// Tests beside which no other lab should run.
+/// Tests during which no other lab should run.
 const ALONE: [&str; 2] = ["bfd/load", "flaps/two-hundred"];
 
-/// What is built before labs ask for it. It fails silently: who needs it tries again, and says what went wrong.
+/// A build before labs need it. It fails silently: the lab that needs it builds again and reports
+/// the error.
 struct Preparation {
     what: &'static str,
     run: fn(&Context) -> Result<()>,
 }
 
-/// In the order in which the labs need them; the product's has the controller with it.
+/// In the order of their use by labs; the product's includes the controller.
 const PREPARATIONS: [Preparation; 7] = [
     Preparation { what: "the product", run: |context| context.product().map(drop) },
     Preparation {
@@ -56,7 +60,7 @@ const PREPARATIONS: [Preparation; 7] = [
     Preparation { what: "Helm", run: |context| Assets::helm(&context.place).map(drop) },
 ];
 
-/// Where a test runs; a lane runs its tests in this order, those that are equal in the list's.
+/// The lane of a test. A lane runs its tests in this order; equal ones in the list's order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
     Labs,
@@ -75,7 +79,8 @@ fn lane(test: &Test) -> Lane {
     }
 }
 
-/// Runs the tests and returns what came of them, in their order. With everything, what labs need is built ahead.
+/// Runs the tests and returns their results in order. If everything runs, the programs for labs are
+/// built in advance.
 pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Outcome>> {
     let mut lanes: [Vec<&'static Test>; 3] = Default::default();
     let mut sorted = tests.to_vec();
@@ -89,7 +94,7 @@ pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Outc
         lanes[number].push(test);
     }
     let [labs, worlds, behind] = lanes;
-    // Clusters have labs of the same names.
+    // Clusters have labs with the same names.
     let beside = if labs.is_empty() { context.tagged(None) } else { context.tagged(Some("w")) };
     let preparations = if context.built.everything { &PREPARATIONS[..] } else { &[] };
     let runner = Runner {
@@ -115,20 +120,20 @@ pub(super) fn run(context: &Context, tests: &[&'static Test]) -> Result<Vec<Outc
     Ok(outcomes)
 }
 
-/// What the lanes share.
+/// State shared by the lanes.
 struct Runner {
     started: AtomicUsize,
     all: usize,
-    /// Written by who must be alone.
+    /// Locked for writing by a test that must run alone.
     alone: RwLock<()>,
     door: Mutex<()>,
 }
 
 impl Runner {
-    /// A test with what it says.
+    /// Runs a test with its output.
     fn lab(&self, context: &Context, test: &'static Test) -> Result<Outcome> {
         let is_alone = ALONE.contains(&test.name);
-        // Who waits to be alone stands in the door.
+        // A test that waits to run alone holds this lock.
         let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         let _alone = is_alone.then(|| self.alone.write().unwrap_or_else(PoisonError::into_inner));
         let _together = (!is_alone).then(|| self.alone.read().unwrap_or_else(PoisonError::into_inner));
@@ -140,7 +145,7 @@ impl Runner {
         Ok(outcome)
     }
 
-    /// What only computes: nothing is said but how it ended.
+    /// Runs a test that only computes; prints only its result.
     fn behind(
         &self,
         context: &Context,
@@ -149,7 +154,7 @@ impl Runner {
     ) -> Result<Vec<Outcome>> {
         be_quiet();
         if !tests.is_empty() || !preparations.is_empty() {
-            // It only costs time.
+            // A failure only costs time.
             give_way().unwrap_or_else(|e| {
                 tell(&format!("  [behind] runs beside the labs with equal rights: {e:#}"))
             });

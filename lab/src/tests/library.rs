@@ -1,5 +1,6 @@
-//! The speaker as others use it: the library's example peers with FRR as its head says, tells and is told a route, and
-//! says goodbye; its tables are read by tools for MRT, and its sessions and routes by a BMP collector.
+//! The speaker as other programs use it: the library's example peers with FRR as described at its
+//! top, exchanges a route, and ends the session with a message. Tools for MRT read its tables, and
+//! a BMP collector receives its sessions and routes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -82,7 +83,7 @@ fn said(host: &Host) -> Result<String> {
     Ok(std::fs::read_to_string(host.folder.join("log/example.log"))?)
 }
 
-/// Ctrl-C, and FRR hears the text of the Cease (RFC 9003).
+/// Sends Ctrl-C; FRR receives the text of the Cease (RFC 9003).
 fn goodbye(frr: &Host, mut child: Child) -> Result<()> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("no process")?;
     kill_process(pid, Signal::INT)?;
@@ -93,7 +94,7 @@ fn goodbye(frr: &Host, mut child: Child) -> Result<()> {
     Ok(())
 }
 
-/// What an operator sees, and what bgpdump reads, are the same.
+/// The operator's view and the output of bgpdump are the same.
 fn mrt(context: &Context) -> Result<Verdict> {
     packages::need(["bgpdump"])?;
     lab(context, "one-rack", |bed| {
@@ -135,7 +136,7 @@ fn mrt(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Where pmbmpd listens, on the node itself.
+/// Address of pmbmpd, on the node itself.
 const STATION: &str = "127.0.0.1:11019";
 
 const PMBMPD: &str = "daemonize: false
@@ -149,7 +150,7 @@ fn bmp(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         bed.established()?;
         let node = bed.node()?;
-        // The file is read once, at the start.
+        // The file is read only at the start.
         client::end_agent(node, Signal::TERM)?;
         std::fs::write(node.folder.join("run/pmbmpd.conf"), PMBMPD)?;
         node.sh(&format!(
@@ -186,14 +187,14 @@ fn bmp(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Peers that are up, and routes by peer.
+/// Established peers, and routes by peer.
 type Collected = (BTreeSet<IpAddr>, BTreeSet<(IpAddr, IpNet)>);
 
-/// By pmbmpd's log.
+/// From pmbmpd's log.
 fn collected(node: &Host) -> Result<Collected> {
     let log = std::fs::read_to_string(node.folder.join("run/bmp.json")).unwrap_or_default();
     let (mut up, mut routes) = (BTreeSet::new(), BTreeSet::new());
-    // The last line may not be whole yet.
+    // The last line may be incomplete.
     for line in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         let peer = || -> Result<IpAddr> { Ok(line["peer_ip"].as_str().context("no peer_ip")?.parse()?) };
         let prefix = || line["ip_prefix"].as_str().and_then(|prefix| prefix.parse::<IpNet>().ok());

@@ -1,5 +1,5 @@
-//! Edits of the manifests while everything runs: a bad one is refused with file, field and fix and changes nothing; a
-//! good one applies without resetting what need not be reset.
+//! Edits of the manifests while everything runs. A bad one is refused with file, field and fix and
+//! changes nothing; a good one is applied without unnecessary session resets.
 
 use anyhow::{Context as _, Result, ensure};
 use ipnet::IpNet;
@@ -47,7 +47,7 @@ struct Bad {
     file: &'static str,
     from: &'static str,
     to: &'static str,
-    /// What the refusal must say, besides the file's name.
+    /// Parts of the refusal in addition to the file's name.
     says: &'static [&'static str],
 }
 
@@ -138,13 +138,14 @@ fn refusals(bed: &Bed<'_>) -> Result<Vec<String>> {
     Ok(client::status(bed.node()?)?.manifests.refused)
 }
 
-/// What must not change while bad manifests come and go: (flaps, messages of OPEN sent) of every peer.
+/// State that bad manifests must not change: (flaps, number of OPENs sent) of every peer.
 fn sessions(bed: &Bed<'_>) -> Result<Vec<(String, u64, u64)>> {
     let peers = client::peers(bed.node()?)?;
     Ok(peers.into_iter().map(|p| (p.address.to_string(), p.flaps, p.sent.open)).collect())
 }
 
-/// Nobody is configured: the ToRs come from prefixes, and sign. An edit of a range keeps who came from it.
+/// No peer is configured by address: the ToRs connect from ranges, with a key. An edit of a range
+/// keeps its sessions.
 fn dynamic(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         bed.established()?;
@@ -167,7 +168,7 @@ fn dynamic(context: &Context) -> Result<Verdict> {
         let text = bed.node()?.run("trunkline", ["peers"])?;
         ensure!(text.contains("10.1.0.1 (dynamic)"), "{text}");
 
-        // Another prefix that holds the same ToR: its session goes on.
+        // Another prefix with the same ToR: its session continues.
         let before = sessions(bed)?;
         manifest.edit("prefix: 10.1.0.0/24", "prefix: 10.1.0.0/16\n        limit: 1")?;
         wait_for("the wider prefix to be in force", PATIENCE, || {
@@ -251,7 +252,7 @@ fn peer_edit(context: &Context) -> Result<Verdict> {
             );
         }
         write_and_settle(bed, &manifest, &original, edits.len())?;
-        // A peer is added and removed beside those that run.
+        // A peer is added and removed next to running ones.
         let added = original.replacen(
             "      - asn: 65002",
             "      - {asn: 65077, address: 10.1.0.77, allowNotEstablished: true}\n      - asn: 65002",
@@ -306,7 +307,7 @@ fn policy(context: &Context) -> Result<Verdict> {
             Ok(Seen::when(tagged && path["metric"] == 33, || path.to_string()))
         })?;
 
-        // A peer without `import` stands behind one with it, by LOCAL_PREF 0.
+        // A peer without `import` ranks below one with it, by LOCAL_PREF 0.
         edit(
             1,
             "import: {rules: [{asPath: {neighbourAs: [65001]}, set: {localPreference: 50}, action: accept}]}",
@@ -327,7 +328,7 @@ fn policy(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Waits until `--explain` says all this of a peer's path.
+/// Waits until `--explain` shows all these words for a peer's path.
 fn wait_path(bed: &Bed<'_>, prefix: &IpNet, peer: &str, says: &[&str]) -> Result<()> {
     wait_for(&format!("{peer}'s path of {prefix} to be {says:?}"), PATIENCE, || {
         let paths = client::explain(bed.node()?, prefix)?.paths;
@@ -337,7 +338,7 @@ fn wait_path(bed: &Bed<'_>, prefix: &IpNet, peer: &str, says: &[&str]) -> Result
     })
 }
 
-/// Waits until `--explain` says all this of what a peer is told.
+/// Waits until `--explain` shows all these words for the advertisement to a peer.
 fn wait_peer(bed: &Bed<'_>, prefix: &IpNet, peer: &str, says: &[&str]) -> Result<()> {
     wait_for(&format!("what {peer} is told of {prefix} to be {says:?}"), PATIENCE, || {
         let peers = client::explain(bed.node()?, prefix)?.peers;
@@ -347,8 +348,8 @@ fn wait_peer(bed: &Bed<'_>, prefix: &IpNet, peer: &str, says: &[&str]) -> Result
     })
 }
 
-/// Writes manifests together with a subnet of a name of its own, and waits until the agent has that subnet: then it has
-/// all of them.
+/// Writes manifests together with a subnet of a unique name, and waits until the agent has that
+/// subnet: then it has all of them.
 fn write_and_settle(bed: &Bed<'_>, manifest: &Manifest, text: &str, number: usize) -> Result<()> {
     let marker = format!("marker{number}");
     let subnet = format!(

@@ -1,4 +1,5 @@
-//! Everybody to everybody: echo requests that are answered, the addresses that they arrive with, and the largest packets that pass.
+//! Every party to every other: answered echo requests, their source addresses, and the largest
+//! packets that pass.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,12 +15,12 @@ use crate::pinger::{Flow, some, unreachable};
 use crate::probe::{Fate, uncut};
 use crate::progress::{say, table};
 
-/// Somebody who pings and is pinged.
+/// A party that sends and receives pings.
 pub(super) struct Party {
     pub(super) name: String,
     pub(super) ns: Namespace,
     pub(super) addresses: Vec<IpAddr>,
-    /// What a pod sends has its own address; a host has several to choose from.
+    /// Whether it is a pod, which sends from its own address; a host can choose among several.
     pod: bool,
 }
 
@@ -29,7 +30,8 @@ impl Party {
         Self { name: sandbox.name.clone(), ns: sandbox.ns.clone(), addresses, pod: true }
     }
 
-    /// A new pod on a node, attached to a network, with addresses of its choice if any are named (in the form of CNI_ARGS' `IP`).
+    /// A new pod on a node, attached to a network, with requested addresses if any are named (in
+    /// the form of CNI_ARGS' `IP`).
     pub(super) fn attach(
         bed: &Bed<'_>,
         node: &str,
@@ -57,7 +59,7 @@ impl Party {
         Flow { name: format!("{} to {to}", self.name), from: self.ns.clone(), to }
     }
 
-    /// Of a pod's first link, in octets.
+    /// MTU of a pod's first link, in octets.
     pub(super) fn mtu(&self) -> Result<u32> {
         let link: serde_json::Value = serde_json::from_str(&self.ns.ip(["-j", "link", "show", "eth0"])?)?;
         let mtu = link[0]["mtu"].as_u64().context("a link has an MTU")?;
@@ -94,15 +96,16 @@ fn show(parties: &[Party], cell: impl Fn(&Party, &Party) -> String) {
     say(&table(&rows));
 }
 
-/// All to all; what arrives at a pod from a pod has that pod's own address, as a capture in its namespace shows. Prints the matrix,
-/// whatever it is, and returns the number of pairs of addresses.
+/// Pings from each to all others. A capture in each pod's namespace checks that packets from a pod
+/// have that pod's own address. Prints the matrix in every case, and returns the number of pairs of
+/// addresses.
 pub(super) fn matrix(parties: &[Party]) -> Result<usize> {
     let captures: Vec<Option<Senders>> = parties
         .iter()
         .map(|p| p.pod.then(|| Senders::of_requests(&p.ns)).transpose())
         .collect::<Result<_>>()?;
     let (mut count, mut without) = (0, BTreeSet::new());
-    // One after the other: routers share the processor with all of this, and theirs would be the sessions that end.
+    // One after the other: routers share the processor, and their sessions could end.
     for from in parties {
         let others = parties.iter().filter(|to| to.name != from.name);
         let flows: Vec<Flow> =
@@ -137,8 +140,9 @@ pub(super) fn matrix(parties: &[Party]) -> Result<usize> {
     Ok(count)
 }
 
-/// All pods to all, with packets that must not be cut: the largest that both ends' links take passes, and one octet more is
-/// refused with that number. Prints the sizes, whatever they are, and returns how many pairs of addresses there are.
+/// From each pod to all others, with packets that must not be fragmented. The largest packet that
+/// both ends' links allow passes, and one octet more is refused with that MTU. Prints the sizes in
+/// every case, and returns the number of pairs of addresses.
 pub(super) fn full_size(pods: &[Party]) -> Result<usize> {
     let mtus = pods.iter().map(Party::mtu).collect::<Result<Vec<_>>>()?;
     let size = &|from: usize, to: usize| mtus[from].min(mtus[to]);

@@ -1,5 +1,5 @@
-//! What an operator does to a node and its sessions, and how the routers beside it take that: resets and refreshes, and
-//! leaving the fabric and coming back.
+//! An operator's actions on a node and its sessions, and their effect on the routers: resets and
+//! refreshes, drain and undrain.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ fn sessions(context: &Context) -> Result<Verdict> {
         let mut follower =
             node.command("trunkline", ["events", "--follow", "-o", "json"]).stdout(Stdio::piped()).spawn()?;
         let follower_lines = BufReader::new(follower.stdout.take().context("its output")?).lines();
-        // Ends with the agent, at the latest.
+        // Ends with the agent at the latest.
         let reader =
             std::thread::spawn(move || follower_lines.map_while(Result::ok).collect::<Vec<String>>());
 
@@ -92,13 +92,13 @@ fn sessions(context: &Context) -> Result<Verdict> {
             .filter(|e| {
                 e.peer.as_deref() == Some(TOR) && !e.kind.is_of_routes() && e.kind != EventKind::EndOfRib
             })
-            // A first attempt may come before the router listens.
+            // A first attempt may fail before the router listens.
             .filter(|e| ![EventKind::StaleSwept, EventKind::SessionError].contains(&e.kind))
             .map(|e| e.kind)
             .collect();
         use EventKind::{Operator, SessionDown, SessionUp};
         let wanted = [SessionUp, Operator, Operator, Operator, SessionDown, SessionUp];
-        // Which of the command and what it sets off is written first, nobody promises.
+        // The order of the command's event and its effect is not guaranteed.
         let swapped = [SessionUp, Operator, Operator, SessionDown, Operator, SessionUp];
         ensure!(of_the_tor == wanted || of_the_tor == swapped, "{of_the_tor:?}");
         ensure!(
@@ -109,7 +109,8 @@ fn sessions(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Waits until the node has so many events of a kind whose text has these words; the last one.
+/// Waits until the node has this number of events of a kind with these words in the text; returns
+/// the last one.
 fn wait_event(node: &Host, kind: EventKind, number: usize, words: &str) -> Result<Event> {
     wait_for(&format!("event {number} of kind {} with {words:?}", kind.name()), PATIENCE, || {
         let all: Events = client::ask(node, &["events"])?;
@@ -143,7 +144,7 @@ fn history(context: &Context) -> Result<Verdict> {
         wait_event(node, EventKind::DefaultBack, 1, "network rack1")?;
         bed.established()?;
 
-        // What happened in the last second is on disk after a stop.
+        // After a stop, events of the last second are on disk.
         client::end_agent(node, Signal::TERM)?;
         let doctor = node.sh("trunkline doctor || :")?;
         let deadline =
@@ -159,7 +160,7 @@ fn history(context: &Context) -> Result<Verdict> {
         client::end_agent(node, Signal::KILL)?;
         let doctor = node.sh("trunkline doctor || :")?;
         ensure!(doctor.contains("for 300 s after the agent ended"), "no duration: {doctor}");
-        // A damaged end of the file costs what is damaged.
+        // A damaged end of the file only costs the damaged part.
         node.sh("printf '{\"number\": 7, \"at' >>/var/lib/trunkline/events.jsonl")?;
         client::start_agent(node)?;
         let killed = wait_event(node, EventKind::AgentStarted, 1, "ended without a stop")?;
@@ -185,8 +186,9 @@ spec:
     cidr: 10.203.0.0/24
 ";
 const DRAINED: &str = "node1a";
-/// In the same rack: its ToRs have both ways at hand. Over a spine they would first have to find out that the other ToR has lost the way
-/// as well, and a packet that goes round meanwhile is lost whoever leaves.
+/// In the same rack: its ToRs have both paths available. Over a spine they would first have to
+/// detect that the other ToR has lost its path as well. A packet that loops meanwhile is lost
+/// whichever node is drained.
 const OTHER: &str = "node1b";
 
 fn drain_status(node: &Host) -> Result<DrainStatus> {
@@ -229,7 +231,7 @@ fn drain(context: &Context) -> Result<Verdict> {
         lead_to(leaving_by, true)?;
         lead_to(other_by, true)?;
 
-        // Several, so that both ToRs and both nodes are on their ways.
+        // Several flows, so that both ToRs and both nodes are on their paths.
         let mut flows = Vec::new();
         for (node, name) in [("node2a", "one"), ("node2a", "two"), ("node2a", "three"), ("node2b", "four")] {
             let pod = Sandbox::create(bed.fabric, node, name)?;

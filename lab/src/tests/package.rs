@@ -1,4 +1,5 @@
-//! The Debian package: what is in it, that it installs, keeps the administrator's configuration, and goes.
+//! The Debian package: its contents, its installation, the administrator's kept configuration, and
+//! its removal.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ pub(super) const TESTS: &[Test] = &[Test {
     run: package,
 }];
 
-/// Mode and path of what must be in it.
+/// Mode and path of required files.
 const CONTENTS: [(&str, &str); 12] = [
     ("-rwxr-xr-x", "./usr/bin/trunkline"),
     ("-rwxr-xr-x", "./usr/lib/cni/trunkline-cni"),
@@ -51,7 +52,7 @@ fn contents(file: &Path) -> Result<()> {
     for (mode, path) in CONTENTS {
         let line = list.lines().find(|line| line.split_whitespace().last() == Some(path));
         let line = line.with_context(|| format!("{path} is not in the package:\n{list}"))?;
-        // The names of user and group are only there where dpkg-deb knows them.
+        // The names of user and group only appear if dpkg-deb knows them.
         let owned = ["0/0", "root/root"].map(|owner| format!("{mode} {owner}"));
         ensure!(owned.iter().any(|start| line.starts_with(start)), "{line}");
     }
@@ -64,7 +65,7 @@ fn contents(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// systemd's own word on the unit; its exposure, from 0 to 10.
+/// systemd's own assessment of the unit: its exposure, from 0 to 10.
 fn unit(place: &Place, file: &Path) -> Result<String> {
     if !Path::new("/usr/bin/systemd-analyze").exists() {
         return Ok("not looked at, as systemd is not here".to_owned());
@@ -73,14 +74,14 @@ fn unit(place: &Place, file: &Path) -> Result<String> {
     run(cmd("dpkg-deb", ["--extract"]).arg(file).arg(&root))?;
     let unit = root.join("usr/lib/systemd/system/trunkline.service");
     let text = std::fs::read_to_string(&unit)?;
-    // The program is where it will be once the package is installed.
+    // The program is at its later path.
     let here = root.join("trunkline.service");
     std::fs::write(
         &here,
         text.replace("/usr/bin/trunkline", &root.join("usr/bin/trunkline").display().to_string()),
     )?;
     run(cmd("systemd-analyze", ["verify", "--man=no"]).arg(&here)).context("systemd-analyze verify")?;
-    // 4.0 is where systemd no longer calls a service OK.
+    // From 4.0 on, systemd no longer calls a service OK.
     let said =
         run(cmd("systemd-analyze", ["security", "--offline=yes", "--no-pager", "--threshold=40"]).arg(&here))
             .context("systemd-analyze security")?;
@@ -89,7 +90,7 @@ fn unit(place: &Place, file: &Path) -> Result<String> {
     Ok(level.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// Installs, edits, installs again, removes and purges in a system of its own.
+/// Installs, edits, installs again, removes and purges in a separate system.
 fn installed(place: &Place, file: &Path) -> Result<()> {
     packages::need(["debootstrap"])?;
     let root = scratch(place, "deb-root")?;
@@ -139,7 +140,7 @@ fn installed(place: &Place, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An empty folder of the test's.
+/// An empty folder for the test.
 fn scratch(place: &Place, name: &str) -> Result<PathBuf> {
     let folder = place.state.join("test").join(name);
     if folder.exists() {

@@ -43,7 +43,7 @@ fn pictures(context: &Context) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// FRR tells some networks more than its default route.
+/// FRR advertises some networks in addition to its default route.
 fn networks(bed: &Bed<'_>) -> Result<()> {
     let mut commands = vec!["configure terminal".to_owned(), "router bgp 65001".to_owned()];
     commands.push("no bgp network import-check".to_owned());

@@ -1,4 +1,4 @@
-//! Containers of a real runtime: podman runs them, joins them to Networks and removes them.
+//! Containers of a real runtime: podman runs them, attaches them to Networks and removes them.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -14,7 +14,7 @@ pub(super) const TESTS: &[Test] = &[Test {
     run: bgp_and_vxlan,
 }];
 
-/// A node and the networks that its containers are in, one each.
+/// A node and the networks of its containers, one container each.
 pub(super) type Place<'a> = (&'a str, &'a [&'a str]);
 
 fn bgp_and_vxlan(context: &Context) -> Result<Verdict> {
@@ -25,7 +25,8 @@ fn bgp_and_vxlan(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Containers of each place ping all those of the other, and podman takes them away again; the number of pairs of addresses.
+/// Containers of each place ping all those of the other, and podman removes them; returns the
+/// number of pairs of addresses.
 pub(super) fn meet(bed: &Bed<'_>, places: [Place<'_>; 2]) -> Result<usize> {
     let [near, far] = [places[0], places[1]].map(|(node, networks)| Podman::on(bed.host(node)?, networks));
     let (near, far) = (near?, far?);
@@ -63,11 +64,12 @@ pub(super) fn meet(bed: &Bed<'_>, places: [Place<'_>; 2]) -> Result<usize> {
             }
         }
     }
-    // One that comes and goes beside them.
+    // A container that is started and removed next to them.
     let (_, networks) = places[0];
     for network in networks {
         let answerer = there.first().and_then(|to| to.addresses.first()).context("an address")?.to_string();
-        // A pod is ready when its routers know it; that the other rack's know it too may take them a moment more.
+        // A pod is ready when its own rack's routers have its route; those of the other rack may
+        // need a moment more.
         let until_answered = format!(
             "for try in 1 2 3 4 5 6 7 8 9 10; do /bin/busybox ping -c 1 -W 3 {answerer} && exit; done; exit 1"
         );

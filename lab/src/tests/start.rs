@@ -1,6 +1,7 @@
-//! Faults at the agent's start: whatever fails, what the kernel forwards for running pods stays. A pod and a host outside ping
-//! each other in both families the whole time, the agent ends, the fault is there when it starts again, and nothing is lost; nor
-//! is anything when the fault is taken away. The ToRs keep the node's routes meanwhile by graceful restart.
+//! Faults at the agent's start: in all cases the kernel continues to forward for running pods. A
+//! pod and an external host ping each other in both families the whole time. The agent ends, the
+//! fault is present when it starts again, and no packet is lost; nor is any when the fault is
+//! removed. The ToRs retain the node's routes meanwhile by graceful restart.
 
 use std::net::{IpAddr, TcpListener};
 use std::path::Path;
@@ -44,7 +45,7 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-/// A pod on node1 and a host outside that ping each other while node1's agent has ended.
+/// A pod on node1 and an external host that ping each other while node1's agent is stopped.
 struct Traffic {
     _pod: Sandbox,
     pings: Pinger,
@@ -67,7 +68,7 @@ impl Traffic {
         Ok(Traffic { _pod: pod, pings })
     }
 
-    /// There is traffic while things stand as they do now.
+    /// Waits for traffic in the current state.
     fn goes_on(&self) -> Result<()> {
         self.pings.wait_sent(100, PATIENCE)
     }
@@ -77,7 +78,7 @@ impl Traffic {
     }
 }
 
-/// Waits until `trunkline status` says this, and returns the line.
+/// Waits until `trunkline status` shows this, and returns the line.
 fn says(bed: &Bed<'_>, words: &str) -> Result<String> {
     wait_for(&format!("`trunkline status` to say {words:?}"), PATIENCE, || {
         let text = bed.node()?.run("trunkline", ["status"])?;
@@ -93,7 +94,7 @@ fn wait_status(bed: &Bed<'_>, what: &str, holds: impl Fn(&AgentStatus) -> bool) 
     })
 }
 
-/// What the last run left was swept: the agent is sure of everything that it has.
+/// The state of the last run was swept: the agent has verified everything.
 fn converged(bed: &Bed<'_>) -> Result<()> {
     bed.established()?;
     wait_status(bed, "both families to have converged", |status| {
@@ -105,11 +106,11 @@ fn bgp_port(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         let node = bed.node()?;
         let traffic = Traffic::without_agent(bed, Signal::TERM)?;
-        // Not v6only: it takes the port in both families.
+        // Not v6only: it uses the port in both families.
         let taken = node.ns.within(|| Ok(TcpListener::bind("[::]:179")?))?;
         client::start_agent(node)?;
         says(bed, "0.0.0.0:179 NOT ACCEPTING connections for")?;
-        // The owner is looked up a moment later.
+        // The agent finds the process a moment later.
         let line = says(bed, &format!("(process {})", std::process::id()))?;
         ensure!(line.contains("Address already in use"), "the reason is not in: {line}");
         converged(bed)?;
@@ -192,7 +193,7 @@ fn no_start(context: &Context) -> Result<Verdict> {
     lab(context, "one-rack", |bed| {
         let node = bed.node()?;
         let traffic = Traffic::without_agent(bed, Signal::KILL)?;
-        // The node has this file by itself, as a mount.
+        // The node has this file as a separate mount.
         let config = Manifest::at(bed.fabric.file("one-rack/node1/agent.yaml"));
         let good = config.read()?;
         config.overwrite(&format!("{good}colour: blue\n"))?;

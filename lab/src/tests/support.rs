@@ -1,5 +1,5 @@
-//! `trunkline support-bundle` on a node of a real fabric, whose sessions have passwords: with its agent, with one that is stopped, and
-//! with one that was killed. The archive is unpacked by tar, and looked through by grep.
+//! `trunkline support-bundle` on a node of a real fabric with session passwords: with a running
+//! agent, with a stopped one, and with a killed one. tar unpacks the archive, and grep searches it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,9 +23,9 @@ pub(super) const TESTS: &[Test] = &[Test {
 }];
 
 const NODE: &str = "node1a";
-/// In the manifests, and of the routers.
+/// The password in the manifests and in the routers.
 const PASSWORD: &str = "rack1-lab-secret";
-/// What every bundle has.
+/// Files of every bundle.
 const ALWAYS: &[&str] = &[
     "README.md",
     "manifest.json",
@@ -48,7 +48,7 @@ const ALWAYS: &[&str] = &[
     "host/clock.txt",
     "host/files.txt",
 ];
-/// What needs an agent.
+/// Files that need an agent.
 const OF_THE_AGENT: &[&str] = &[
     "agent/status.txt",
     "agent/status.json",
@@ -66,10 +66,10 @@ const OF_THE_AGENT: &[&str] = &[
     "agent/metrics.txt",
 ];
 
-/// One that was unpacked.
+/// An unpacked bundle.
 struct Bundle {
     folder: PathBuf,
-    /// What was told while it was collected.
+    /// The output during the collection.
     told: String,
     took: Duration,
 }

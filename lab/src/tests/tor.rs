@@ -1,5 +1,5 @@
-//! The ToR configurations of docs/tor.md that the lab has routers for. Each test takes router and manifest from the page
-//! and checks what the page claims of them.
+//! The ToR configurations in docs/tor.md for the lab's routers. Each test takes the configurations
+//! of router and nodes from the page and checks the page's claims about them.
 
 use std::net::IpAddr;
 
@@ -38,24 +38,25 @@ pub(super) const TESTS: &[Test] = &[
 const PAGE: &str = include_str!("../../../docs/tor.md");
 /// The page's key.
 const KEY: &str = "change-this-key";
-/// The ToR's addresses, as the nodes know them.
+/// The ToR's addresses in the nodes' configuration.
 const TOR: [&str; 2] = ["10.1.0.1", "fd00:1::1"];
 const NODE1: [&str; 2] = ["10.1.0.11", "fd00:1::11"];
 const NODES: [&str; 4] = ["10.1.0.11", "fd00:1::11", "10.1.0.12", "fd00:1::12"];
-/// The Subnets of the page, the default routes, and Subnets that no list admits.
+/// The Subnets of the page, the default routes, and Subnets that no prefix list permits.
 const SUBNETS: [&str; 2] = ["10.201.0.0/24", "fd00:201::/112"];
 const DEFAULTS: [&str; 2] = ["0.0.0.0/0", "::/0"];
 const FOREIGN: [&str; 2] = ["10.202.0.0/24", "fd00:202::/112"];
 
-/// A section of the page, and how the lab runs it.
+/// A section of the page, and its settings in the lab.
 struct Section {
     heading: &'static str,
     /// [`Router::node`] of its implementation.
     router: &'static str,
     file: &'static str,
-    /// The page's limit of prefixes, and one that a node with three pods exceeds. FRR ends the session at the second too many.
+    /// The page's prefix limit, and a lower one that a node with three pods exceeds. FRR ends the
+    /// session at the second prefix beyond it.
     limit: (&'static str, &'static str),
-    /// BFD, and routes in the kernel.
+    /// Whether it has BFD, and routes in the kernel.
     forwards: bool,
 }
 
@@ -93,14 +94,14 @@ impl Section {
         found.copied().with_context(|| format!("no router {}", self.router))
     }
 
-    /// The page's manifest, as this router's nodes need it.
+    /// The page's manifest, adapted for this router's nodes.
     fn manifest(&self) -> Result<String> {
         let text = block(PAGE, "The nodes", 0)?;
         let kept = text.lines().filter(|line| self.forwards || !line.trim_start().starts_with("bfd:"));
         Ok(kept.map(|line| line.to_owned() + "\n").collect())
     }
 
-    /// Starts the daemons with a configuration; what ran before is killed.
+    /// Starts the daemons with a configuration; earlier ones are killed.
     fn start(&self, tor: &Host, configuration: &str) -> Result<()> {
         router::kill(tor, None)?;
         router::write(tor, self.file, configuration)?;
@@ -109,7 +110,7 @@ impl Section {
             "bird" => tor.run("bird", ["-c", self.file]).map(drop),
             _ => {
                 start_gobgp(tor, &[])?;
-                // The commands that the page gives for the default route.
+                // The page's commands for the default route.
                 block(PAGE, self.heading, 1)?.lines().try_for_each(|line| tor.sh(line).map(drop))
             }
         }
@@ -123,7 +124,7 @@ fn block<'a>(page: &'a str, heading: &str, number: usize) -> Result<&'a str> {
     let section = section.split("\n## ").next().unwrap_or(section);
     let inside = section.split("\n```").skip(1).step_by(2).nth(number);
     let inside = inside.with_context(|| format!("{heading} has no block {number}"))?;
-    // The first line is the fence's language.
+    // The first line has the fence's language.
     let (_, text) = inside.split_once('\n').context("an empty block")?;
     Ok(text)
 }
@@ -140,7 +141,7 @@ fn of_second_host(manifest: &str) -> Result<String> {
     })
 }
 
-/// Subnets that the router's lists do not admit; no pod takes an address of them by itself.
+/// Subnets that the router's lists do not permit; no pod gets an address of them by default.
 fn foreign() -> String {
     let subnet = |(version, cidr): (&str, &str)| {
         format!(
@@ -193,7 +194,8 @@ struct Rack<'a> {
 }
 
 impl Rack<'_> {
-    /// Every session of both nodes is established at both ends, and BFD is up where the router has it.
+    /// Waits until every session of both nodes is established at both ends, and BFD is up if the
+    /// router has it.
     fn ready(&self) -> Result<()> {
         self.bed.established()?;
         client::wait_established(self.bed.host("node2")?, PATIENCE)?;
@@ -243,14 +245,14 @@ impl Rack<'_> {
             wait_for(&format!("{default} of {tor}"), PATIENCE, || {
                 let routes = client::received(self.bed.node()?, tor)?;
                 let prefixes: Vec<IpNet> = routes.iter().map(|route| route.prefix).collect();
-                // The router's list admits nothing else.
+                // The router's list permits nothing else.
                 Ok(Seen::when(prefixes == [default], || format!("{prefixes:?}")))
             })?;
         }
         Ok(())
     }
 
-    /// The router has a pod's host routes and the Subnets, all fresh.
+    /// Waits until the router has a pod's host routes and the Subnets, none of them stale.
     fn has(&self, pod: &Attached) -> Result<()> {
         let families = [true, false].map(|v4| pod.addresses.iter().any(|a| a.is_ipv4() == v4));
         ensure!(families == [true, true], "the pod has {:?}", pod.addresses);
@@ -265,7 +267,8 @@ impl Rack<'_> {
         Ok(())
     }
 
-    /// A pod that comes after the foreign Subnets is in the table: the router has seen and refused them.
+    /// A pod attached after the foreign Subnets is in the table: so the router has received and
+    /// refused them.
     fn refuses_foreign_subnets(&self) -> Result<()> {
         self.bed.manifest("foreign.yaml").write(&foreign())?;
         for (tor, foreign) in TOR.into_iter().zip(FOREIGN) {
@@ -295,7 +298,7 @@ impl Rack<'_> {
         })
     }
 
-    /// The agent is killed and started again under traffic from behind the router.
+    /// The agent is killed and restarted under traffic from behind the router.
     fn restart_loses_nothing(&self, pod: &Attached) -> Result<usize> {
         let node = self.bed.node()?;
         let pinger = self.bed.pings("outside", &pod.addresses)?;
@@ -304,7 +307,7 @@ impl Rack<'_> {
             self.wait_session(address, false)?;
             self.wait_bfd(address, false)?;
         }
-        // A second of what the router keeps although BFD is down.
+        // One second during which the router retains the paths although BFD is down.
         pinger.wait_sent(200, PATIENCE)?;
         client::start_agent(node)?;
         self.ready()?;
@@ -312,7 +315,7 @@ impl Rack<'_> {
         lost_nothing(pinger)
     }
 
-    /// The same where the router forwards nothing: its table keeps the pod.
+    /// The same for a router that does not forward: its table keeps the pod's routes.
     fn restart_keeps_the_paths(&self, pod: &Attached) -> Result<()> {
         let node = self.bed.node()?;
         client::end_agent(node, Signal::KILL)?;
@@ -329,14 +332,16 @@ impl Rack<'_> {
         self.has(pod)
     }
 
-    /// With a limit below what the node advertises, the router ends the sessions and names the cause.
+    /// With a limit below the number of the node's prefixes, the router ends the sessions and
+    /// reports the cause.
     fn limit_ends_the_session(&self, configuration: &str) -> Result<()> {
         let (limit, lower) = self.section.limit;
         if configuration.matches(limit).count() != 2 {
             bail!("the configuration has not {limit:?} for each family");
         }
         self.section.start(self.tor, &configuration.replace(limit, lower))?;
-        // FRR resets the connection behind the NOTIFICATION, which may overtake it: not each of the two names its cause.
+        // FRR resets the connection after the NOTIFICATION, and the reset may overtake it: not both
+        // sessions report the cause.
         wait_for("the router to end the sessions by its limit", PATIENCE, || {
             let peers = TOR.iter().map(|tor| self.bed.peer(tor)).collect::<Result<Vec<_>>>()?;
             let states: Vec<String> = peers.iter().map(|peer| peer.state.clone()).collect();

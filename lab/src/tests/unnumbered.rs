@@ -1,5 +1,5 @@
-//! Peers of which the manifest names the interface alone, with FRR at the other end of links without addresses. Both routers
-//! have the same link-local address.
+//! Peers that the manifest names only by interface, with FRR at the other end of links without
+//! addresses. Both routers have the same link-local address.
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
@@ -28,7 +28,7 @@ pub(super) const TESTS: &[Test] = &[
     },
 ];
 
-/// Waits until the peers are these and established, on FRR's side too.
+/// Waits until these peers are established, on FRR's side too.
 fn ready(bed: &Bed<'_>, wanted: [&str; 2]) -> Result<()> {
     wait_for(&format!("sessions with {wanted:?}"), PATIENCE, || {
         let peers = client::peers(bed.node()?)?;
@@ -46,7 +46,8 @@ fn ready(bed: &Bed<'_>, wanted: [&str; 2]) -> Result<()> {
 
 const BOTH: [&str; 2] = ["fe80::1%eth1", "fe80::1%eth2"];
 
-/// Waits until the network's table leads out by these links, each to a link-local address, in both families.
+/// Waits until the network's table has default routes through these links, each with a link-local
+/// next hop, in both families.
 fn leads_out(bed: &Bed<'_>, hops: &[&str]) -> Result<()> {
     wait_for(&format!("default routes by {hops:?}"), PATIENCE, || {
         let v4 = bed.node()?.sh("ip -4 route show table 10000 default || :")?;
@@ -82,7 +83,8 @@ fn routes(context: &Context) -> Result<Verdict> {
         }
         let sent = lost_nothing(pings)?;
 
-        // What the routers tell is routed by itself: the next hops are theirs on the link, whatever else they say.
+        // The routers' routes are installed with their own link-local next hops, whatever next hop
+        // they advertise.
         let manifest = bed.manifest("networks.yaml");
         let text = manifest.read()?;
         manifest.write(
@@ -150,7 +152,7 @@ fn bfd(context: &Context) -> Result<Verdict> {
             Ok(())
         };
         up()?;
-        // How often each session left Up, by interface.
+        // The number of times each session left Up, by interface.
         let downs = || -> Result<Vec<(String, u64)>> {
             let peers = client::peers(bed.node()?)?;
             let downs = |p: trunkline_api::control::Peer| Some((p.interface?, p.bfd?.downs));
@@ -169,7 +171,7 @@ fn bfd(context: &Context) -> Result<Verdict> {
         bed.host("tor1")?.end_silence()?;
         up().context("afterwards")?;
 
-        // The link goes and comes with its name: the session follows the interface.
+        // The link is deleted and created under its name: the session follows the interface.
         bed.node()?.ns.ip(["link", "set", "eth2", "down"])?;
         bed.node()?.ns.ip(["link", "set", "eth2", "up"])?;
         ready(bed, BOTH).context("after eth2 is up again")?;

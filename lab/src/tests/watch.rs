@@ -1,4 +1,5 @@
-//! `trunkline watch` as an engineer sees it: at a terminal, while a router shuts a session down, pods come and go, and the agent is killed.
+//! `trunkline watch` at a terminal, as an engineer sees it: while a router shuts a session down,
+//! pods are attached and detached, and the agent is killed.
 
 use std::time::Instant;
 
@@ -37,7 +38,7 @@ fn watch(context: &Context) -> Result<Verdict> {
             PATIENCE,
         )?;
 
-        // The other side ends a session, with words.
+        // The other side ends a session, with a message.
         let speaks = |line: &str| {
             vtysh(bed.host("tor1")?, &["configure terminal", "router bgp 65001", line]).map(drop)
         };
@@ -59,7 +60,7 @@ fn watch(context: &Context) -> Result<Verdict> {
         terminal.press("\x1b")?;
         terminal.wait_without(&format!("peer {TOR}"), PATIENCE)?;
 
-        // Pods come and go.
+        // Pods are attached and detached.
         terminal.press("2")?;
         terminal.wait_for(&["2 Pods (1)", "cart", "attached"], PATIENCE)?;
         let (second, _) = bed.attached("mail", "rack1")?;
@@ -67,7 +68,7 @@ fn watch(context: &Context) -> Result<Verdict> {
         cni::del(bed.fabric, &cni::trunkline(Some("rack1")), &second)?;
         terminal.wait_for(&["2 Pods (1)"], PATIENCE)?;
 
-        // The agent is killed and comes back: the same view, without being started again.
+        // The agent is killed and restarted: the view continues without a restart.
         terminal.press("1")?;
         client::end_agent(bed.node()?, Signal::KILL)?;
         terminal.wait_for(&["THE AGENT DOES NOT ANSWER since"], PATIENCE)?;
@@ -79,7 +80,7 @@ fn watch(context: &Context) -> Result<Verdict> {
         terminal.wait_for(&["2 of 2 peers established", "READY"], PATIENCE)?;
         terminal.wait_without("DOWN", PATIENCE)?;
         terminal.press("3")?;
-        // What was known before is still there, among what came after.
+        // Earlier events are still shown, among later ones.
         let words = [
             ("does not", "the agent does not answer:"),
             ("again", "the agent answers again, after"),

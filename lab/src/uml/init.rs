@@ -1,5 +1,5 @@
-//! The first process of the user-mode kernel: makes the machine's tree usable without a way to write to it, runs the
-//! order's command, buries whatever is orphaned, and halts.
+//! The first process of the user-mode kernel: makes the machine's files usable without write
+//! access, runs the order's command, reaps orphans, and halts.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,8 +14,8 @@ use super::link::{DEVICE, INSIDE, LENGTH};
 use super::{CURTAIN, Files, Order};
 use crate::shell::{cmd, run};
 
-/// What is kept of a command that takes too long, before it is killed: the processes, and the addresses, rules and routes of
-/// every namespace. The argument is the command's process.
+/// Records the state of a command that takes too long, before it is killed: the processes, and the
+/// addresses, rules and routes of every namespace. The argument is the command's process.
 const OVERDUE: &str = r#"
 exec 2>&1
 ps -eo pid,ppid,stat,wchan:20,etime,args
@@ -29,7 +29,7 @@ done
 kill -KILL "$1"
 "#;
 
-/// Runs the order and halts the kernel. Returns only where it is not the first process.
+/// Runs the order and halts the kernel. Returns only if it is not the first process.
 pub(crate) fn init(order: &Path) -> Result<()> {
     if std::process::id() != 1 {
         bail!("user-mode-kernel init is what the user-mode kernel starts; see `cargo lab uml`");
@@ -67,7 +67,8 @@ fn obey(order: &Path) -> Result<()> {
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(order.bound));
         let mut look = cmd("sh", ["-c", OVERDUE, "sh", &child.as_raw_nonzero().to_string()]);
-        // Not waited for here: the first process hears of every end. Where it cannot be started, the bound outside holds.
+        // No wait here: the first process reaps every child. If this cannot be started, the time
+        // limit outside applies.
         let _started = look.stdout(overdue).spawn();
     });
     let status = loop {
@@ -95,7 +96,7 @@ fn mounts(order: &Order) -> Result<()> {
         std::fs::create_dir_all(on)?;
         mount(kind, on, "defaults")?;
     }
-    // What lies there stays to be seen: the working tree itself may lie under /tmp.
+    // Existing files stay visible: the working tree itself may be below /tmp.
     for (number, on) in [Path::new("/tmp"), &order.scratch].into_iter().enumerate() {
         let (upper, work) = (format!("/run/uml/{number}/upper"), format!("/run/uml/{number}/work"));
         std::fs::create_dir_all(&upper)?;

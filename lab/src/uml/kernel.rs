@@ -1,6 +1,7 @@
-//! The user-mode kernel's program. The lab builds it once for a machine: from Debian's source package, with the options
-//! of `lab/user-mode-kernel/kernel.config`, into the user's cache folder (`$XDG_CACHE_HOME/trunkline-lab`). The file's
-//! name has the source's series and a hash of the options, so other options give another file.
+//! The user-mode kernel's program. The lab builds it once per machine: from Debian's source
+//! package, with the options in `lab/user-mode-kernel/kernel.config`, into the user's cache folder
+//! (`$XDG_CACHE_HOME/trunkline-lab`). The file's name has the source's series and a hash of the
+//! options, so other options give another file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,16 +14,18 @@ use crate::packages;
 use crate::progress::{say, step};
 use crate::shell::{cmd, giving_way, run};
 
-/// Debian's package with the kernel's source. Its security updates do not make the kernel anew: nothing in it is exposed.
+/// Debian's package with the kernel's source. Its security updates trigger no rebuild: nothing in
+/// it is exposed.
 const SOURCE: &str = "linux-source-6.12";
 
-/// What builds a kernel, beside the source.
+/// Packages for the build, in addition to the source.
 const BUILD_PACKAGES: [&str; 7] = ["bc", "bison", "flex", "gcc", "libc6-dev", "make", "xz-utils"];
 
 /// Options on top of `allnoconfig`, below the repository.
 const OPTIONS: &str = "lab/user-mode-kernel/kernel.config";
 
-/// Finds the kernel's program or builds it. The inner error says why there is none on this machine.
+/// Finds the kernel's program or builds it. The inner error is the reason for which this machine
+/// cannot have one.
 pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(Err("no user-mode kernel: Linux has one for x86-64 only".to_owned()));
@@ -35,7 +38,7 @@ pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
         return Ok(Ok(kernel));
     }
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    // One builds, the others find what it built.
+    // One process builds, the others use the result.
     let lock = File::create(folder.join("lock"))?;
     lock.lock()?;
     if kernel.is_file() {
@@ -47,7 +50,7 @@ pub(super) fn find(place: &Place) -> Result<Result<PathBuf, String>> {
         )));
     }
     packages::need(BUILD_PACKAGES.into_iter().chain([SOURCE]))?;
-    // Gone with the value, whatever comes of the build.
+    // Deleted with the value, whatever the result of the build.
     let tree = tempfile::tempdir_in(&folder)?;
     build(&options, &text, tree.path())?;
     let built = tree.path().join("linux");
@@ -89,7 +92,7 @@ fn build(options: &Path, text: &str, tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Options that are wanted and that `.config` lacks, because something that they depend on is missing.
+/// Wanted options that are missing in `.config`, because a dependency of them is missing.
 fn not_taken<'a>(wanted: &'a str, chosen: &str) -> Vec<&'a str> {
     let set = |line: &&str| line.starts_with("CONFIG_") && !line.ends_with("=n");
     wanted.lines().filter(set).filter(|line| !chosen.lines().any(|chosen| chosen == *line)).collect()

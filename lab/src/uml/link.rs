@@ -1,5 +1,6 @@
-//! A link between a user-mode kernel and a network namespace of the machine: a tap device there, a vector device in here. Nothing is
-//! routed by it; whoever needs something of the machine puts a listening socket into that namespace.
+//! A link between a user-mode kernel and a network namespace of the machine: a tap device there, a
+//! vector device in the kernel. It carries no routed traffic; a service of the machine needs a
+//! listening socket in that namespace.
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +21,7 @@ pub(super) const DEVICE: &str = "vec0";
 
 const TAP: &str = "tap0";
 
-/// The namespace with the machine's end. It goes with the value.
+/// The namespace with the machine's end. A drop deletes it.
 pub(crate) struct Link {
     ns: Namespace,
 }
@@ -28,7 +29,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn create(place: &Place) -> Result<Self> {
         let ns = Namespace::named(&place.namespace("uml", "link"));
-        // Of a lab that was killed.
+        // Left over from a killed lab.
         ns.delete()?;
         let link = Self { ns: Namespace::create(ns.name())? };
         link.ns.ip(["tuntap", "add", "dev", TAP, "mode", "tap"])?;
@@ -41,7 +42,7 @@ impl Link {
         &self.ns
     }
 
-    /// Of the kernel's command line.
+    /// Option for the kernel's command line.
     pub(super) fn option() -> String {
         format!("{DEVICE}:transport=tap,ifname={TAP},depth=128,gro=1")
     }
@@ -49,7 +50,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // What is left is deleted by the next.
+        // The next lab deletes leftovers.
         let _left = self.ns.delete();
     }
 }

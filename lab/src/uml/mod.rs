@@ -1,5 +1,5 @@
-//! A kernel of our own: Linux 6.12 that runs as a process ([`kernel`] builds it), with the VLAN, IPVLAN and other devices that
-//! the machine's kernel may lack, and with nf_tables.
+//! A user-mode kernel: Linux 6.12 that runs as a process ([`kernel`] builds it), with nf_tables and
+//! with the VLAN, IPVLAN and other devices that the machine's kernel may lack.
 //!
 //! ```text
 //! outside: run ── writes order.json ── setpriv ─ unshare ─ linux on hostfs, the machine's own tree, read-only
@@ -8,11 +8,12 @@
 //!            └─ standard output and status <── files ─────────┘
 //! ```
 //!
-//! What runs inside finds the machine's programs and files at their paths. It can write to /run, /tmp, /var/log and `target/lab`, which
-//! are memory and gone with it, and to `target/lab/failures`, which is the machine's. It has no network but what it makes itself, and a
-//! [`Link`] where one is given. Two things guard against leaving anything behind: the
-//! kernel is in a PID namespace of its own, so that all its processes go with the first, and that one goes with us, however
-//! we end; its memory is a file without a name.
+//! Programs inside find the machine's programs and files at their paths. They can write to /run,
+//! /tmp, /var/log and `target/lab`, which are in memory and disappear with the kernel, and to
+//! `target/lab/failures`, which is the machine's. The only networks are its own, and a [`Link`] if
+//! one is given. Two things prevent leftovers. The kernel is in its own PID namespace, so that all
+//! its processes end with the first, and the first ends with this process in every case. And its
+//! memory is a file without a name.
 //!
 //! It has one processor, and system calls cost three times as much.
 
@@ -43,35 +44,39 @@ pub(crate) use init::init;
 
 use self::link::Link;
 
-/// What keeps the kernel from outliving us.
+/// Package with the programs that end the kernel together with this process.
 const PACKAGES: [&str; 1] = ["util-linux"];
 
-/// Enough for fifty pods, and small enough for a runner in the cloud. Only what is used is taken.
+/// Enough for fifty pods, and small enough for a runner in the cloud. Only used memory is
+/// allocated.
 const MEMORY: &str = "1G";
 
-/// How long the kernel may take to boot and to halt, beside its command.
+/// Time limit for boot and halt of the kernel, in addition to its command.
 const BOOT: Duration = Duration::from_secs(60);
 
-/// What the command inside gets of our environment. Not all: the order lies on disk.
+/// Variables of this environment that the command inside gets. Not all: the order is a file on
+/// disk.
 const ENVIRONMENT: [&str; 6] = ["PATH", "HOME", "LANG", "CARGO_TARGET_DIR", "RUST_BACKTRACE", "RUST_LOG"];
 
-/// Begins and ends what the command prints on the console; before and after, the kernel talks.
+/// Marks the beginning and the end of the command's output on the console; the rest is the
+/// kernel's.
 const CURTAIN: &str = "-- lab --";
 
-/// What the first process is told to do.
+/// The order for the first process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     command: Vec<String>,
     /// Working folder of the command.
     folder: PathBuf,
     environment: BTreeMap<String, String>,
-    /// What is written here is gone with the kernel.
+    /// Files here disappear with the kernel.
     scratch: PathBuf,
-    /// The folders of the machine that can be written to. A file made there is root's, whoever makes it.
+    /// The writable folders of the machine. A new file there belongs to root, whichever user
+    /// creates it.
     writable: Vec<PathBuf>,
-    /// There is a [`Link`].
+    /// Whether there is a [`Link`].
     linked: bool,
-    /// After this many seconds the command is killed.
+    /// Time limit of the command in seconds.
     bound: u64,
 }
 
@@ -87,41 +92,42 @@ impl Files {
         self.0.join("console.log")
     }
 
-    /// What the command printed on standard output.
+    /// The command's standard output.
     fn stdout(&self) -> PathBuf {
         self.0.join("stdout")
     }
 
-    /// The command's status, written when it has ended.
+    /// The command's status, written at its end.
     fn status(&self) -> PathBuf {
         self.0.join("status")
     }
 
-    /// What was there when the command had to be killed.
+    /// The recorded state when the command had to be killed.
     fn overdue(&self) -> PathBuf {
         self.0.join("overdue.txt")
     }
 }
 
-/// A command that ended inside.
+/// A finished command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub status: u8,
     pub stdout: String,
 }
 
-/// Builds the kernel if it is not there yet; returns why there can be none here, if so.
+/// Builds the kernel if needed; returns the reason if this machine cannot have one.
 pub(crate) fn missing(place: &Place) -> Result<Option<String>> {
     Ok(kernel::find(place)?.err())
 }
 
-/// Boots the kernel, runs the command in it, shows what it prints on standard error, and halts. If the kernel dies or the
-/// command takes longer than the bound, the error says where the console and the rest lie.
+/// Boots the kernel, runs the command in it, copies its output to standard error, and halts. If the
+/// kernel dies or the command exceeds its time limit, the error names the folder of the console and
+/// the rest.
 pub(crate) fn run(place: &Place, name: &str, command: &[&str], bound: Duration) -> Result<Ended> {
     run_linked(place, name, command, bound, None)
 }
 
-/// As [`run`], with a link to the machine.
+/// Like [`run`], with a link to the machine.
 pub(crate) fn run_linked(
     place: &Place,
     name: &str,
@@ -153,7 +159,7 @@ pub(crate) fn run_linked(
         Ok(_) => std::fs::remove_dir_all(&files.0)?,
         Err(_) => std::fs::rename(&files.0, &kept)?,
     }
-    // Not by closing it: a child that is being made may have it open too.
+    // Not by closing it: a child process that is being forked may have it open too.
     lock.unlock()?;
     ended.map_err(|e| anyhow!("{e:#}\n  the user-mode kernel's console: {}", kept.display()))
 }
@@ -184,7 +190,7 @@ fn boot(
     let pid = i32::try_from(kernel.process.id()).ok().and_then(Pid::from_raw).context("no process")?;
     let folder = files.0.clone();
     let _guard = interrupt::on_stop(move || {
-        // Both only fail on what is gone.
+        // Both only fail if there is nothing left.
         let _ended = kill_process(pid, Signal::KILL);
         let _gone = std::fs::remove_dir_all(folder);
     });
@@ -205,7 +211,7 @@ fn boot(
     }
 }
 
-/// A kernel that runs.
+/// A running kernel.
 struct Kernel {
     process: Child,
     console: Receiver<String>,
@@ -213,7 +219,8 @@ struct Kernel {
 
 fn start(lab: &Path, files: &Files, program: &Path, link: Option<&Link>) -> Result<Kernel> {
     let (from_kernel, console) = std::io::pipe()?;
-    // The last words are the shell's: it waits for the kernel, as the namespace's first process, and all others go with it.
+    // The shell's command comes last: as the namespace's first process it waits for the kernel, and
+    // all others end with it.
     let mut kernel = cmd("setpriv", ["--pdeathsig", "KILL", "--"]);
     if let Some(link) = link {
         kernel.arg("nsenter").arg(format!("--net={}", link.namespace().path().display())).arg("--");
@@ -243,7 +250,7 @@ fn start(lab: &Path, files: &Files, program: &Path, link: Option<&Link>) -> Resu
     std::thread::spawn(move || {
         for line in BufReader::new(from_kernel).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-            // A full disk takes the log and not the run.
+            // A full disk costs the log, not the run.
             let _unwritten = writeln!(log, "{line}");
             if lines.send(line).is_err() {
                 break;
@@ -254,7 +261,7 @@ fn start(lab: &Path, files: &Files, program: &Path, link: Option<&Link>) -> Resu
 }
 
 impl Kernel {
-    /// Shows what the command says, until all that was in the kernel has gone.
+    /// Copies the command's output until the kernel has ended.
     fn watch(&self, files: &Files, bound: Duration) -> Result<()> {
         let deadline = Instant::now() + bound;
         let mut curtain_up = false;

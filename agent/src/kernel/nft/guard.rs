@@ -332,7 +332,8 @@ const SETS_OF_INET: &str = "\
 
 ";
 
-/// In the order in which `nft` lists it. No protocol by name alone: images without `/etc/protocols` cannot resolve it.
+/// In the order and words in which `nft` lists it. No protocol by name or number: with `/etc/protocols` it is listed by name, without by
+/// number. So `tcp dport >= 0` stands for TCP, which has none of the messages that are dropped.
 fn render_inet(plan: &GuardPlan) -> String {
     let mut text = format!("table inet {NAME} {{\n");
     for reason in REASONS {
@@ -346,11 +347,15 @@ fn render_inet(plan: &GuardPlan) -> String {
          \t\tiifgroup {GROUP} jump pods\n\
          \t}}\n\n\
          \tchain pods {{\n\
-         \t\tmeta l4proto != 6 jump messages\n\
+         \t\ttcp dport >= 0 goto sender\n\
+         \t\tjump messages\n\
+         \t\tgoto sender\n\
+         \t}}\n\n\
+         \tchain sender {{\n\
          \t\tiif . ip saddr @own4 return\n\
          \t\tiif . ip6 saddr @own6 return\n\
          \t\tip6 saddr {{ ::, fe80::/10 }} drop\n\
-         \t\tfib saddr . iif oif missing jump foreign\n\
+         \t\tfib saddr . iif oif missing goto foreign\n\
          \t}}\n\n\
          \tchain messages {{\n\
          \t\ticmp type redirect counter name \"icmp_redirect\" drop\n\

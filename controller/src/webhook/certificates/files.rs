@@ -1,8 +1,9 @@
-//! A certificate that somebody else puts into a folder.
+//! A certificate that another program writes into a folder.
 //!
-//! The folder is watched, not the files: kubelet replaces a mounted Secret by renaming a link beside them (`..data`), and others rename a new
-//! file over the old one. Between two files' replacement key and certificate may not belong together; then what was served goes on, and the
-//! event of the other file comes.
+//! The watch is on the folder, not on the files: kubelet replaces a mounted Secret by the rename of
+//! a link in the folder (`..data`), and other programs rename a new file over the old one. Between
+//! the replacement of two files, key and certificate may not match. Then the previous pair is still
+//! served, and the event of the other file follows.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Served, Unusable};
 
-/// Serves what is in the folder, and what comes into it, until the end. An error if the folder cannot be watched, or if nothing in it can be
-/// served at the start.
+/// Serves the certificate in the folder, and each replacement, until shutdown. An error if the
+/// folder cannot be watched, or its first content cannot be served.
 pub(in super::super) async fn watch(
     folder: &Path,
     served: Arc<Served>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    // One place: an event that nobody has looked at yet stands for those after it.
+    // Capacity one: a pending event stands for all later ones.
     let (tell, mut told) = mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         let is_read = event.as_ref().is_ok_and(|event| event.kind.is_access());
@@ -78,7 +79,7 @@ mod tests {
         }
     }
 
-    /// As kubelet does: a folder of the new files, and a link to it that is renamed over the old one.
+    /// Replaces the files as kubelet does: a folder with the new files, and a renamed link to it.
     fn put(folder: &Path, version: &str, kept: &Kept) {
         let files = folder.join(version);
         std::fs::create_dir(&files).unwrap();
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_comes_into_the_folder_is_served() {
+    async fn replaced_files_are_served() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (certificate("first"), certificate("second"));
         let shutdown = CancellationToken::new();
@@ -121,7 +122,8 @@ mod tests {
         let bound = Duration::from_secs(60);
         tokio::time::timeout(bound, is_served(&first)).await.expect("what was there");
 
-        // A key that is another's: what was served goes on, and the next change is heard all the same.
+        // A key that does not match: the previous pair is still served, and the next change is
+        // still seen.
         put(folder.path(), "..2", &Kept { current: mixed(&second, &first), next: None, previous_ca: None });
         put(folder.path(), "..3", &second);
         tokio::time::timeout(bound, is_served(&second)).await.expect("what came");

@@ -1,19 +1,19 @@
-//! A certificate of the webhook's own making, and when which is replaced by which.
+//! Self-issued certificates of the webhook, and the schedule of their rotation.
 //!
-//! Each certificate has a CA of its own, whose key is forgotten as soon as it has signed: nobody can make another that the API server
-//! believes, also not with the Secret in hand. So a rotation is always one of the CA too, and goes in steps, each of which is one
-//! write of the Secret:
+//! Each certificate has its own CA. The CA's key is dropped after the signature, so nobody can
+//! issue another certificate that the API server trusts, even with the Secret. So a rotation always
+//! replaces the CA too. It goes in steps, and each step is one write of the Secret:
 //!
 //! ```text
 //!            current        next          trusted (caBundle)
 //! issue      A              –             A
 //! prepare    A              B             A B       two thirds of A's life have passed
-//! promote    B              –             B A       B has been trusted by the configurations for the overlap
+//! prepare    A              B             A B       two thirds of A's life have passed
 //! (prepare   B              C             B C)
 //! ```
 //!
-//! So a served certificate is always one that the API servers have been told to trust before, and the one before stays trusted for
-//! replicas that are late.
+//! So the API servers have always trusted a certificate before it is served. The previous
+//! certificate stays trusted, for replicas that are late.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,10 +25,10 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// How far the clocks of the API servers may be behind this one.
+/// Tolerance for API servers whose clocks are behind this one.
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
-/// A certificate for a TLS server, its private key, and the CA that made it.
+/// A certificate of a TLS server, its private key, and its CA.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Certificate {
     /// PEM.
@@ -39,18 +39,19 @@ pub(super) struct Certificate {
     pub(super) key: String,
     pub(super) issued: Timestamp,
     pub(super) expires: Timestamp,
-    /// DNS names and addresses that it is for.
+    /// Its DNS names and addresses.
     pub(super) names: Vec<String>,
 }
 
 impl Certificate {
-    /// Makes one for these names. The CA is called by the time, so that two of them in a bundle are told apart.
+    /// Issues a certificate for these names. The CA's name contains the time, which distinguishes
+    /// two CAs in a bundle.
     pub(super) fn issue(
         names: &[String],
         lifetime: Duration,
         now: Timestamp,
     ) -> Result<Certificate, rcgen::Error> {
-        // rcgen's times are those of the crate `time`, which is needed for nothing else.
+        // rcgen takes times of the crate `time`, which has no other use here.
         let seconds = Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
         let now_there = rcgen::date_time_ymd(1970, 1, 1) + seconds;
         let (from, until) = (now_there - CLOCK_SKEW, now_there + lifetime);
@@ -81,7 +82,7 @@ impl Certificate {
         })
     }
 
-    /// When the next one is made.
+    /// The time at which the next one is issued.
     fn renewal(&self) -> Timestamp {
         let life = self.expires.duration_since(self.issued);
         self.issued + life / 3 * 2
@@ -118,19 +119,20 @@ impl std::fmt::Debug for Certificate {
     }
 }
 
-/// What the Secret holds.
+/// Content of the Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
-    /// What is served.
+    /// The certificate being served.
     pub(super) current: Certificate,
-    /// What will be served.
+    /// The next certificate to serve.
     pub(super) next: Option<Certificate>,
-    /// PEM: the CA of what was served before.
+    /// PEM: the CA of the previous certificate.
     pub(super) previous_ca: Option<String>,
 }
 
 impl Kept {
-    /// The Secret's `data`. `tls.crt`, `tls.key` and `ca.crt` are what they are in any Secret of type `kubernetes.io/tls`.
+    /// The Secret's `data`. `tls.crt`, `tls.key` and `ca.crt` have their usual meaning in a Secret
+    /// of type `kubernetes.io/tls`.
     pub(super) fn write(&self) -> BTreeMap<String, ByteString> {
         let mut data = BTreeMap::new();
         self.current.write("tls", "ca.crt", &mut data);
@@ -143,7 +145,7 @@ impl Kept {
         data
     }
 
-    /// `None` where it is not what [`Kept::write`] wrote.
+    /// Parses the Secret; `None` if [`Kept::write`] did not write it.
     pub(super) fn read(data: &BTreeMap<String, ByteString>) -> Option<Kept> {
         Some(Kept {
             current: Certificate::read("tls", "ca.crt", data)?,
@@ -152,35 +154,37 @@ impl Kept {
         })
     }
 
-    /// PEM of every CA that the API servers are to trust.
+    /// PEM of every CA that the API servers must trust.
     pub(super) fn trusted(&self) -> String {
         let next = self.next.as_ref().map(|next| next.ca.as_str());
         [Some(self.current.ca.as_str()), next, self.previous_ca.as_deref()].into_iter().flatten().collect()
     }
 }
 
-/// How certificates are made.
+/// Parameters for new certificates.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
-    /// DNS names and addresses that the API server calls.
+    /// DNS names and addresses by which the API server calls the webhook.
     pub(super) names: Vec<String>,
     pub(super) lifetime: Duration,
-    /// How long a CA is trusted before what it signed is served: what the slowest API server may be late to hear of it.
+    /// The time between the trust in a CA and the use of its certificate: the delay of the slowest
+    /// API server.
     pub(super) overlap: Duration,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Nothing before this time.
     Wait(Timestamp),
-    /// Nothing before the configurations trust the next CA.
+    /// Wait until the configurations trust the next CA.
     AwaitTrust,
-    /// This is to be written.
+    /// Write this to the Secret.
     Write(Box<Kept>),
 }
 
-/// What is to be done with what is kept; `is_trusted` says whether the configurations have all of [`Kept::trusted`].
+/// Computes the next step; `is_trusted` says whether the configurations contain all of
+/// [`Kept::trusted`].
 pub(super) fn step(
     kept: Option<&Kept>,
     terms: &Terms,
@@ -197,7 +201,7 @@ pub(super) fn step(
     let is_broken = kept.current.expires <= now || names.len() > kept.current.names.len();
     match &kept.next {
         Some(next) if kept.current.expires <= now && next.expires > now => write(promoted(kept, next)),
-        // With the names of other replicas too, which may have been told others in the middle of an update.
+        // Includes the names of other replicas, whose flags may differ during an update.
         _ if is_broken => {
             write(Kept { current: issue(&names)?, next: None, previous_ca: Some(kept.current.ca.clone()) })
         }
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_goes_in_steps() {
+    fn rotation_proceeds_in_steps() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let terms = terms(&["hook.kube-system.svc", "127.0.0.1"]);
         let first = written(None, &terms, false, start);
@@ -267,16 +271,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_wait_does_not() {
+    fn new_names_and_expiry_rotate_at_once() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let old = terms(&["a"]);
         let first = written(None, &old, false, start);
-        // Another name: at once, for both names, so that replicas which were told different ones agree.
+        // Another name: at once, for both names, so that replicas with different flags agree.
         let named = written(Some(&first), &terms(&["b"]), true, start);
         assert_eq!(named.current.names, ["a", "b"]);
         assert_eq!(named.previous_ca, Some(first.current.ca.clone()));
         assert_eq!(step(Some(&named), &old, true, start).unwrap(), Step::Wait(start + 60 * DAY));
-        // Expired while nobody ran: whatever is good.
+        // Expired while no replica ran: a new certificate, or the prepared one if there is one.
         let fresh = written(Some(&first), &old, true, start + 91 * DAY);
         assert!(fresh.current.expires > start + 91 * DAY);
         let prepared = written(Some(&first), &old, true, start + 89 * DAY);

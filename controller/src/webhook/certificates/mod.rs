@@ -1,4 +1,4 @@
-//! The webhook's certificate: what is served right now, and the two places that it comes from.
+//! The webhook's certificate: the one being served, and its two sources.
 //!
 //! ```text
 //! the Secret, shared by the replicas ── secret ──┐
@@ -6,8 +6,8 @@
 //! a folder (cert-manager's, the operator's) ─ files ─┘
 //! ```
 //!
-//! A replaced certificate is used by the next handshake; connections that are open go on with theirs, so that a rotation fails no
-//! request.
+//! The next handshake uses a replaced certificate. Open connections keep theirs, so a rotation
+//! fails no request.
 
 mod files;
 mod issue;
@@ -26,27 +26,28 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 pub(super) use files::watch as watch_files;
 pub(super) use secret::keep as keep_secret;
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Made here, kept in a Secret, and trusted by the webhook configurations.
+    /// Self-issued, stored in a Secret, and trusted by the webhook configurations.
     Secret {
         /// The Secret's namespace.
         namespace: String,
         /// The Secret's name.
         name: String,
-        /// DNS names and addresses that the API server calls.
+        /// DNS names and addresses by which the API server calls the webhook.
         names: Vec<String>,
-        /// How long a certificate is good for; it is replaced after two thirds of it.
+        /// Lifetime of a certificate; it is replaced after two thirds of it.
         lifetime: Duration,
-        /// How long a new CA is trusted before what it signed is served.
+        /// The time between the trust in a new CA and the use of its certificate.
         overlap: Duration,
     },
-    /// `tls.crt` and `tls.key` of a folder. Who puts them there sees to the configurations' caBundle too.
+    /// `tls.crt` and `tls.key` in a folder. The program that writes them must also write the
+    /// configurations' caBundle.
     Files(PathBuf),
 }
 
-/// A certificate and key that cannot be served.
+/// Reason for which a certificate and key cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
     #[error("{0}: it cannot be read: {1}")]
@@ -57,7 +58,7 @@ pub(super) enum Unusable {
     Key(#[from] tokio_rustls::rustls::Error),
 }
 
-/// The certificate that is served.
+/// The certificate being served.
 #[derive(Debug)]
 pub(super) struct Served {
     provider: Arc<CryptoProvider>,
@@ -73,7 +74,7 @@ impl Served {
         Arc::clone(&self.provider)
     }
 
-    /// Takes another chain and key, both PEM. What was served goes on where these cannot be.
+    /// Replaces chain and key, both PEM. On an error the previous pair stays in use.
     pub(super) fn replace(&self, chain: &[u8], key: &[u8]) -> Result<(), Unusable> {
         let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
         let key = CertifiedKey::from_der(chain, PrivateKeyDer::from_pem_slice(key)?, &self.provider)?;

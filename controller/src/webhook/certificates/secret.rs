@@ -1,12 +1,15 @@
-//! The Secret that the replicas share, and the trust of the API servers in it.
+//! The Secret that the replicas share, and the `caBundle` of the webhook configurations.
 //!
-//! Every replica watches the Secret and both webhook configurations, serves what the Secret says, and does what is next
-//! ([`issue`](super::issue)): writes the Secret, or a configuration's `caBundle`. Nobody leads. Each write is of the version that
-//! was seen, so of two replicas that do the same the second fails, and learns from the watch what the first has written. A
-//! `caBundle` that somebody empties (an upgrade of the chart does) or a Secret that somebody deletes is put back as it was.
+//! Every replica watches the Secret and both webhook configurations and serves the certificate in
+//! the Secret. It also does the next step ([`issue`](super::issue)): a write of the Secret, or of a
+//! configuration's `caBundle`. No replica leads. Each write carries the version that was seen, so
+//! if two replicas do the same, the second write fails, and its replica gets the first one's from
+//! the watch. An emptied `caBundle` (after an upgrade of the chart) or a deleted Secret is
+//! restored.
 //!
-//! Served is only what the Secret holds, never what could not be written: else two replicas would serve different CAs' certificates, and the
-//! configurations can only trust what is written.
+//! A replica serves only the certificate in the Secret, never one that could not be written.
+//! Otherwise two replicas would serve certificates of different CAs, and the configurations can
+//! only trust a stored CA.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,10 +35,10 @@ use crate::watch::delays::Delays;
 use crate::webhook::configuration::NAME;
 use crate::webhook::metrics::Metrics;
 
-/// Between attempts at a write that the API server did not take.
+/// Delay between attempts of a refused write.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Keeps the certificate until the end: never an error, since there is always a later.
+/// Maintains the certificate until shutdown. It never fails, since it can always retry later.
 pub(in super::super) async fn keep(
     client: Client,
     source: &Source,
@@ -84,7 +87,7 @@ pub(in super::super) async fn keep(
     }
 }
 
-/// What a watch says, without its errors: it goes on by itself, ever later.
+/// The stream of a watch, without its errors: the watch retries by itself with growing delays.
 fn told<K>(
     watch: impl Stream<Item = kube::runtime::watcher::Result<Option<K>>>,
 ) -> impl Stream<Item = Option<K>> {
@@ -103,23 +106,23 @@ struct Keeper {
     mutating: Api<MutatingWebhookConfiguration>,
     served: Arc<Served>,
     metrics: Arc<Metrics>,
-    /// As the watch says; `None` before it has said anything.
+    /// The Secret in the watch; `None` before the first answer.
     secret: Option<Option<Secret>>,
-    /// What the Secret held when it was last right.
+    /// The last valid content of the Secret.
     last: Option<Kept>,
-    /// As the watches say of the validating and of the mutating configuration, which need not be there: somebody may call the webhook in
-    /// another way.
+    /// The validating and the mutating configuration in the watch. They may be absent: the webhook
+    /// can be called in another way.
     bundles: [Option<Option<Bundle>>; 2],
 }
 
-/// The trust that a configuration has.
+/// The `caBundle`s of a configuration.
 struct Bundle {
     version: String,
-    /// One for each webhook.
+    /// One for each webhook of the configuration.
     bundles: Vec<Vec<u8>>,
 }
 
-/// What both kinds of configurations have alike.
+/// Common part of both kinds of configuration.
 trait Configuration: Resource<DynamicType = ()> {
     fn bundles(&self) -> Vec<Vec<u8>>;
 }
@@ -151,7 +154,7 @@ impl Bundle {
         self.bundles.iter().all(|bundle| bundle == trusted.as_bytes())
     }
 
-    /// A JSON patch that only fits the version that was seen.
+    /// A JSON patch that only applies to the version that was seen.
     fn patch(&self, trusted: &str) -> serde_json::Value {
         let bundle = ByteString(trusted.as_bytes().to_vec());
         let mut operations =
@@ -164,7 +167,8 @@ impl Bundle {
 }
 
 impl Keeper {
-    /// Serves what is kept and does what is next; says after how long there is more to do.
+    /// Serves the stored certificate and does the next step. Returns the delay until the next step,
+    /// if any.
     async fn act(&mut self) -> anyhow::Result<Option<Duration>> {
         let Some(secret) = self.secret.clone() else { return Ok(None) };
         let read = secret.as_ref().and_then(|secret| Kept::read(secret.data.as_ref()?));
@@ -176,7 +180,7 @@ impl Keeper {
                 .is_ok()
         });
         let (Some(kept), true) = (&self.last, kept.is_some()) else {
-            // Deleted or overwritten: what is trusted goes on, if it is known here.
+            // Deleted or overwritten: the trusted certificate is restored, if this replica has it.
             let now = Timestamp::now();
             let known = self.last.clone().filter(|kept| kept.current.expires > now);
             let restored = match known {
@@ -202,7 +206,7 @@ impl Keeper {
         }
     }
 
-    /// Serves what is kept, if that is news.
+    /// Serves the stored certificate if it has changed.
     fn take(&mut self, kept: &Kept) -> Result<(), Unusable> {
         if self.last.as_ref() == Some(kept) {
             return Ok(());
@@ -216,7 +220,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whoever else has written meanwhile is told by the watch.
+    /// Writes the Secret. A concurrent write of another replica appears in the watch.
     async fn write(&self, secret: Option<&Secret>, kept: &Kept) -> anyhow::Result<Option<Duration>> {
         let metadata = match secret {
             Some(secret) => secret.metadata.clone(),
@@ -225,7 +229,7 @@ impl Keeper {
         let written = Secret {
             metadata,
             data: Some(kept.write()),
-            // A Secret's type cannot change.
+            // The type of a Secret cannot change.
             type_: secret.and_then(|secret| secret.type_.clone()).or(Some("kubernetes.io/tls".to_owned())),
             ..Secret::default()
         };
@@ -261,7 +265,8 @@ impl Keeper {
                 Ok(()) => {
                     tracing::info!(configuration = NAME, "the API servers are told to trust the webhook's CA")
                 }
-                // Changed or deleted since: the watch says how. (A test that fails is 422.)
+                // Changed or deleted meanwhile: the watch shows the new state. (A failed test is
+                // 422.)
                 Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409 | 422) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -1,8 +1,8 @@
-//! An IPInstance comes or changes by another hand than the controller's.
+//! IPInstances that another client than the controller creates or changes.
 //!
-//! hybridnet has no rule here. But an IPInstance is an address that the controller believes to be given: one
-//! that names no Subnet, or whose address is changed under a pod, leaves an address that nobody accounts for. The controller's own
-//! writes, of which there are many, are not sent to the webhook.
+//! hybridnet has no rule here. But to the controller an IPInstance is an allocated address. If it
+//! names no Subnet, or its address changes under a pod, an address is used without any record. The
+//! controller's own writes are frequent and are not sent to the webhook.
 
 use ipnet::IpNet;
 use trunkline_api::names::label;
@@ -11,12 +11,12 @@ use trunkline_api::validate::Fault;
 
 use super::{Facts, Verdict, introduced, verdict};
 
-/// Reads: the IPInstance's Subnet.
+/// Facts: the IPInstance's Subnet.
 pub fn create(instance: &IPInstance, facts: &Facts) -> Verdict {
     verdict(faults(instance, facts))
 }
 
-/// Reads what [`create`] reads.
+/// Facts: as for [`create`].
 pub fn update(old: &IPInstance, new: &IPInstance, facts: &Facts) -> Verdict {
     let (before, after) = (&old.spec, &new.spec);
     let mut found = introduced(&faults(old, facts), faults(new, facts));
@@ -37,7 +37,7 @@ pub fn update(old: &IPInstance, new: &IPInstance, facts: &Facts) -> Verdict {
     verdict(found)
 }
 
-/// The address and who has it.
+/// The address and its pod.
 pub(super) fn described(instance: &IPInstance) -> String {
     let spec = &instance.spec;
     let address = spec.address.ip.split('/').next().unwrap_or_default();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn creating() {
+    fn create_rules() {
         let facts = cluster();
         for (case, ip, network, subnet, refusal) in [
             ("right", "10.1.0.7/24", "n", "s1", ""),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn changing() {
+    fn update_rules() {
         let facts = cluster();
         let old = labelled("10.1.0.7/24", "n", "s1");
         let mut new = old.clone();
@@ -179,7 +179,7 @@ mod tests {
             "spec.subnet: s2: it was s1",
         );
 
-        // Of a Subnet that is gone: it can still be let go.
+        // Its Subnet is gone: it can still be released.
         let none = Facts::default();
         let mut free = old.clone();
         free.metadata.finalizers.clear();

@@ -1,16 +1,20 @@
-//! The admission rules: pure functions of an object, the object that it replaces, and [`Facts`] about the cluster.
+//! The admission rules: pure functions of an object, the object that it replaces, and [`Facts`]
+//! about the cluster.
 //!
-//! What one object or a set of them must keep is [`trunkline_api::validate`]'s, which the agent applies to files too; here is what only an API
-//! server has: objects that come one by one and replace each other, and others that still use what is to be deleted. An object is
-//! judged as the last of the set that it joins, so that of two which exclude each other it is the newcomer that is refused.
+//! [`trunkline_api::validate`] has the rules for one object and for a set; the agent applies them
+//! to files too. This module has the rules that only an API server needs: objects arrive one by
+//! one, replace each other, and may still be in use when they are deleted. An object is judged as
+//! the last of the set that it joins. So of two that exclude each other, the newcomer is refused.
 //!
-//! An update is refused for what it makes wrong, never for what was wrong before it: somebody who repairs one field of an old object, or takes
-//! a finalizer off it, must not have to repair another first (the API server treats its own schemas so too).
+//! An update is refused for faults that it introduces, never for faults that existed before. A user
+//! who repairs one field of an old object, or removes its finalizer, need not repair other fields
+//! first (as with the API server's own schemas).
 //!
-//! **Facts may be behind.** Those about Networks, Subnets and IPInstances are read from the API server for each request (rules of
-//! resources are asked rarely), so they are as new as etcd. What no webhook can see is another request of the same
-//! moment: two Overlay networks, or two overlapping Subnets, created together both pass. The controller keeps what that could
-//! harm: it serves the one it saw first, and an address is given by creating its IPInstance.
+//! **Facts may be stale.** Those about Networks, Subnets and IPInstances are read from the API
+//! server for each request (these rules are rarely applied), so they are as new as etcd. No webhook
+//! can see another request of the same moment: two Overlay networks, or two overlapping Subnets,
+//! that are created together are both admitted. The controller limits the harm: it serves the one
+//! it saw first, and each address is allocated by the creation of its IPInstance.
 
 pub mod ipinstance;
 pub mod network;
@@ -24,10 +28,10 @@ use std::net::IpAddr;
 use trunkline_api::resources::{IPInstance, Network, Subnet};
 use trunkline_api::validate::Fault;
 
-/// Whether an object may be what it is about to be.
+/// Whether an object is admitted.
 pub type Verdict = Result<(), Vec<Fault>>;
 
-/// What a rule reads of the cluster; each rule says what it needs, and the rest is left empty.
+/// Cluster data for a rule. Each rule documents what it needs; the rest is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Networks.
@@ -38,13 +42,13 @@ pub struct Facts {
     pub nodes: Vec<Node>,
     /// IPInstances.
     pub instances: Vec<IPInstance>,
-    /// The addresses of one Node; none if there is no such Node.
+    /// The addresses of one Node; none if the Node does not exist.
     pub node_addresses: Option<Vec<IpAddr>>,
-    /// How many RemoteClusters (`multicluster.alibaba.com`) there are.
+    /// Number of RemoteClusters (`multicluster.alibaba.com`).
     pub remote_clusters: usize,
 }
 
-/// A node as far as Networks select it.
+/// A node as Networks select it.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     /// Its name.
@@ -64,18 +68,18 @@ fn of(kind: &str, name: &str, verdict: Verdict) -> Vec<Fault> {
     found
 }
 
-/// What is wrong now and was not before.
+/// The faults that are new.
 fn introduced(before: &[Fault], mut now: Vec<Fault>) -> Vec<Fault> {
     now.retain(|fault| !before.contains(fault));
     now
 }
 
-/// A fault of a deletion.
+/// The fault of a refused deletion.
 fn still_used(kind: &'static str, name: &str, message: String) -> Fault {
     Fault { kind, name: name.to_owned(), field: "deletion".to_owned(), message }
 }
 
-/// The first few of many names.
+/// Joins the first few names.
 fn some(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
@@ -88,7 +92,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A Network of its `spec`.
+    /// A Network with this `spec`.
     pub(crate) fn network(name: &str, spec: Value) -> Network {
         serde_json::from_value(json!({
             "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": name}, "spec": spec,
@@ -96,7 +100,7 @@ pub(super) mod tests {
         .unwrap()
     }
 
-    /// A Subnet of its `spec`.
+    /// A Subnet with this `spec`.
     pub(crate) fn subnet(name: &str, spec: Value) -> Subnet {
         serde_json::from_value(json!({
             "apiVersion": "networking.alibaba.com/v1", "kind": "Subnet", "metadata": {"name": name}, "spec": spec,
@@ -119,7 +123,7 @@ pub(super) mod tests {
         .unwrap()
     }
 
-    /// Asserts that a verdict is a refusal whose text has this in it, or an acceptance where that is empty.
+    /// Asserts that a verdict is a refusal with this text, or an acceptance if the text is empty.
     #[track_caller]
     pub(crate) fn expect(case: &str, verdict: Verdict, refusal: &str) {
         match (verdict, refusal) {

@@ -1,4 +1,4 @@
-//! A Network comes, changes or goes.
+//! Create, update and delete of a Network.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use trunkline_api::validate::{
 
 use super::{Facts, Verdict, introduced, of, some, still_used, verdict};
 
-/// Reads: every Network, every Subnet, and the nodes that this one selects.
+/// Facts: every Network, every Subnet, and the nodes that this one selects.
 pub fn create(network: &Network, facts: &Facts) -> Verdict {
     verdict(faults(network, facts))
 }
 
-/// Reads what [`create`] reads, with the nodes of the new selector.
+/// Facts: as for [`create`], with the nodes of the new selector.
 pub fn update(old: &Network, new: &Network, facts: &Facts) -> Verdict {
     if old.spec == new.spec {
         return Ok(());
@@ -25,8 +25,8 @@ pub fn update(old: &Network, new: &Network, facts: &Facts) -> Verdict {
     verdict(found)
 }
 
-/// Reads: the Subnets of the Network; for the Overlay, how many RemoteClusters there are; in mode BGP, every Network, the nodes of this one, and
-/// the IPInstances of the GlobalBGP Network.
+/// Facts: the Subnets of the Network; for the Overlay, the number of RemoteClusters; in mode BGP,
+/// every Network, the nodes of this one, and the IPInstances of the GlobalBGP Network.
 pub fn delete(network: &Network, facts: &Facts) -> Verdict {
     let name = network.name();
     let mut found = Vec::new();
@@ -57,7 +57,7 @@ fn faults(network: &Network, facts: &Facts) -> Vec<Fault> {
     let mut found = of("Network", name, validate(&networks, &[]));
     let overlaps = neighbour_overlaps(std::slice::from_ref(network), &facts.subnets);
     found.extend(overlaps.iter().map(NeighbourOverlap::network_fault));
-    // Without labels it selects nothing, or, as the newcomer of a unique type, everything.
+    // Only Underlay networks restrict memberships; the other types select every node.
     if network.network_type() == NetworkType::Underlay {
         let nodes = facts.nodes.iter().filter(|node| network.selects(&node.labels));
         let nodes = nodes.map(|node| (node.name.as_str(), &node.labels));
@@ -66,7 +66,8 @@ fn faults(network: &Network, facts: &Facts) -> Vec<Fault> {
     found
 }
 
-/// Pods of the GlobalBGP Network on this Network's nodes leave by its peers.
+/// The fault if pods of the GlobalBGP Network run on this Network's nodes: its peers advertise
+/// their addresses.
 fn global_addresses(network: &Network, facts: &Facts) -> Option<Fault> {
     let global = facts.networks.iter().find(|other| other.network_type() == NetworkType::GlobalBGP)?;
     let nodes: BTreeSet<&str> = facts
@@ -115,7 +116,7 @@ mod tests {
                "config": {"bgpPeers": [{"asn": 65100, "prefix": prefix}]}})
     }
 
-    /// `base` with the value at a pointer replaced, or taken away.
+    /// `base` with the value at a pointer replaced or removed.
     fn with(mut base: Value, pointer: &str, value: Value) -> Value {
         let (parent, key) = pointer.rsplit_once('/').unwrap();
         let parent = base.pointer_mut(parent).unwrap();
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn creating() {
+    fn create_rules() {
         let overlay = json!({"type": "Overlay", "netID": 4});
         let global = json!({"type": "GlobalBGP"});
         let mut both = cluster();
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn changing() {
+    fn update_rules() {
         let facts = &cluster();
         let old = bgp("rack1");
         for (case, spec, refusal) in [
@@ -248,7 +249,7 @@ mod tests {
         expect("a prefix over a Subnet", update(&apart, &wide, &subnets), refusal);
         expect("and back", update(&wide, &apart, &subnets), "");
 
-        // What was wrong before is not held against who changes something else.
+        // Earlier faults do not block a change of another field.
         let wrong = with(old.clone(), "/config/bgpPeers/0/address", json!("x"));
         let also = with(wrong.clone(), "/config/bgpPeers/0/asn", json!(65100));
         expect("an old fault", update(&network("rack1", wrong.clone()), &network("rack1", also), facts), "");
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn deleting() {
+    fn delete_rules() {
         let mut facts = cluster();
         let rack1 = facts.networks[0].clone();
         expect("unused", delete(&rack1, &facts), "");

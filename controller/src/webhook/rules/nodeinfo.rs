@@ -1,7 +1,8 @@
-//! An agent writes where its node is found.
+//! The NodeInfo that an agent writes: the tunnel addresses of its node.
 //!
-//! Other nodes send what is for these addresses through the tunnel to the node, so a node that names an address of others receives their
-//! packets. The rule compares the claim with the Node: an agent cannot write a Node's addresses and annotations.
+//! Other nodes send packets for these addresses through the tunnel to the node. A node that claims
+//! a foreign address would therefore receive its packets. The rule compares the claim with the
+//! Node, whose addresses and annotations an agent cannot write.
 
 use std::net::IpAddr;
 
@@ -11,7 +12,7 @@ use trunkline_api::validate::Fault;
 
 use super::{Facts, Verdict, verdict};
 
-/// Reads: the addresses of the NodeInfo's Node.
+/// Facts: the addresses of the NodeInfo's Node.
 ///
 /// # Errors
 /// The fields that claim an address which the Node does not have.
@@ -29,7 +30,7 @@ pub fn claim(info: &NodeInfo, facts: &Facts) -> Verdict {
     verdict(found.collect())
 }
 
-/// Why a node may not claim this address.
+/// The reason for which a node may not claim this address.
 fn unknown(node: &str, address: IpAddr, facts: &Facts) -> Option<String> {
     let Some(known) = &facts.node_addresses else {
         return Some(format!("there is no Node {node}: register the node before its agent starts"));
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_the_nodes_addresses() {
+    fn claims_must_be_addresses_of_the_node() {
         let addresses = Some(vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()]);
         let facts = Facts { node_addresses: addresses, ..Facts::default() };
         for (claim_of, refusal) in [

@@ -1,18 +1,21 @@
-//! A pod comes: what is stamped on it, and whether its wishes can be met.
+//! Creation of a pod: its network selection is written on it, and its request is checked.
 //!
 //! ```text
 //! annotations, labels ─► selection::select ─► network, subnets, type, family ─┬─ mutate: stamped on the pod, and a nodeSelector
 //! namespace, kept IPInstances ─►                                              └─ validate: there, fitting, and with addresses left
 //! ```
 //!
-//! The stamps make the choice visible and final: a namespace that changes afterwards does not change pods that are there. The
-//! nodeSelector brings the pod to a node of its network, and by the quota label (Underlay) to one whose network has an address left; a pod that
-//! gets a kept address back needs no address to be left.
+//! The annotations make the selection visible and final: a later change of the namespace does not
+//! affect existing pods. The nodeSelector directs the pod to a node of its network and, by the
+//! quota label (Underlay), to one whose network has a free address. A pod that gets a retained
+//! address back needs no free address.
 //!
-//! **What is read here may be behind**: the cluster's rows are those of the watches, and a Network's `available` is written by the
-//! controller about once a second. A pod that passes for an address that has just gone waits for one like any other (the controller alone gives
-//! addresses, and never one twice); one that is refused for an address that has just become free is made again by its owner. That a
-//! name or a namespace is not known *yet* is told apart ([`missing`]), because a user would take it for his mistake.
+//! **The data may be stale**: the rows are those of the watches, and the controller writes a
+//! Network's `available` about once a second. A pod may be admitted although the last address was
+//! just allocated; it then waits for one (only the controller allocates addresses, and never one
+//! twice). A pod may be refused although an address has just become free; its owner creates it
+//! again. A name or namespace that is not known *yet* is a case of its own ([`missing`]): the user
+//! would otherwise look for a mistake of his own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,23 +35,23 @@ use super::{Verdict, verdict};
 use crate::cluster::{Cluster, Key};
 use crate::selection::{Policy, Selection, select};
 
-/// The taint of a node that no network selects.
+/// The taint of a node without a network.
 const NETWORK_UNAVAILABLE: &str = "node.kubernetes.io/network-unavailable";
 
-/// What the rules look at of a pod.
+/// The fields of a pod that the rules read.
 #[derive(Clone, Debug, Default)]
 pub struct NewPod {
     /// Its namespace.
     pub namespace: String,
-    /// Its name; empty where the API server will make one.
+    /// Its name; empty if the API server will generate it.
     pub name: String,
     /// Its annotations, if the field is there.
     pub annotations: Option<BTreeMap<String, String>>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Kind of the object that made it.
+    /// Kind of its controller.
     pub owner_kind: Option<String>,
-    /// It uses the node's network.
+    /// Whether it uses the node's network.
     pub host_network: bool,
     /// Its node selector, if the field is there.
     pub node_selector: Option<BTreeMap<String, String>>,
@@ -57,7 +60,7 @@ pub struct NewPod {
 }
 
 impl NewPod {
-    /// What matters of a pod that is about to be created in a namespace.
+    /// The fields of a pod that is about to be created in a namespace.
     pub fn of(pod: Pod, namespace: &str) -> NewPod {
         let spec = pod.spec.unwrap_or_default();
         let owners = pod.metadata.owner_references.unwrap_or_default();
@@ -98,16 +101,17 @@ impl NewPod {
     }
 }
 
-/// What is to be changed of a pod.
+/// Changes to a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mutation {
     /// A JSON patch (RFC 6902).
     pub patch: Vec<Value>,
-    /// What whoever creates the pod should know.
+    /// Warnings for the client that creates the pod.
     pub warnings: Vec<String>,
 }
 
-/// The stamps of a pod; a host network pod gets a toleration for nodes without a network, and nothing else.
+/// The annotations and node selector of a pod. A host network pod only gets a toleration for nodes
+/// without a network.
 pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutation, Vec<Fault>> {
     let mut mutation = Mutation::default();
     if pod.host_network {
@@ -143,12 +147,12 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
     Ok(mutation)
 }
 
-/// Whether a pod's wishes can be met.
+/// Whether a pod's request can be satisfied.
 pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Verdict {
     if pod.host_network {
         return Ok(());
     }
-    // Not by what is kept for it: that its own wishes contradict this is what is to be found.
+    // Ignore its retained addresses: the check looks for annotations that contradict them.
     let selection = pod.select(cluster, false, policy)?;
     let mut found = Vec::new();
     let held = cluster.instances_of_pod(&pod.key());
@@ -190,18 +194,18 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Verdict {
     verdict(found)
 }
 
-/// What a verdict on a pod depends on and is not known.
+/// An unknown object on which the verdict on a pod depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// A Network by its name.
+    /// A Network, by name.
     Network(String),
-    /// A Subnet by its name.
+    /// A Subnet, by name.
     Subnet(String),
-    /// The pod's namespace, which is there for sure: the pod is created in it.
+    /// The pod's namespace. It must exist, since the pod is created in it.
     Namespace,
 }
 
-/// The first thing by whose name something is asked for and which the watches have not told of.
+/// The first object that the pod names and the watches have not shown.
 pub fn missing(pod: &NewPod, cluster: &Cluster) -> Option<Missing> {
     if pod.host_network {
         return None;
@@ -216,7 +220,7 @@ pub fn missing(pod: &NewPod, cluster: &Cluster) -> Option<Missing> {
     subnets.map(Missing::Subnet).or_else(network)
 }
 
-/// Labels of the nodes that can have the pod.
+/// Labels of the nodes on which the pod can run.
 fn node_selector(cluster: &Cluster, selection: &Selection) -> BTreeMap<String, String> {
     let attached = |label: &str| BTreeMap::from([(label.to_owned(), ATTACHED.to_owned())]);
     match selection.network_type {
@@ -273,7 +277,7 @@ fn pool_faults(pod: &NewPod, pools: &Pools, selection: &Selection) -> Vec<Fault>
         .collect()
 }
 
-/// A pod sends from other prefixes than its addresses only where its Network says so.
+/// The fault if the pod names additional source prefixes that its Network does not allow.
 fn prefix_fault(
     pod: &NewPod,
     prefixes: &BTreeSet<IpNet>,
@@ -285,7 +289,7 @@ fn prefix_fault(
     }
     let network = match (&selection.network, selection.network_type) {
         (Some(name), _) => cluster.network(name),
-        // Which it is follows from the node, and there is none yet.
+        // The network follows from the node, which is not known yet.
         (None, NetworkType::Underlay) => {
             let message = format!(
                 "which prefixes are allowed depends on the Network: write {} or {} too",
@@ -294,14 +298,15 @@ fn prefix_fault(
             );
             return Some(pod.fault(annotation::EXTRA_PREFIXES, message));
         }
-        // One that is missing is named elsewhere.
+        // Another rule reports a missing network.
         (None, only) => cluster.network_of_type(only),
     };
     let (_, message) = refused_prefix(prefixes, network?)?;
     Some(pod.fault(annotation::EXTRA_PREFIXES, message))
 }
 
-/// Underlay pods are brought to nodes that have an address left by labels; networks that take every node have no such labels.
+/// The fault if no address is free. Quota labels already keep Underlay pods away from full nodes;
+/// networks of every node have no such labels.
 fn capacity(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Option<Fault> {
     let wanted = selection.network_type;
     if wanted == NetworkType::Underlay {
@@ -313,7 +318,8 @@ fn capacity(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Option<Fa
         return Some(pod.fault(annotation::NETWORK_TYPE, message));
     };
     if !is_counted(network, cluster) {
-        // A new Subnet counts from the next status on. Until then the pod passes, and waits for its address if there is none.
+        // The status does not count a new Subnet yet. Until then the pod is admitted, and waits if
+        // there is no address.
         return None;
     }
     (available(network, selection.family) <= 0).then(|| {
@@ -326,7 +332,7 @@ fn capacity(pod: &NewPod, cluster: &Cluster, selection: &Selection) -> Option<Fa
     })
 }
 
-/// Whether the network's status knows of all of its subnets.
+/// Whether the network's status counts all of its subnets.
 fn is_counted(network: &Network, cluster: &Cluster) -> bool {
     let counted = network.status.as_ref().map_or(&[][..], |status| &status.subnet_list);
     cluster.subnets_of(network.name()).all(|name| {
@@ -336,7 +342,7 @@ fn is_counted(network: &Network, cluster: &Cluster) -> bool {
     })
 }
 
-/// How many pods of a family the network has addresses for, as its status says.
+/// The number of pods of a family for which the network has addresses, by its status.
 fn available(network: &Arc<Network>, family: IpFamily) -> i64 {
     let Some(status) = &network.status else { return 0 };
     let count = match family {
@@ -347,7 +353,7 @@ fn available(network: &Arc<Network>, family: IpFamily) -> i64 {
     count.as_ref().map_or(0, |count| count.available)
 }
 
-/// Adds what is missing or different to a map of the pod.
+/// Adds missing or different entries to a map of the pod.
 fn merge(
     path: &str,
     own: Option<&BTreeMap<String, String>>,
@@ -403,7 +409,8 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// rack1 (VLAN, subnets v4 and v6), bgp, overlay (IPv4 left, no IPv6), no GlobalBGP; namespace `plain` says nothing, `told` names rack1.
+    /// rack1 (VLAN, subnets v4 and v6), bgp, overlay (IPv4 left, no IPv6), no GlobalBGP; namespace
+    /// `plain` has no annotations, `told` names rack1.
     fn cluster() -> Cluster {
         let mut cluster = Cluster::default();
         let mut overlay = network("overlay", json!({"type": "Overlay", "netID": 4}));
@@ -454,7 +461,8 @@ mod tests {
         NewPod { owner_kind: Some("StatefulSet".to_owned()), ..pod(annotations) }
     }
 
-    /// The pod's annotations and node selector once it is patched, by a reading of RFC 6902 of its own.
+    /// The pod's annotations and node selector after the patch, by a separate implementation of RFC
+    /// 6902.
     fn stamped(pod: &NewPod, cluster: &Cluster) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
         let mut object = json!({"metadata": {}, "spec": {}});
         let mut put =
@@ -486,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps() {
+    fn selection_is_written_on_the_pod() {
         let mut cluster = cluster();
         give(&mut cluster, "10.2.0.7/24", "bgp", "bgp4", "kept-0");
         let kept = |pod: NewPod| NewPod { name: "kept-0".to_owned(), ..pod };
@@ -580,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_has_of_its_own_stays() {
+    fn mutation_keeps_other_values() {
         let cluster = cluster();
         let mut own = pod(&[("note", "mine"), (a::SPECIFIED_NETWORK, "rack1")]);
         own.node_selector = Some(texts(&[("disk", "ssd"), ("network", "rack9")]));
@@ -591,14 +599,14 @@ mod tests {
         let warnings = mutate(&own, &cluster, &policy()).unwrap().warnings;
         assert!(warnings[0].contains("nodeSelector[network]: rack9 is replaced by rack1"), "{warnings:?}");
 
-        // Once more over its own answer: nothing is left to do.
+        // Again, on its own result: nothing is left to change.
         own.annotations = Some(annotations);
         own.node_selector = Some(selector);
         assert_eq!(mutate(&own, &cluster, &policy()).unwrap(), Mutation::default());
     }
 
     #[test]
-    fn host_network_pods_are_only_made_to_tolerate() {
+    fn host_network_pods_only_get_a_toleration() {
         let cluster = cluster();
         let host = NewPod { host_network: true, ..pod(&[(a::SPECIFIED_NETWORK, "nowhere")]) };
         let patch = mutate(&host, &cluster, &policy()).unwrap().patch;
@@ -616,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes() {
+    fn requests_are_checked_against_the_cluster() {
         let mut cluster = cluster();
         give(&mut cluster, "10.1.0.7/24", "rack1", "v4", "kept-0");
         let rack1 = (a::SPECIFIED_NETWORK, "rack1");
@@ -749,7 +757,7 @@ mod tests {
             let pod = NewPod { name: "kept-0".to_owned(), ..pod(annotations) };
             expect(case, validate(&pod, &cluster, &policy()), refusal);
         }
-        // A namespace has no say in prefixes: its annotation is not read, and its Network counts.
+        // A namespace cannot set prefixes: its annotation is not read, but its Network counts.
         let told = |annotations| NewPod { namespace: "told".to_owned(), ..pod(annotations) };
         let mut said = texts(&[(a::SPECIFIED_NETWORK, "rack1"), (a::EXTRA_PREFIXES, "10.10.0.0/16")]);
         cluster.namespaces.set("told".into(), Said { annotations: said.clone(), ..Said::default() });
@@ -759,7 +767,7 @@ mod tests {
         said.insert(a::SPECIFIED_NETWORK.to_owned(), "bgp".to_owned());
         cluster.namespaces.set("told".into(), Said { annotations: said, ..Said::default() });
         expect("another", validate(&told(&own), &cluster, &policy()), "Network bgp allows nothing");
-        // Addresses that are kept are enough, however full the network is.
+        // Retained addresses are enough, however full the network is.
         give(&mut cluster, "10.5.0.7/24", "overlay", "o4", "kept-1");
         let full = network("overlay", json!({"type": "Overlay", "netID": 4}));
         cluster.networks.set("overlay".into(), Arc::new(full));
@@ -778,7 +786,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet() {
+    fn unknown_names_are_reported_as_missing() {
         let cluster = cluster();
         for (pod, wanted) in [
             (pod(&[]), None),

@@ -1,4 +1,4 @@
-//! A Subnet comes, changes or goes.
+//! Create, update and delete of a Subnet.
 
 use ipnet::IpNet;
 use trunkline_api::resources::Subnet;
@@ -6,12 +6,12 @@ use trunkline_api::validate::{Fault, NeighbourOverlap, neighbour_overlaps, valid
 
 use super::{Facts, Verdict, introduced, of, some, still_used, verdict};
 
-/// Reads: every Network, and every Subnet.
+/// Facts: every Network, and every Subnet.
 pub fn create(subnet: &Subnet, facts: &Facts) -> Verdict {
     verdict(faults(subnet, facts))
 }
 
-/// Reads what [`create`] reads.
+/// Facts: as for [`create`].
 pub fn update(old: &Subnet, new: &Subnet, facts: &Facts) -> Verdict {
     if old.spec == new.spec {
         return Ok(());
@@ -24,7 +24,7 @@ pub fn update(old: &Subnet, new: &Subnet, facts: &Facts) -> Verdict {
     verdict(found)
 }
 
-/// Reads: the IPInstances of the Subnet, or some of them.
+/// Facts: the IPInstances of the Subnet, or some of them.
 pub fn delete(subnet: &Subnet, facts: &Facts) -> Verdict {
     let used = facts.instances.iter().filter(|instance| instance.spec.subnet == subnet.name());
     let used: Vec<String> = used.map(super::ipinstance::described).collect();
@@ -39,7 +39,8 @@ pub fn delete(subnet: &Subnet, facts: &Facts) -> Verdict {
 }
 
 fn faults(subnet: &Subnet, facts: &Facts) -> Vec<Fault> {
-    // Only those that lie over it can contradict it, so that a cluster of many Subnets does not compare each with each.
+    // Only overlapping Subnets can contradict it; this avoids a comparison with every Subnet of a
+    // large cluster.
     let over = |other: &&Subnet| {
         let (Ok(one), Ok(other)) = (subnet.spec.range.cidr(), other.spec.range.cidr()) else { return false };
         overlap(&one, &other)
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn creating() {
+    fn create_rules() {
         let facts = cluster();
         let with = |range: Value| {
             let mut all = v4("10.3.0.0/24");
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn changing() {
+    fn update_rules() {
         let mut facts = cluster();
         let old = vlan(json!({"netID": 10}));
         facts.subnets.push(subnet("s", old.clone()));
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn deleting() {
+    fn delete_rules() {
         let mut facts = cluster();
         let there = facts.subnets[0].clone();
         expect("unused", delete(&there, &facts), "");

@@ -1,7 +1,9 @@
-//! What IPInstances of other nodes cost a node's agent. They come in while it runs, which is when a watch that is too wide would show.
-//! Beside it stands the same agent while as many ConfigMaps come in, which it cannot see: the machine has as much to do. The two take turns,
-//! so that what else goes on meets both. An agent that has nothing to do takes a tenth of a millisecond a second, of which every wakening
-//! by chance is a good part: anything below [`RESOLUTION`] counts as that much. Decoding what another node's pods have would be tens of it.
+//! Cost of other nodes' IPInstances for a node's agent. They are created while it runs, which would
+//! reveal a watch that is too wide. For comparison the same number of ConfigMaps is created, which
+//! the agent cannot see: the load on the machine is the same. The two alternate, so that other load
+//! affects both. An idle agent takes a tenth of a millisecond per second, and random wake-ups are a
+//! good part of it. So any value below [`RESOLUTION`] counts as that much. Decoding other nodes'
+//! IPInstances would take tens of it.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -30,19 +32,20 @@ use crate::stats::round;
 use crate::tests::kube::crds;
 
 const OBJECTS: usize = 10_000;
-/// What is told apart, in milliseconds of processor time a second: a thousandth of a processor.
+/// Resolution in milliseconds of processor time per second: a thousandth of a processor.
 const RESOLUTION: f64 = 1.0;
-/// Turns of each kind.
+/// Rounds of each kind.
 const TURNS: usize = 10;
 const NAMESPACE: &str = "elsewhere";
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figures {
     objects: usize,
-    /// The agent's processor time in milliseconds a second, while ConfigMaps and while IPInstances came in.
+    /// The agent's processor time in milliseconds per second, during the creation of ConfigMaps and
+    /// of IPInstances.
     cpu_without: f64,
     cpu_with: f64,
-    /// Of the two, with less than [`RESOLUTION`] taken for that.
+    /// Ratio of the two, with [`RESOLUTION`] as the minimum of each.
     cpu_ratio: f64,
     /// Its proportional set size before and afterwards, in megabytes of 1,000,000 octets.
     pss_without_mb: f64,
@@ -72,7 +75,7 @@ fn measure_on(cluster: &Cluster, fabric: &Fabric) -> Result<Figures> {
     let instances: Api<IPInstanceObject> = Api::namespaced(cluster.client(), NAMESPACE);
     let each = OBJECTS / TURNS;
     let (mut without, mut with) = (Spent::default(), Spent::default());
-    // The first of each kind is slower than the rest, and the agent has just come up.
+    // The first of each kind is slower than the rest, and the agent has just started.
     make_maps(cluster, &maps, each)?;
     let pss_without = megabytes(agent, "smaps_rollup", "Pss")?;
     step(&format!("{OBJECTS} IPInstances of other nodes, and as many ConfigMaps"), || {
@@ -127,7 +130,7 @@ fn make_instances(
     .map(drop)
 }
 
-/// What a process took while other things were done.
+/// Resources that a process used during other work.
 #[derive(Default)]
 struct Spent {
     cpu: Duration,
@@ -151,12 +154,12 @@ impl Spent {
     }
 }
 
-/// For how many nanoseconds each thread of a process has run so far, by the scheduler's own count.
+/// Run time of each thread of a process so far in nanoseconds, by the scheduler's own count.
 fn threads(pid: Pid) -> Result<HashMap<OsString, u64>> {
     let mut threads = HashMap::new();
     for task in std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))? {
         let task = task?;
-        // One that ends meanwhile has nothing to say any more.
+        // Ignore a thread that ends meanwhile.
         let Ok(text) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
         let ran = text.split_whitespace().next().and_then(|n| n.parse().ok());
         threads.insert(task.file_name(), ran.unwrap_or(0));

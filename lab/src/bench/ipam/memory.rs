@@ -1,4 +1,5 @@
-//! The choice alone: `controller/benches/ipam.rs` measures it and prints a line `ipam NAME VALUE` for each figure.
+//! Address selection alone: `controller/benches/ipam.rs` measures it and prints a line `ipam NAME
+//! VALUE` for each figure.
 
 use std::fmt;
 
@@ -12,14 +13,14 @@ use crate::tests::checks::cargo;
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figures {
-    /// In a /12 of which 90 % is given.
+    /// In a /12 that is 90 % allocated.
     allocations_per_second: f64,
-    /// Octets for each address of a subnet that nobody has, and for each that somebody has.
+    /// Octets for each free address of a subnet, and for each allocated one.
     octets_per_free_address: f64,
     octets_per_given_address: f64,
     /// Octets for each of 300,000 pods in sixteen subnets.
     octets_per_pod: f64,
-    /// Octets for each of 100,000 IPInstances besides, in rows and indexes.
+    /// Additional octets for each of 100,000 IPInstances, in rows and indexes.
     octets_per_row: f64,
 }
 

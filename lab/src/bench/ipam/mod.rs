@@ -1,8 +1,11 @@
-//! `cargo lab bench ipam`: what it costs to give addresses to pods, in three parts.
+//! `cargo lab bench ipam`: the cost of address allocation for pods, in three parts.
 //!
-//! - [`memory`]: the choice alone, in a /12 that is nearly full: criterion's measurement in `controller/benches/ipam.rs`.
-//! - [`server`]: 2,000 pods at once on a real API server, beside a bare loop that writes as much.
-//! - [`agent`]: what 10,000 IPInstances of other nodes cost a node's agent, beside 10,000 objects that are none of its business.
+//! - [`memory`]: address selection alone, in a /12 that is nearly full: criterion's measurement in
+//!   `controller/benches/ipam.rs`.
+//! - [`server`]: 2,000 pods at once on a real API server, compared with a plain loop that makes the
+//!   same writes.
+//! - [`agent`]: cost of 10,000 IPInstances of other nodes for a node's agent, compared with 10,000
+//!   unrelated objects.
 
 mod agent;
 mod memory;
@@ -25,7 +28,6 @@ struct Figures {
     bounds: Vec<Bound>,
 }
 
-/// Runs it.
 pub(crate) fn bench(place: &Place, json: bool) -> Result<bool> {
     packages::need_root("cargo lab bench ipam")?;
     packages::need(packages::ALWAYS.into_iter().chain(["frr"]))?;

@@ -1,8 +1,9 @@
-//! Giving addresses to pods on a real API server.
+//! Address allocation for pods on a real API server.
 //!
-//! What it is compared with is the least that anybody could do: the same clients make the same pods, and each makes its pod's
-//! IPInstance itself, with the address counted up: a controller without a thought. Both runs write the same objects at the same
-//! number of requests at a time to the same server, so the ratio of their times says what watching, choosing and the books cost.
+//! The reference is the minimum of work: the same clients create the same pods, and each creates
+//! its pod's IPInstance itself, with the next address. Both runs write the same objects with the
+//! same number of concurrent requests to the same server. So the ratio of their times is the cost
+//! of the watches, the selection and the controller's state.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -31,7 +32,7 @@ use crate::stats::{percentile, round};
 use crate::tests::kube::crds;
 
 const PODS: usize = 2_000;
-/// Requests that the clients have under way, which is what the controller has workers.
+/// Concurrent requests of the clients, equal to the controller's number of workers.
 const AT_A_TIME: usize = 64;
 const NODES: usize = 40;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -57,16 +58,17 @@ spec: { network: bench, range: { version: '4', cidr: 10.64.0.0/16 } }
 pub(super) struct Figures {
     pods: usize,
     requests_at_a_time: usize,
-    /// Until the last pod and its IPInstance were made by the clients themselves, in seconds.
+    /// Time until the clients themselves had created the last pod and its IPInstance, in seconds.
     bare_seconds: f64,
-    /// Until the last pod had its IPInstance from the controller, in seconds.
+    /// Time until the last pod had its IPInstance from the controller, in seconds.
     seconds: f64,
-    /// From the API server's answer to the pod's creation to its IPInstance in a watch, in seconds.
+    /// Time from the API server's answer to a pod's creation until its IPInstance is in a watch, in
+    /// seconds.
     p50_seconds: f64,
     p99_seconds: f64,
-    /// Bare to controller: 1 is as fast as the API server lets creates through.
+    /// Reference divided by controller: 1 is the API server's own limit for creates.
     ratio: f64,
-    /// The leading controller's memory afterwards, in megabytes of 1,000,000 octets.
+    /// The leading controller's memory at the end, in megabytes of 1,000,000 octets.
     controller_rss_mb: f64,
 }
 
@@ -77,7 +79,7 @@ pub(super) fn measure(place: &Place, assets: &Assets, controller: &Path) -> Resu
 impl Figures {
     pub(super) fn bounds(&self) -> Vec<Bound> {
         vec![
-            // An address seen before the answer to the pod's creation was a wait of nothing.
+            // An address seen before the answer to the pod's creation counts as no wait.
             Bound::at_most(
                 "p99 from a pod's creation to its address, in s",
                 self.p99_seconds.max(0.001),
@@ -119,7 +121,7 @@ fn measure_on(cluster: &mut Cluster, controller: &Path) -> Result<Figures> {
         anyhow::Ok(())
     })?;
     let books = Books::open(cluster)?;
-    // The API server's and etcd's first thousand objects are slower than the rest.
+    // The first thousand objects of API server and etcd are slower than the rest.
     step("the API server warms up", || {
         bare(cluster, &pretended, &books, "warm", Ipv4Addr::new(10, 66, 0, 0))
     })?;
@@ -129,7 +131,8 @@ fn measure_on(cluster: &mut Cluster, controller: &Path) -> Result<Figures> {
     cluster.apply(NETWORK)?;
     let replicas = step("the controller", || {
         let replicas = Replicas::start(cluster, controller, 1)?;
-        // It has the Lease before it has read what there is; the Subnet's status is the first that it writes afterwards.
+        // The controller has the Lease before it has read the existing objects; its first write
+        // afterwards is the Subnet's status.
         wait_for("the controller to serve", PATIENCE, || {
             let text = cluster.kubectl(["get", "subnet", "bench-v4", "-o", "jsonpath={.status.total}"])?;
             Ok(Seen::when(!text.is_empty(), || "no status of Subnet bench-v4".to_owned()))
@@ -163,13 +166,13 @@ fn measure_on(cluster: &mut Cluster, controller: &Path) -> Result<Figures> {
     })
 }
 
-/// A pod that was made, and when.
+/// A created pod, and the time of its creation.
 struct Made {
     uid: String,
     at: Instant,
 }
 
-/// Makes all the pods; `and_then` is done after each by whoever made it.
+/// Creates all the pods; the client that created a pod then runs `and_then`.
 fn together<F: Future<Output = Result<()>> + Send>(
     cluster: &Cluster,
     pretended: &Pretended,
@@ -195,7 +198,7 @@ fn together<F: Future<Output = Result<()>> + Send>(
     })
 }
 
-/// Does something a number of times, [`AT_A_TIME`] at a time.
+/// Runs a job a number of times, [`AT_A_TIME`] concurrently.
 pub(super) fn flood<T, F>(
     cluster: &Cluster,
     count: usize,
@@ -228,7 +231,8 @@ where
     Ok(all)
 }
 
-/// Pods and their IPInstances by the clients alone; returns how long that took until the last was seen.
+/// Creates pods and their IPInstances by the clients alone. Returns the time until the last was
+/// seen.
 fn bare(
     cluster: &Cluster,
     pretended: &Pretended,
@@ -252,7 +256,7 @@ fn bare(
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// As the controller makes it.
+/// An IPInstance as the controller creates it.
 pub(super) fn instance(namespace: &str, n: usize, uid: &str, address: Ipv4Addr) -> serde_json::Value {
     let (pod, node) = (format!("pod-{n}"), format!("n{}", n % NODES));
     let [_, _, _, d] = address.octets();

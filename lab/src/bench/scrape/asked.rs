@@ -1,5 +1,6 @@
-//! Who is asked, and how: the agent over HTTP, as Prometheus and a browser do; BIRD over its control socket, as bird_exporter does; FRR's
-//! bgpd over its VTY's, as frr_exporter does. Each answer is taken to its end and looked into.
+//! Queries of the bench: the agent over HTTP, like Prometheus and a browser; BIRD over its control
+//! socket, like bird_exporter; FRR's bgpd over its VTY's, like frr_exporter. Each answer is read to
+//! its end and checked.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Whoever answers nothing for so long hangs.
+/// Timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An answer, and what it took.
+/// An answer, and its time.
 pub(super) struct Answer {
     pub(super) ms: f64,
     pub(super) octets: usize,
-    /// As far as anybody looks into it.
+    /// The part of the answer that is checked.
     pub(super) text: String,
 }
 
@@ -25,7 +26,7 @@ fn timed(ask: impl FnOnce() -> Result<String>) -> Result<Answer> {
     Ok(Answer { ms: began.elapsed().as_secs_f64() * 1e3, octets: text.len(), text })
 }
 
-/// A GET to the agent of the network namespace that the thread is in, connection and all.
+/// Sends a GET to the agent in the thread's network namespace; the time includes the connection.
 pub(super) fn agent(path: &str) -> Result<Answer> {
     let answer = timed(|| {
         let mut stream = TcpStream::connect("127.0.0.1:9473")?;

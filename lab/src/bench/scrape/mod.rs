@@ -1,17 +1,18 @@
-//! What it costs to ask an agent how it stands while it has a full table: `/metrics`, the page's search and `trunkline routes`, with 1,000,000
-//! routes that are in the kernel too; and what the sessions feel of it.
+//! Cost of queries to an agent with a full table of 1,000,000 routes, which are in the kernel too:
+//! `/metrics`, the page's search and `trunkline routes`; and their effect on the sessions.
 //!
-//! | state | what the feeder does meanwhile |
+//! | state | activity of the feeder |
 //! |---|---|
 //! | idle | nothing |
-//! | again | tells all of it again with other attributes, over and over |
-//! | flaps | takes all of it back and tells it again, over and over |
-//! | losses | loses its session and comes back, five times |
+//! | again | advertises all routes again with other attributes, repeatedly |
+//! | flaps | withdraws all routes and advertises them again, repeatedly |
+//! | losses | loses its session and connects again, five times |
 //!
-//! What the sessions feel is told by a witness, a second peer that has itself told again what the node originates every few milliseconds: its
-//! wait is that of any message, behind whatever else is to be told; and by the feeder, which notes the longest silence. Both are noted
-//! while nothing is asked, too. The same table goes to BIRD and to FRR's bgpd, which are asked for their peers' counters the way their exporters
-//! ask; they have no FIB here. Each asking includes its connection.
+//! Two observers measure the effect on the sessions. The witness is a second peer that requests the
+//! node's own prefixes again every few milliseconds. Its wait is that of any message, behind
+//! everything else that is queued. The feeder records the longest silence. Both also measure while
+//! there are no queries. BIRD and FRR's bgpd get the same table, and are queried for their peers'
+//! counters as their exporters do; they have no FIB here. Each query includes its connection.
 
 mod asked;
 mod peers;
@@ -37,29 +38,29 @@ use crate::{client, packages, product};
 
 const PREFIXES: u32 = 1_000_000;
 const TO_A_SET: u32 = 5;
-/// Scrapes in each state, and their distance.
+/// Number of scrapes in each state, and the pause between them.
 const SCRAPES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long nothing is asked, for comparison.
+/// Duration of the comparison without queries.
 const QUIET: Duration = Duration::from_secs(3);
 /// Searches of each kind.
 const SEARCHES: usize = 25;
 const LOSSES: usize = 5;
-/// Times that all routes are listed.
+/// Number of listings of all routes.
 const LISTINGS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What is promised of a scrape and of a search, in milliseconds.
+/// Promised time of a scrape and of a search, in milliseconds.
 const PROMISED_MS: f64 = 50.0;
-/// How long a listing may keep a session waiting, in milliseconds.
+/// Longest time that a listing may block a session, in milliseconds.
 const BLOCKED_MS: f64 = 10.0;
 
 const RECEIVED: &str =
     "trunkline_bgp_peer_prefixes{peer=\"10.1.0.2\",family=\"ipv4-unicast\",kind=\"received\"}";
 
-/// Searches that look at every prefix: some, an AS, a community, none.
+/// Searches that visit every prefix: for a prefix, an AS, a community, and without a match.
 const SEARCHED: [&str; 4] = ["q=20.1", "q=AS4200000005", "q=65100:7", "fate=refused"];
 
-/// One kind of question in one state.
+/// One kind of query in one state.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     who: &'static str,
@@ -69,19 +70,20 @@ struct Row {
     p50_ms: f64,
     p99_ms: f64,
     max_ms: f64,
-    /// Searches that came to their end, which is after 3 s, before that of the table.
+    /// Searches that were cut off by their time limit of 3 s.
     cut: usize,
-    /// Octets of an answer, the last one.
+    /// Size of the last answer in octets.
     octets: usize,
-    /// How long the witness waited meanwhile.
+    /// The witness's wait meanwhile.
     session_p50_ms: Option<f64>,
     session_p99_ms: Option<f64>,
     session_max_ms: Option<f64>,
-    /// The longest that the feeder heard nothing, where its session lasted; the other side says KEEPALIVE every second.
+    /// Longest silence of the feeder's session, if it lasted; the other side sends a KEEPALIVE
+    /// every second.
     silence_s: Option<f64>,
-    /// Told or taken back by the feeder meanwhile, each second.
+    /// Prefixes that the feeder advertised or withdrew meanwhile, per second.
     prefixes_per_s: f64,
-    /// Of whoever was asked, all that it did meanwhile.
+    /// Total processor time of the queried process meanwhile.
     cpu_s: f64,
 }
 
@@ -90,13 +92,14 @@ struct Figures {
     bench: &'static str,
     prefixes: u32,
     rows: Vec<Row>,
-    /// Megabytes of 1,000,000 octets: before the table came, with it, at most while it was listed, after everything.
+    /// Megabytes of 1,000,000 octets: before the table, with it, the maximum during listings, at
+    /// the end.
     pss_empty_mb: f64,
     pss_full_mb: f64,
     rss_before_listing_mb: f64,
     peak_rss_listing_mb: f64,
     pss_after_mb: f64,
-    /// The p99 of a scrape through that of the other's, of the same state.
+    /// The p99 of a scrape divided by that of the other program, in the same state.
     against_bird_idle: f64,
     against_bird_again: f64,
     against_frr_idle: f64,
@@ -210,7 +213,7 @@ fn measure(fabric: &Fabric) -> Result<Figures> {
     })
 }
 
-/// The agent, and who looks what its sessions feel.
+/// The agent, and the observers of its sessions.
 struct Agent<'a> {
     node: &'a Host,
     pid: Pid,
@@ -218,7 +221,7 @@ struct Agent<'a> {
 }
 
 impl Agent<'_> {
-    /// Asks on the node while the feeder does something.
+    /// Runs queries on the node during an activity of the feeder.
     fn row(
         &self,
         question: &'static str,
@@ -269,7 +272,8 @@ fn row(
     }
 }
 
-/// Runs `work` while the feeder does something, and says how many prefixes the feeder told or took back each second.
+/// Runs `work` during an activity of the feeder. Returns the rate of prefixes that the feeder
+/// advertised or withdrew per second.
 fn beside<T>(feeder: &mut Feeder, doing: Doing, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     let stop = AtomicBool::new(false);
     let began = Instant::now();
@@ -282,7 +286,7 @@ fn beside<T>(feeder: &mut Feeder, doing: Doing, work: impl FnOnce() -> Result<T>
     })
 }
 
-/// Tells the table, and waits until it is in the kernel.
+/// Advertises the table, and waits until it is in the kernel.
 fn installed(feeder: &mut Feeder, node: &Host) -> Result<()> {
     feeder.tell()?;
     let all = |status: &trunkline_api::control::AgentStatus| {
@@ -320,11 +324,11 @@ fn searches(questions: &[&str], each: usize) -> Result<Vec<Answer>> {
     Ok(answers)
 }
 
-/// All routes by the operator's command. What is printed is counted once, before the times are taken.
+/// Lists all routes by the operator's command. The output is counted once, before the measurement.
 fn listings(node: &Host) -> Result<Vec<Answer>> {
     let counted = node.sh("trunkline routes -o json | grep -o '\"prefix\"' | wc -l")?;
     let count: u32 = counted.trim().parse()?;
-    // While they are told again none goes away, so each is there, with the subnet's own.
+    // Advertising them again removes none, so each exists, and also the subnet's own.
     ensure!(count > PREFIXES, "{count} of {PREFIXES} routes are listed");
     let list = |_| {
         let began = Instant::now();
@@ -335,7 +339,7 @@ fn listings(node: &Host) -> Result<Vec<Answer>> {
     (0..LISTINGS).map(list).collect()
 }
 
-/// Scrapes without a pause while the feeder's session is lost and comes back with all it has to tell.
+/// Scrapes without a pause while the feeder loses its session and advertises everything again.
 fn losses(asked: &Agent<'_>, peers: &Host, feeder: Feeder) -> Result<Row> {
     let cpu = cpu_seconds(asked.pid)?;
     asked.witness.take();
@@ -380,7 +384,7 @@ fn losses(asked: &Agent<'_>, peers: &Host, feeder: Feeder) -> Result<Row> {
     Ok(row("Trunkline", "scrape", "losses", &answers, Some(&waits), rate, cpu))
 }
 
-/// Whether BIRD's or FRR's counters say that every route has come.
+/// Whether BIRD's or FRR's counters show that every route has arrived.
 fn has_all(text: &str) -> bool {
     text.contains(&format!("{PREFIXES} imported")) || text.contains(&format!("\"pfxRcd\":{PREFIXES}"))
 }

@@ -1,6 +1,7 @@
-//! The two peers of the bench: a feeder that tells a table, tells it again with other attributes, takes it back, or loses its session; and a
-//! witness that tells nothing and has itself told again what it knows (ROUTE-REFRESH), over and over: how long that takes is how long any
-//! message of any peer waits for the speaker.
+//! The two peers of the bench. A feeder advertises a table, advertises it again with other
+//! attributes, withdraws it, or loses its session. A witness advertises nothing and repeatedly
+//! requests the other side's routes (ROUTE-REFRESH): the time of that is the time that any message
+//! of any peer waits in the speaker.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -13,17 +14,18 @@ use anyhow::{Context as _, Result};
 
 use crate::bench::speakers::peers::{End, KEEPALIVE, UPDATE, establish, message, next_message, table};
 
-/// Between two KEEPALIVEs of an end that has nothing else to say; the hold time is [`HOLD_TIME`].
+/// Interval between the KEEPALIVEs of an end without other messages; the hold time is
+/// [`HOLD_TIME`].
 const ALIVE: Duration = Duration::from_millis(700);
-/// Seconds, the shortest that RFC 4271 §4.2 lets anybody ask for: the other side says KEEPALIVE every second.
+/// In seconds, the minimum of RFC 4271 §4.2: the other side sends a KEEPALIVE every second.
 pub(super) const HOLD_TIME: u16 = 3;
-/// Between two questions of the witness.
+/// Pause between two queries of the witness.
 const PAUSE: Duration = Duration::from_millis(5);
 const ROUTE_REFRESH: u8 = 5;
 
-/// A table as it is told.
+/// A table as UPDATE messages.
 pub(super) struct Told {
-    /// In both its forms, which differ in each attribute set.
+    /// Two versions, which differ in each attribute set.
     forms: [Vec<u8>; 2],
     withdrawn: Vec<u8>,
 }
@@ -34,7 +36,7 @@ impl Told {
         let mut other = one.clone();
         let mut at = 0;
         while at < other.len() {
-            // The value of ORIGIN, which is the first attribute behind the header and two lengths.
+            // The value of ORIGIN, which is the first attribute after the header and two lengths.
             other[at + 26] = 2;
             at += usize::from(other[at + 16]) << 8 | usize::from(other[at + 17]);
         }
@@ -42,7 +44,7 @@ impl Told {
     }
 }
 
-/// UPDATEs that take back what [`table`] tells.
+/// UPDATEs that withdraw the routes of [`table`].
 fn withdrawals(prefixes: u32) -> Vec<u8> {
     let mut out = Vec::new();
     for first in (0..prefixes).step_by(1000) {
@@ -59,18 +61,18 @@ fn withdrawals(prefixes: u32) -> Vec<u8> {
     out
 }
 
-/// What the feeder does until it is told to stop.
+/// Activity of the feeder until it is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// It stays there.
+    /// It stays connected.
     Nothing,
-    /// It tells everything again with other attributes.
+    /// It advertises everything again with other attributes.
     Again,
-    /// It takes everything back and tells it again.
+    /// It withdraws everything and advertises it again.
     Flaps,
 }
 
-/// See the module's text.
+/// The feeder; see the module's text.
 pub(super) struct Feeder {
     end: End,
     told: Told,
@@ -79,7 +81,7 @@ pub(super) struct Feeder {
 }
 
 impl Feeder {
-    /// With a session, over which nothing is told yet.
+    /// Connects; nothing is advertised yet.
     pub(super) fn connect(network: u8, told: Told) -> Result<Feeder> {
         let end = End {
             local: Ipv4Addr::new(10, network, 0, 2),
@@ -91,7 +93,7 @@ impl Feeder {
         Ok(Feeder { end, told, session: Session::begin(end)?, form: 0 })
     }
 
-    /// Tells the whole table.
+    /// Advertises the whole table.
     pub(super) fn tell(&mut self) -> Result<()> {
         self.form ^= 1;
         self.session
@@ -100,14 +102,15 @@ impl Feeder {
             .context("the speaker closed the feeder's session")
     }
 
-    /// The longest time between two messages from the other side since this was last asked, the one that is running included, in seconds.
+    /// The longest time between two messages from the other side since the last call, in seconds.
+    /// It includes the current silence.
     pub(super) fn take_silence(&self) -> f64 {
         let mut heard = self.session.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let longest = std::mem::take(&mut heard.longest).max(heard.last.elapsed());
         longest.as_secs_f64()
     }
 
-    /// Goes on until `stop`; how many prefixes it has told or taken back.
+    /// Continues until `stop`. Returns the number of prefixes that it advertised or withdrew.
     pub(super) fn go_on(&mut self, doing: Doing, stop: &AtomicBool, prefixes: u32) -> Result<u64> {
         let mut count = 0;
         let mut alive = Instant::now();
@@ -133,7 +136,7 @@ impl Feeder {
         Ok(count)
     }
 
-    /// Ends the session by a FIN; what was told is lost with it.
+    /// Ends the session by a FIN; the advertised routes are lost with it.
     pub(super) fn end(self) -> Result<Lost> {
         let Feeder { end, told, session, form } = self;
         session.stream.shutdown(Shutdown::Both)?;
@@ -150,14 +153,14 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// The next session, over which nothing is told yet.
+    /// Connects again; nothing is advertised yet.
     pub(super) fn connect(self) -> Result<Feeder> {
         let Lost { end, told, form } = self;
         Ok(Feeder { end, told, session: Session::begin(end)?, form })
     }
 }
 
-/// A session whose other side says KEEPALIVE and nothing else: a thread notes when something comes.
+/// A session whose other side only sends KEEPALIVEs: a thread records when a message arrives.
 struct Session {
     stream: TcpStream,
     heard: Arc<Mutex<Heard>>,
@@ -166,7 +169,7 @@ struct Session {
 
 struct Heard {
     last: Instant,
-    /// Between two messages.
+    /// The longest time between two messages.
     longest: Duration,
 }
 
@@ -187,7 +190,7 @@ impl Session {
     }
 }
 
-/// See the module's text.
+/// The witness; see the module's text.
 pub(super) struct Witness {
     answers: Arc<Mutex<Vec<f64>>>,
     stop: Arc<AtomicBool>,
@@ -210,12 +213,12 @@ impl Witness {
         Ok(Witness { answers, stop, thread })
     }
 
-    /// The times to an answer since this was last asked, in milliseconds.
+    /// The response times since the last call, in milliseconds.
     pub(super) fn take(&self) -> Vec<f64> {
         std::mem::take(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Its session has lasted all the time.
+    /// Checks that its session has lasted all the time.
     pub(super) fn end(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -223,7 +226,7 @@ impl Witness {
 }
 
 fn watch(mut stream: TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) -> Result<()> {
-    // However long an answer takes, this end stays there.
+    // This end keeps the session alive, however long an answer takes.
     let (mut keeper, done) = (stream.try_clone()?, AtomicBool::new(false));
     std::thread::scope(|scope| {
         let done = &done;
@@ -232,7 +235,7 @@ fn watch(mut stream: TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) ->
             while !done.load(Ordering::Relaxed) {
                 std::thread::sleep(PAUSE);
                 if alive.elapsed() > ALIVE {
-                    // A session that is gone is seen by who reads from it.
+                    // The reading side notices a lost session.
                     let _ = keeper.write_all(&message(KEEPALIVE, &[]));
                     alive = Instant::now();
                 }
@@ -245,11 +248,11 @@ fn watch(mut stream: TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) ->
 }
 
 fn ask_again_and_again(stream: &mut TcpStream, answers: &Mutex<Vec<f64>>, stop: &AtomicBool) -> Result<()> {
-    // What this node originates is told once, whatever happens: the one UPDATE with a prefix.
+    // The node's own prefixes are always advertised once: the only UPDATE with a prefix.
     let told = |stream: &mut TcpStream| -> Result<()> {
         loop {
             let (kind, body) = next_message(stream).context("the witness lost its session")?;
-            // A withdrawn length, an attributes' length, and something behind both.
+            // A withdrawn length, an attributes' length, and octets after both.
             if kind == UPDATE && body.len() > 4 {
                 return Ok(());
             }

@@ -1,5 +1,6 @@
-//! How fast BGP speakers pass routes on, and what that costs: Trunkline's library (its `transit` example) against BIRD, FRR and
-//! GoBGP, each told the same octets by the same feeder and heard by the same sinks, in the same run.
+//! Throughput of BGP speakers, and its cost: Trunkline's library (its `transit` example) compared
+//! with BIRD, FRR and GoBGP. In one run, all get the same octets from the same feeder and send to
+//! the same sinks.
 //!
 //! | load | what |
 //! |---|---|
@@ -7,10 +8,11 @@
 //! | one | the same with one prefix to an attribute set |
 //! | hundred | 10,000 /24s, five to an attribute set, to a hundred sinks |
 //!
-//! Timed is from the feeder's first octet until every sink has heard every prefix, and from the end of the feeder's session until
-//! every sink has heard every withdrawal. Memory is the most that was resident; it is set back before each load. Nobody
-//! has a FIB. Trunkline and BIRD take turns in three rounds, of which the median counts; FRR and GoBGP, which take longer
-//! and bound nothing, run once.
+//! The first time is from the feeder's first octet until every sink has received every prefix. The
+//! second is from the end of the feeder's session until every sink has received every withdrawal.
+//! Memory is the maximum resident size, reset before each load. No speaker has a FIB. Trunkline and
+//! BIRD alternate in three rounds, of which the median counts; FRR and GoBGP, which take longer and
+//! are no bound, run once.
 
 pub(crate) mod peers;
 
@@ -55,8 +57,9 @@ impl Speaker {
         }
     }
 
-    /// Seconds. GoBGP takes no hold time for no time at all to write in, and drops the session at its first full buffer
-    /// (its write deadline is the negotiated hold time from now); its configuration has this hour too.
+    /// In seconds. GoBGP takes a hold time of zero for a write timeout of zero, and drops the
+    /// session at its first full buffer (its write deadline is now plus the negotiated hold time).
+    /// Its configuration has this hour too.
     fn hold_time(self) -> u16 {
         if self == Speaker::Gobgp { 3600 } else { 0 }
     }
@@ -76,7 +79,7 @@ impl Speaker {
         Speaker::ALL.iter().position(|it| *it == self).map_or(0, |place| place as u8 + 1)
     }
 
-    /// GoBGP takes two minutes for what takes others seconds.
+    /// GoBGP takes two minutes where others take seconds.
     fn patience(self) -> Duration {
         Duration::from_secs(if self == Speaker::Gobgp { 600 } else { 60 })
     }
@@ -89,7 +92,7 @@ impl Speaker {
     }
 }
 
-/// What is told.
+/// The advertised table, and the number of sinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Load {
@@ -101,7 +104,7 @@ enum Load {
 impl Load {
     const ALL: [Load; 3] = [Load::Five, Load::One, Load::Hundred];
 
-    /// Prefixes, prefixes to an attribute set, sinks.
+    /// Number of prefixes, prefixes in an attribute set, sinks.
     fn shape(self) -> (u32, u32, u8) {
         match self {
             Load::Five => (1_000_000, 5, 1),
@@ -121,7 +124,7 @@ struct Row {
     /// Megabytes of 1,000,000 octets.
     peak_mb: f64,
     cpu_s: f64,
-    /// Through BIRD's of this run.
+    /// Relative to BIRD's in this run.
     ratio_passed_on: Option<f64>,
     ratio_withdrawn: Option<f64>,
     ratio_peak: Option<f64>,
@@ -263,7 +266,7 @@ fn run(fabric: &Fabric, speaker: Speaker, load: Load, octets: &[u8]) -> Result<S
     let host = fabric.host(speaker.host())?;
     let pid = process(host, speaker.process())?;
     let (prefixes, _, sinks) = load.shape();
-    // The most that was resident is that of this load.
+    // Reset the maximum resident size for this load.
     std::fs::write(format!("/proc/{}/clear_refs", pid.as_raw_nonzero()), "5")?;
     let cpu = cpu_seconds(pid)?;
     let (passed_on, withdrawn) = fabric.host("peers")?.ns.within(|| {
@@ -313,7 +316,7 @@ fn process(host: &Host, name: &str) -> Result<Pid> {
 pub(crate) fn cpu_seconds(pid: Pid) -> Result<f64> {
     let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
     let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-    // The name in brackets may have spaces.
+    // The name in parentheses may contain spaces.
     let fields: Vec<&str> = text.rsplit(')').next().context("no fields")?.split_whitespace().collect();
     ensure!(fields.len() > 12, "{path} has {} fields", fields.len());
     let (user, system): (f64, f64) = (fields[11].parse()?, fields[12].parse()?);

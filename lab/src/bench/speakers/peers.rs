@@ -1,6 +1,7 @@
-//! The two ends of the benchmark: a feeder whose octets are written beforehand, and sinks that only count. Both are as
-//! cheap as can be, so that what is timed is the speaker between them. No hold time, or one longer than any load: nobody has to
-//! keep anything alive. (`bench scrape` has ends of its own, over [`establish`].)
+//! The two ends of the benchmark: a feeder with prepared octets, and sinks that only count. Both
+//! are as cheap as possible, so that the measured time is that of the speaker between them. The
+//! hold time is zero or longer than any load, so no end has to send KEEPALIVEs. (`bench scrape` has
+//! ends of its own, over [`establish`].)
 
 use std::io::{Read, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -23,7 +24,7 @@ pub(crate) const NOTIFICATION: u8 = 3;
 pub(crate) const KEEPALIVE: u8 = 4;
 
 const HEADER: usize = 19;
-/// A session must be there after this.
+/// Time limit for establishing a session.
 const SESSION: Duration = Duration::from_secs(60);
 
 /// A whole message.
@@ -66,7 +67,7 @@ pub(crate) struct End {
     pub(crate) local: Ipv4Addr,
     pub(crate) asn: u32,
     pub(crate) speaker: Ipv4Addr,
-    /// Seconds; 0 is none.
+    /// In seconds; 0 for none.
     pub(crate) hold_time: u16,
     /// Route refresh (RFC 2918).
     pub(crate) refresh: bool,
@@ -95,7 +96,7 @@ impl End {
     }
 }
 
-/// An Established session; tries until the speaker takes it.
+/// Establishes a session; retries until the speaker accepts.
 pub(crate) fn establish(end: End) -> Result<TcpStream> {
     let deadline = Instant::now() + SESSION;
     loop {
@@ -104,7 +105,7 @@ pub(crate) fn establish(end: End) -> Result<TcpStream> {
             Err(error) if Instant::now() > deadline => {
                 return Err(error.context(format!("no session from {}", end.local)));
             }
-            // The speaker may still be closing the last one, or hold it down for a moment.
+            // The speaker may still be closing the last session, or delay a new one for a moment.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     }
@@ -131,7 +132,7 @@ fn next(stream: &mut TcpStream) -> Result<u8> {
     Ok(next_message(stream)?.0)
 }
 
-/// The next message: its type, and what is behind its header.
+/// The next message: its type, and the octets after its header.
 pub(crate) fn next_message(stream: &mut TcpStream) -> Result<(u8, Vec<u8>)> {
     let mut head = [0; HEADER];
     stream.read_exact(&mut head)?;
@@ -144,10 +145,10 @@ fn length(message: &[u8]) -> usize {
     usize::from(message[16]) << 8 | usize::from(message[17])
 }
 
-/// Tells a table.
+/// Advertises a table.
 pub(super) struct Feeder {
     stream: TcpStream,
-    /// Throws away what the speaker says.
+    /// Discards the speaker's messages.
     drain: JoinHandle<()>,
 }
 
@@ -162,7 +163,7 @@ impl Feeder {
         Ok(Feeder { stream, drain })
     }
 
-    /// All octets are in the socket when this returns.
+    /// Returns when all octets are in the socket.
     pub(super) fn tell(&mut self, octets: &[u8]) -> Result<()> {
         self.stream.write_all(octets).context("the speaker closed the feeder's session")
     }
@@ -175,7 +176,7 @@ impl Feeder {
     }
 }
 
-/// What a sink has heard in full, and when.
+/// The messages that a sink has received completely, and when.
 enum Heard {
     Announced(Instant),
     Withdrawn(Instant),
@@ -191,7 +192,7 @@ pub(super) struct Sinks {
 }
 
 impl Sinks {
-    /// `count` sinks that wait for `prefixes` each.
+    /// `count` sinks that each wait for `prefixes`.
     pub(super) fn connect(to: Speaker, count: u8, prefixes: u32) -> Result<Sinks> {
         let (sender, heard) = mpsc::channel();
         let (mut streams, mut threads) = (Vec::new(), Vec::new());
@@ -208,7 +209,7 @@ impl Sinks {
         Ok(Sinks { streams, heard, threads })
     }
 
-    /// When the last of them had heard the last announcement.
+    /// Time at which the last sink had received the last announcement.
     pub(super) fn wait_announced(&self, patience: Duration) -> Result<Instant> {
         self.wait("announcement", patience, |heard| match heard {
             Heard::Announced(when) => Some(when),
@@ -216,7 +217,7 @@ impl Sinks {
         })
     }
 
-    /// When the last of them had heard the last withdrawal.
+    /// Time at which the last sink had received the last withdrawal.
     pub(super) fn wait_withdrawn(&self, patience: Duration) -> Result<Instant> {
         self.wait("withdrawal", patience, |heard| match heard {
             Heard::Withdrawn(when) => Some(when),
@@ -254,7 +255,7 @@ impl Sinks {
     }
 }
 
-/// Counts what a speaker says until the session ends.
+/// Counts a speaker's prefixes until the session ends.
 fn count_all(mut stream: TcpStream, prefixes: u32, heard: &mpsc::Sender<Heard>) -> Result<()> {
     let (mut announced, mut withdrawn) = (0, 0);
     let mut buffer = vec![0; 256 * 1024];

@@ -1,4 +1,4 @@
-//! BFD, by itself and in a graceful restart.
+//! BFD, alone and with graceful restart.
 
 use anyhow::Result;
 use trunkline_bgp::speaker::{State, Stop};

@@ -1,4 +1,4 @@
-//! Several paths of a prefix, paths that are reflected, come by another AS, are marked or bound to roles.
+//! Several paths of a prefix, reflected paths, local AS, stale marks and roles.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::interop::router::{Path, SECOND, Session, Way, parse, wait_established
 use crate::interop::us::{PATIENCE, Us, speaker};
 use crate::shell::{Seen, wait_for};
 
-/// The second speaker, between the two, tells the router what the router tells, or this side what this side tells.
+/// The second speaker, between the two, also advertises the router's prefix to the router, or this
+/// side's prefix to this side (`sent`). So that side has two paths to advertise.
 pub(super) fn add_path(cell: &Cell<'_>, sent: bool) -> Result<()> {
     let session = Session { add_path: true, second: !sent, ..Session::new(Way::V4) };
     let second = Us::start(cell.hop, speaker(65003, Ipv4Addr::new(10, 0, 0, 3), false))?;
@@ -61,7 +62,8 @@ pub(super) fn add_path(cell: &Cell<'_>, sent: bool) -> Result<()> {
     Ok(())
 }
 
-/// An internal session: what the second speaker, this side's client, tells is reflected to the router.
+/// An internal session: paths of the second speaker, this side's client, are reflected to the
+/// router.
 pub(super) fn reflection(cell: &Cell<'_>) -> Result<()> {
     let session = Session { router_as: 65002, ..Session::new(Way::V4) };
     let second = Us::start(cell.hop, speaker(session.our_as, Ipv4Addr::new(10, 0, 0, 3), false))?;
@@ -80,7 +82,7 @@ pub(super) fn reflection(cell: &Cell<'_>) -> Result<()> {
     us.add(client)?;
     second.wait_established(parse::<IpAddr>("10.2.0.2"))?;
     let seen = cell.has(&told, "reflected", |paths| paths.iter().any(|path| path.reflected))?;
-    // Reflection changes nothing else.
+    // Reflection changes no other attribute.
     ensure!(seen[0].as_path.is_empty() && seen[0].next_hop.starts_with("10.2.0.254"), "{seen:?}");
     second.wait_route(
         parse::<IpAddr>("10.2.0.2"),
@@ -94,7 +96,7 @@ pub(super) fn reflection(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The router knows this side by another AS number than its own.
+/// The router knows this side by another AS number.
 pub(super) fn local_as(cell: &Cell<'_>) -> Result<()> {
     const OWN: u32 = 4_200_000_007;
     let session = Session::new(Way::V4);
@@ -154,7 +156,7 @@ pub(super) fn roles(cell: &Cell<'_>) -> Result<()> {
     us.complete()?;
     cell.established(&us, &session)?;
     cell.exchanged(&us, &session)?;
-    // A provider marks what its customer may not tell its other providers.
+    // A provider marks paths that its customer may not advertise to other providers.
     cell.has(&prefix(0, true), "only to customers", |paths| {
         paths.iter().any(|path| path.otc == Some(session.our_as))
     })?;

@@ -1,4 +1,4 @@
-//! Graceful restart: of this side, of the router, after a NOTIFICATION, and for long.
+//! Graceful restart: of this side, of the router, after a NOTIFICATION, and long-lived.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::interop::cell::{Cell, goodbye, prefix};
 use crate::interop::router::{Path, Session, Way, kill};
 use crate::interop::us::Us;
 
-/// What this side told is in the router: kept from a session that is lost, or fresh.
+/// Checks that the router has this side's prefixes: retained from a lost session, or fresh.
 pub(super) fn all_of_us(cell: &Cell<'_>, session: &Session, stale: bool) -> Result<()> {
     if stale {
         cell.lost(session)?;
@@ -46,7 +46,7 @@ pub(super) fn stale_here(us: &Us, session: &Session, stale: bool) -> Result<()> 
     Ok(())
 }
 
-/// What crashes: the daemon that speaks BGP, and nothing else.
+/// The daemons that crash: only the BGP speaker of each router.
 const DAEMONS: [&str; 3] = ["bgpd", "bird", "gobgpd"];
 
 pub(super) fn crash(cell: &Cell<'_>) -> Result<()> {
@@ -74,8 +74,8 @@ pub(super) fn after_notification(cell: &Cell<'_>) -> Result<()> {
     let session = Session { notification: true, hold_time: 6, ..Session::restarting() };
     let us = cell.both(&session)?;
     cell.exchanged(&us, &session)?;
-    // An edit that needs a new session is a NOTIFICATION that neither side takes for the end. The next session is held back
-    // for as long as that is looked at.
+    // A change that needs a new session sends a NOTIFICATION, after which both sides retain the
+    // paths. The next session is delayed during this check.
     cell.hold("syn")?;
     let mut edited = cell.peer(&session);
     edited.hold_time = Duration::from_secs(9);
@@ -86,7 +86,7 @@ pub(super) fn after_notification(cell: &Cell<'_>) -> Result<()> {
     cell.established(&us, &session)?;
     stale_here(&us, &session, false)?;
     cell.exchanged(&us, &session)?;
-    // A goodbye is a Hard Reset: nothing is kept.
+    // A goodbye is a Hard Reset: no path is retained.
     us.stop(Stop::Cease { communication: "for good".to_owned() });
     for place in session.families() {
         cell.has(&prefix(place, true), "gone after a Hard Reset", <[_]>::is_empty)?;
@@ -94,7 +94,7 @@ pub(super) fn after_notification(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Silence ends the session by both sides' Hold Timers, and both keep what they have.
+/// Silence ends the session by both sides' Hold Timers, and both retain their paths.
 pub(super) fn after_hold_timer(cell: &Cell<'_>) -> Result<()> {
     let session = Session { notification: true, hold_time: 6, ..Session::restarting() };
     let us = cell.both(&session)?;

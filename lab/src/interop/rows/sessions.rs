@@ -1,4 +1,4 @@
-//! How a session comes to be and ends, and what it carries.
+//! Start and end of a session, and its messages.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(super) fn routes(cell: &Cell<'_>, way: Way, place: usize) -> Result<()> {
     let session = Session { v4: place == 0, v6: place == 1, ..Session::new(way) };
     let us = cell.both(&session)?;
     cell.exchanged(&us, &session)?;
-    // What is not told any more goes.
+    // A prefix that is no longer originated is withdrawn.
     let other: IpNet = parse(["10.67.0.0/16", "fd00:67::/32"][place]);
     us.originate(vec![(other, Origination::default())])?;
     cell.has(&other, "one more", |paths| !paths.is_empty())?;
@@ -39,7 +39,7 @@ pub(super) fn extended_next_hop(cell: &Cell<'_>) -> Result<()> {
     seen.map(drop)
 }
 
-/// Neither side knows an address: each finds the other's link-local one.
+/// Neither side is configured with an address: each discovers the other's link-local one.
 pub(super) fn unnumbered(cell: &Cell<'_>) -> Result<()> {
     let session = Session { unnumbered: true, extended_next_hop: true, v6: true, ..Session::new(Way::V6) };
     cell.router.start(cell.host, &session, false)?;
@@ -72,7 +72,7 @@ pub(super) fn password(cell: &Cell<'_>) -> Result<()> {
     let session = Session { password: Some("interop-secret"), ..Session::new(Way::V4) };
     let us = cell.both(&session)?;
     cell.exchanged(&us, &session)?;
-    // Another one is none.
+    // A wrong key prevents the session.
     let mut wrong = cell.peer(&session);
     wrong.password = Password::new("another").ok();
     us.update(wrong)?;
@@ -90,7 +90,8 @@ pub(super) fn ttl_security(cell: &Cell<'_>) -> Result<()> {
     let session = Session { ttl_security: true, ..Session::new(Way::V4) };
     let us = cell.both(&session)?;
     cell.exchanged(&us, &session)?;
-    // The router takes nothing with the TTL of an ordinary session: OPEN is not answered, and the shortest Hold Time ends that.
+    // The router ignores packets with the TTL of an ordinary session. So OPEN is not answered, and
+    // the shortest Hold Time ends the attempt.
     let mut ordinary = cell.peer(&session);
     (ordinary.ttl_security, ordinary.hold_time) = (None, Duration::from_secs(3));
     let start = Instant::now();
@@ -111,7 +112,8 @@ pub(super) fn four_octets(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// FRR answers a request after it has sent End-of-RIB, and sends that only where graceful restart is agreed on.
+/// FRR answers a request after its End-of-RIB, which it sends only if graceful restart is
+/// negotiated.
 pub(super) fn refreshable(cell: &Cell<'_>) -> Result<(Session, Us)> {
     let session = Session { restart: Some(60), ..Session::new(Way::V4) };
     let us = cell.both(&session)?;
@@ -162,7 +164,7 @@ pub(super) fn enhanced_refresh(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// 4,096 octets hold 1,000 prefixes; 1,500 communities do not fit into them.
+/// 4,096 octets hold 1,000 prefixes, but not 1,500 communities.
 pub(super) fn long_messages(cell: &Cell<'_>, extended: bool) -> Result<()> {
     let session = Session { extended_messages: extended, ..Session::new(Way::V4) };
     let us = cell.both(&session)?;
@@ -185,7 +187,8 @@ pub(super) fn long_messages(cell: &Cell<'_>, extended: bool) -> Result<()> {
         (peer.traffic.sent.update - before.update, peer.traffic.sent.octets - before.octets);
     match extended {
         true => ensure!(octets > 4096 + 1900 && messages == 1, "{messages} messages with {octets} octets"),
-        // 12,000 octets of prefixes: three messages and what did not fit, give or take one for how they came.
+        // 12,000 octets of prefixes: three messages and a remainder, plus or minus one depending on
+        // their arrival.
         false => ensure!((3..=5).contains(&messages), "{messages} messages with {octets} octets"),
     }
     us.stop(goodbye());
@@ -247,7 +250,7 @@ pub(super) fn routers_prefix_limit(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// This side knows where the router may come from and what it signs with, and nothing else.
+/// This side only knows the router's prefix and its key.
 pub(super) fn dynamic(cell: &Cell<'_>) -> Result<()> {
     let session = Session { password: Some("everybody-of-the-prefix"), ..Session::new(Way::V4) };
     let us = Us::start(cell.us, speaker(session.our_as, Ipv4Addr::new(10, 0, 0, 2), false))?;
@@ -265,7 +268,8 @@ pub(super) fn dynamic(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whatever is said is held back until there are two connections, so that both sides find two when OPENs come.
+/// All packets are held until there are two connections, so that both sides have two when the OPENs
+/// arrive.
 pub(super) fn collision(cell: &Cell<'_>) -> Result<()> {
     let session = Session::new(Way::V4);
     let router = session.way.router();
@@ -288,8 +292,8 @@ pub(super) fn collision(cell: &Cell<'_>) -> Result<()> {
         let said = [&peer.notification_sent, &peer.notification_received];
         let collided = said.into_iter().flatten().any(|it| it.text.contains("Collision"));
         us.stop(goodbye());
-        // What was held back comes again when TCP sends it again: one connection may be Established here, and not yet there,
-        // when the router decides for the other.
+        // TCP retransmits the held segments. One connection may already be Established on this
+        // side, and not yet on the router, when the router closes it in favour of the other.
         if collided && peer.flaps == 0 {
             return Ok(());
         }

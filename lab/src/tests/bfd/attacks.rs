@@ -18,13 +18,13 @@ use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{Bed, PATIENCE, lab};
 use crate::tests::{Context, Verdict, passed};
 
-/// How often each forged packet is sent.
+/// Number of times that each forged packet is sent.
 const TIMES: usize = 20;
-/// Packets of a flood from a pod, and of one by a router's link.
+/// Number of packets in a flood from a pod, and in one through a router's link.
 const FLOOD: usize = 200_000;
 const KNOWN_FLOOD: usize = 20_000;
 
-/// A packet that takes a session down, if it is believed.
+/// A packet that would take a session down if it were accepted.
 fn packet(state: State, your_discriminator: u32) -> Packet {
     Packet {
         diagnostic: trunkline_bgp::bfd::Diagnostic::NONE,
@@ -64,7 +64,7 @@ fn refused(node: &Host) -> Result<BTreeMap<String, u64>> {
     Ok(text.lines().filter_map(read).collect())
 }
 
-/// How many more they are, by reason.
+/// The increase, by reason.
 fn more(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let since = |(reason, count): (&String, &u64)| {
         (reason.clone(), count - before.get(reason).copied().unwrap_or_default())
@@ -72,8 +72,8 @@ fn more(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap
     now.iter().map(since).filter(|(_, count)| *count > 0).collect()
 }
 
-/// How often each session left Up because a packet said so. (A machine that stands still may cost
-/// one by silence.)
+/// The number of times that each session left Up because of a packet. (An interruption of the
+/// machine may cost one by silence.)
 fn losses(sessions: &BTreeMap<IpAddr, (Peer, BfdSession)>) -> BTreeMap<IpAddr, u64> {
     sessions.iter().map(|(address, (_, bfd))| (*address, bfd.downs - bfd.detections)).collect()
 }
@@ -117,7 +117,7 @@ pub(super) fn spoofed(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// The same packets on the peer's own link end the session: the agent refuses the link, not the
+/// The same packets on the peer's own link end the session: the agent checks the link, not the
 /// packet.
 fn believed_on_its_link(bed: &Bed<'_>) -> Result<()> {
     for (router, address) in [("frr", "10.1.0.1"), ("bird", "fd00:2::1")] {
@@ -154,12 +154,12 @@ pub(super) fn moved(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// What the agent's BFD thread has done.
+/// Work of the agent's BFD thread.
 #[derive(Clone, Copy, Debug)]
 struct Work {
-    /// How often it went to sleep: once a wake-up.
+    /// Number of sleeps: one for each wake-up.
     sleeps: u64,
-    /// On a processor, in milliseconds.
+    /// Processor time, in milliseconds.
     milliseconds: u64,
 }
 
@@ -181,16 +181,16 @@ fn work(node: &Host) -> Result<Work> {
     anyhow::bail!("the agent has no thread `bfd`")
 }
 
-/// What a flood did.
+/// Effects of a flood.
 struct Flooded {
     refused: BTreeMap<String, u64>,
-    /// Packets that the sessions sent and received meanwhile: each one is a reason to wake up.
+    /// Packets that the sessions sent and received meanwhile: each causes a wake-up.
     own: u64,
     sleeps: u64,
     milliseconds: u64,
 }
 
-/// Sends a flood and waits until this much of it is accounted for.
+/// Sends a flood and waits until this number of its packets is counted.
 fn flood(bed: &Bed<'_>, send: impl FnOnce() -> Result<usize>, counted: usize) -> Result<Flooded> {
     let node = bed.node()?;
     let packets = || -> Result<u64> {
@@ -220,8 +220,8 @@ pub(super) fn flooded(context: &Context) -> Result<Verdict> {
         let to = target(&all(bed)?[&frr])?;
         // No session has this discriminator.
         let forged = [Forged::new(frr, to, &packet(State::Up, 0x666))?];
-        // A queue of the kernel may overflow before the socket is asked: half is enough to see what
-        // follows.
+        // A queue of the kernel may overflow before the socket's filter: half is enough to show the
+        // effect.
         let by_pod = flood(bed, || pod.ns.within(|| send(&forged, FLOOD)), FLOOD / 2)?;
         let dropped = by_pod.refused.get("socket").copied().unwrap_or_default();
         ensure!(by_pod.refused.len() == 1, "packets of a pod reached the agent: {:?}", by_pod.refused);

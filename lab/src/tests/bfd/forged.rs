@@ -1,4 +1,4 @@
-//! Forged BFD packets: a raw socket, a source address that is somebody else's, TTL 255.
+//! Forged BFD packets: a raw socket, another host's source address, TTL 255.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 use trunkline_bgp::bfd::Packet;
 
-/// `IPPROTO_RAW`: the IP header is the sender's.
+/// `IPPROTO_RAW`: the sender supplies the IP header.
 const RAW: i32 = 255;
 
 /// One packet, with its IP header.
@@ -59,8 +59,8 @@ fn checksum(octets: &[u8]) -> u16 {
     !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-/// Sends each packet so many times from the calling thread's network namespace. Returns how many
-/// left.
+/// Sends each packet this number of times from the calling thread's network namespace. Returns the
+/// number of packets sent.
 pub(super) fn send(packets: &[Forged], times: usize) -> Result<usize> {
     let v4 = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
     v4.set_header_included_v4(true)?;

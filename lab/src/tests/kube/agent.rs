@@ -1,5 +1,6 @@
-//! The agent with an API server as its source: one node between two ToRs, whose pods' addresses come from IPInstances that the test
-//! makes in the controller's place. The agent has the Helm chart's rights, and uses each of them.
+//! The agent with an API server as its source: one node between two ToRs. The test takes the
+//! controller's place and creates the IPInstances for its pods. The agent has the Helm chart's
+//! rights, and uses each of them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -34,10 +35,10 @@ pub(super) const TESTS: &[Test] = &[
 ];
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// What the ToRs of the topology have.
+/// The key of the topology's ToRs.
 pub(super) const KEY: &str = "one-rack-lab-secret";
 
-/// The agent reads the Secret with the ToRs' key.
+/// The agents that read the Secret with the ToRs' key.
 const AGENTS: Rack = ("trunkline-agent", &["tor"]);
 
 const OBJECTS: &str = r#"
@@ -107,7 +108,8 @@ pub(super) struct Node<'a> {
     _doorway: Doorway,
 }
 
-/// Runs a test on a cluster and a fabric. The Secret's key is `key` at first; the agent has these settings besides.
+/// Runs a test on a cluster and a fabric. The Secret's key is `key` at first; the agent has these
+/// additional settings.
 pub(super) fn on_a_node(
     context: &Context,
     name: &str,
@@ -147,7 +149,7 @@ pub(super) fn on_a_node(
 }
 
 impl Node<'_> {
-    /// An IPInstance as the controller makes it; hybridnet's says nothing of families.
+    /// An IPInstance as the controller creates it; hybridnet's has no families.
     pub(super) fn give(&self, pod: &Sandbox, address: &str, family: &str, node: &str) -> Result<()> {
         let v6 = address.contains(':');
         let annotations = match family {
@@ -193,7 +195,7 @@ impl Node<'_> {
         })
     }
 
-    /// Waits until an object of the cluster is as it should be.
+    /// Waits until an object of the cluster meets a condition.
     fn wait_object(&self, object: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
         wait_for(&format!("{object} to say it"), PATIENCE, || {
             let text =
@@ -203,7 +205,7 @@ impl Node<'_> {
         })
     }
 
-    /// Waits until the status of an address names this sandbox.
+    /// Waits until an IPInstance's status names this sandbox.
     fn seen_by(&self, address: &str, pod: &Sandbox) -> Result<()> {
         let name = format!("ipinstance/{}", address.replace(['.', ':'], "-"));
         let status =
@@ -227,7 +229,7 @@ fn words(addresses: &[IpAddr]) -> Vec<String> {
 fn addresses(context: &Context) -> Result<Verdict> {
     on_a_node(context, "agent", "not-the-key", "", |node| {
         let bed = node.bed;
-        // The wrong key: the kernel drops what the ToRs send.
+        // The wrong key: the kernel drops the ToRs' segments.
         let error = bed.wait_peer_error("10.1.0.1", &["password", "md5", "timed out"])?;
         ensure!(!error.contains("not-the-key"), "the key is in the error: {error}");
         node.cluster.apply(&secret(KEY))?;
@@ -279,7 +281,8 @@ fn addresses(context: &Context) -> Result<Verdict> {
         })?;
         ensure!(words(&got) == ["10.201.7.2", "fd00:201::72"], "{got:?}");
 
-        // What is another node's is not even heard of, and nobody's pod says what is missing.
+        // The agent receives no events of another node's objects; a pod without an IPInstance is
+        // refused with the reason.
         let without = bed.pod("without")?;
         let heard = |source: ClusterStatus| {
             source.watches.into_iter().find(|watch| watch.name == "ipinstances").map(|watch| watch.events)
@@ -292,7 +295,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         ensure!(error.text.contains("pod lab/node1-without has no IPInstance on this node yet"), "{error}");
         ensure!(error.text.contains("is the controller running"), "{error}");
         let after = heard(node.source()?);
-        // Bookmarks have come meanwhile, and the statuses of the late pod's addresses.
+        // Meanwhile bookmarks have arrived, and the statuses of the late pod's addresses.
         ensure!(
             after.zip(before).is_some_and(|(after, before)| after <= before + 10),
             "{before:?} then {after:?}"
@@ -323,7 +326,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         ensure!(!told.contains(KEY), "the key is in an event");
         node.cluster.kubectl(["delete", "subnet", "bad"])?;
         node.wait_source("the fault to be gone", |source| source.faults.is_empty())?;
-        // The same fault again is the same event, counted up.
+        // A repeated fault increments the count of the same event.
         node.cluster.apply(BAD_SUBNET)?;
         wait_for("the event to be counted up", PATIENCE, || {
             let counts = node.cluster.kubectl([
@@ -337,7 +340,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         })?;
         node.cluster.kubectl(["delete", "subnet", "bad"])?;
 
-        // An address that hybridnet gave does not say whether there will be another: the pod does.
+        // An IPInstance of hybridnet does not record the number of families; the pod does.
         let older = bed.pod("older")?;
         let plan = Plan {
             namespace: "lab".to_owned(),
@@ -352,7 +355,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         ensure!(words(&got) == ["10.201.7.9"], "{got:?}");
         cni::del(bed.fabric, &cni::trunkline(None), &older)?;
 
-        // Other nodes matter as long as there is an Overlay.
+        // Other nodes' NodeInfos matter as long as there is an Overlay.
         let follows = |source: &ClusterStatus| {
             source.watches.iter().any(|watch| watch.name == "nodeinfoes" && watch.live)
         };
@@ -361,7 +364,7 @@ fn addresses(context: &Context) -> Result<Verdict> {
         node.cluster.kubectl(["delete", "network", "tunnels"])?;
         node.wait_source("the other nodes to be left alone", |source| !follows(source))?;
 
-        // The next sandbox of the same pod, whose DEL has not come: it gives way.
+        // The next sandbox of the same pod, before the DEL of the first: the first gives way.
         let again = Sandbox { container_id: format!("{}-again", late.container_id), ..late.clone() };
         let got = node.add(&again)?;
         ensure!(words(&got) == ["10.201.7.2", "fd00:201::72"], "{got:?}");
@@ -392,7 +395,7 @@ fn outage(context: &Context) -> Result<Verdict> {
         node.give(&leaving, "10.201.7.3", "IPv4", "node1")?;
         let steady = node.add(&witness)?;
         node.add(&leaving)?;
-        // What is known goes to disk a moment after it was heard.
+        // The state is written to disk a moment after it was received.
         let cache = bed.node()?.folder.join("lib/cluster.json");
         wait_for("the cache to know the pod's address", PATIENCE, || {
             let text = std::fs::read_to_string(&cache).unwrap_or_default();
@@ -404,7 +407,7 @@ fn outage(context: &Context) -> Result<Verdict> {
         node.wait_source("the outage to show", |source| source.outage_seconds.is_some())?;
         client::end_agent(bed.node()?, Signal::KILL)?;
         client::start_agent(bed.node()?)?;
-        // The ToRs' key is a Secret's: the sessions are back only if the cache has it.
+        // The ToRs' key is in a Secret: the sessions are re-established only if the cache has it.
         bed.established()?;
         let got = node.add(&known)?;
         ensure!(words(&got) == ["10.201.7.2"], "{got:?}");

@@ -1,5 +1,5 @@
-//! The fixture itself: an object of a kind of its own goes in, is watched from a namespace, and is there again after
-//! each thing that a test may do to the API server.
+//! Test of the fixture itself: a custom object is created, watched from a namespace, and still
+//! exists after each disturbance that a test may cause.
 
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ fn api_server(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// kubectl in a namespace, printing the length of each cable that changes.
+/// Runs kubectl in a namespace; it prints the length of each cable that changes.
 fn watch_from(cluster: &Cluster, ns: &Namespace) -> Result<Daemon> {
     let kubectl =
         cluster.kubectl_command(&["get", "cables", "--watch", "-o", "jsonpath={.spec.metres}{'\\n'}"]);
@@ -122,7 +122,7 @@ fn wait_for_line(watcher: &mut Daemon, wanted: &str) -> Result<()> {
     })
 }
 
-/// A network namespace without a link, gone with the value.
+/// A network namespace without a link; a drop deletes it.
 struct Inside {
     ns: Namespace,
     _on_stop: Registered,
@@ -142,7 +142,7 @@ impl Drop for Inside {
     }
 }
 
-/// A service account's kubeconfig is let in, and may do nothing.
+/// A service account's kubeconfig is authenticated, and has no rights.
 fn no_rights(cluster: &Cluster, resource: &ApiResource) -> Result<()> {
     let file = cluster.service_account("default", "nobody")?;
     let nobody = cluster.client_of(&file)?;

@@ -1,5 +1,5 @@
-//! The Helm chart on a real API server: it renders, every object is taken, and its service accounts may do what the programs ask of the API server and
-//! no more.
+//! The Helm chart on a real API server: it renders, every object is accepted, and its service
+//! accounts have exactly the rights that the programs need.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -19,8 +19,8 @@ pub(super) const TESTS: &[Test] = &[Test {
 
 const NAMESPACE: &str = "trunkline-system";
 
-/// What an account may do: who, verb, resource, and whether it must be so. That the rights are as few as can be is for `kube/racks` to see,
-/// which runs with them; these are the ones that nobody may slip in.
+/// Rights of an account: account, verb, resource, and the expected answer. `kube/racks` checks that
+/// the rights are minimal; these must never be added or removed by accident.
 const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("agent", "watch", "networks.networking.alibaba.com", true),
     ("agent", "watch", "ipinstances.networking.alibaba.com", true),
@@ -56,7 +56,7 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("controller", "patch", "validatingwebhookconfigurations.admissionregistration.k8s.io", false),
 ];
 
-/// Which account reads which Secret of the namespace.
+/// The Secrets of the namespace that each account may read.
 const SECRETS: &[(&str, &str, bool)] = &[
     ("agent", "tor-keys", true),
     ("agent", "trunkline-webhook", false),
@@ -70,7 +70,7 @@ const SECRETS: &[(&str, &str, bool)] = &[
     ("controller", "tor-keys", false),
 ];
 
-/// Two racks, of which the second has no keys.
+/// Two racks, the second without keys.
 const RACKS: &[&str] = &[
     "--set",
     "agent.racks[0].name=rack1,agent.racks[0].nodeSelector.rack=rack1,agent.racks[0].keySecrets={rack1-keys}",
@@ -136,7 +136,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
             let flags = [&["apply", "--server-side", "-f", "-"], flags].concat();
             run_with_input(&mut cluster.kubectl_command(&flags), text)
         };
-        // Strict: an unknown field is an error and not a warning.
+        // Strict: an unknown field is an error, not a warning.
         let taken = apply(&["--dry-run=server", "--validate=strict"], &usual)?;
         let objects = taken.lines().count();
         apply(&["--validate=strict"], &usual)?;
@@ -157,7 +157,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// Each rack has agents of its own, on nodes that are of no other rack.
+/// Each rack has its own agents, on nodes that belong to no other rack.
 fn racks(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     let racks = render(RACKS)?;
     for words in
@@ -173,7 +173,7 @@ fn racks(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     Ok(())
 }
 
-/// The agent is asked by its socket whether it is ready; no port is opened for that.
+/// The agent's readiness is queried through its socket, without an open port.
 fn probe(usual: &str, elsewhere: &str) -> Result<()> {
     let agent = |text: &str| -> Result<Value> {
         let mut object = object(text, "DaemonSet")?;
@@ -188,14 +188,15 @@ fn probe(usual: &str, elsewhere: &str) -> Result<()> {
     Ok(())
 }
 
-/// The one object of a kind whose text has these words.
+/// The only object of a kind with these words in its text.
 fn object(text: &str, kind: &str) -> Result<Value> {
     let objects = text.split("\n---").filter(|object| object.contains(&format!("kind: {kind}\n")));
     let object = objects.last().with_context(|| format!("no {kind}"))?;
     Ok(serde_saphyr::from_str(object)?)
 }
 
-/// The controller can be rolled on as many nodes as it has replicas, and its probes are on loopback.
+/// The controller can be rolled out on as many nodes as it has replicas, and its probes are on
+/// loopback.
 fn controller(usual: &str) -> Result<()> {
     let mut deployment = object(usual, "Deployment")?;
     let strategy = deployment["spec"]["strategy"].take();
@@ -217,7 +218,7 @@ fn controller(usual: &str) -> Result<()> {
     Ok(())
 }
 
-/// The webhook's client CA comes from a Secret, where one is named.
+/// The webhook's client CA comes from a Secret, if one is named.
 fn client_ca(render: &impl Fn(&[&str]) -> Result<String>) -> Result<()> {
     const FLAG: &str = "--webhook-client-ca=/etc/trunkline/client-ca/ca.crt";
     ensure!(!render(&[])?.contains("client-ca"), "a client CA without being asked for");

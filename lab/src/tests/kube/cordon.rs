@@ -1,4 +1,4 @@
-//! `drain.followCordon`: what `kubectl cordon`, `drain` and `uncordon` do to a node's place in the fabric, and what they leave alone.
+//! `drain.followCordon`: effects of `kubectl cordon`, `drain` and `uncordon` on a node's sessions.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,12 +23,12 @@ pub(super) const TESTS: &[Test] = &[Test {
 }];
 
 const SETTINGS: &str = "drain: {followCordon: true, settleSeconds: 5}";
-/// In which a drain would have begun that must not: the agent looks at an empty node for a second.
+/// Longer than the time to a wrong drain: the agent waits one second on an empty node.
 const LONG: Duration = Duration::from_secs(4);
 const NAMESPACE: &str = "lab";
 
 impl Node<'_> {
-    /// A pod in the API server, of a workload of this kind, with its sandbox and its address.
+    /// A pod in the API server, owned by a workload of this kind, with its sandbox and its address.
     fn place(&self, name: &str, owner: &str, address: &str) -> Result<(Sandbox, Vec<IpAddr>)> {
         let mut pod = self.bed.pod(name)?;
         let object = json!({
@@ -71,7 +71,7 @@ impl Node<'_> {
         self.wait_drain(phase.name(), |drain| drain.phase == phase)
     }
 
-    /// Nothing becomes of it, however long it is waited.
+    /// Asserts that the phase does not change.
     fn stays(&self, phase: DrainPhase) -> Result<DrainStatus> {
         std::thread::sleep(LONG);
         let drain = self.drain()?;
@@ -89,7 +89,7 @@ impl Node<'_> {
         self.cluster.kubectl([verb, "node1"]).map(drop)
     }
 
-    /// The Node as it was, as another object.
+    /// Creates the Node again as a new object.
     fn register(&self, object: &str) -> Result<()> {
         let mut object: Value = serde_json::from_str(object)?;
         for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
@@ -111,7 +111,7 @@ fn cordon(context: &Context) -> Result<Verdict> {
         let (_log, of_log) = node.place("log", "DaemonSet", "10.201.7.2")?;
         let (web_pings, log_pings) = (bed.pings("outside", &of_web)?, bed.pings("outside", &of_log)?);
 
-        // A cordon alone changes nothing: pods are answered to, and nobody is told anything.
+        // A cordon alone changes nothing: pods stay reachable, and no route is changed.
         node.kubectl("cordon")?;
         node.wait_drain("the pod that has to go", |drain| is_cordoned(drain, 1, false))?;
         let drain = node.stays(DrainPhase::Undrained)?;
@@ -124,19 +124,21 @@ fn cordon(context: &Context) -> Result<Verdict> {
         );
         let answered = lost_nothing(web_pings)?;
 
-        // The pod goes while nobody can say whether the cordon is still there: nothing happens.
+        // The pod is deleted during an outage, when the state of the cordon is unknown: nothing
+        // happens.
         node.cluster.stop_api()?;
         node.wait_source("the outage to show", |source| source.outage_seconds.is_some())?;
         cni::del(bed.fabric, &cni::trunkline(None), &web)?;
         node.stays(DrainPhase::Undrained)?;
         node.cluster.start_api()?;
         node.wait_source("the API server to be heard again", |source| source.connected)?;
-        // Its object is there until its kubelet has said that it is gone.
+        // Its object exists until its kubelet has confirmed the deletion.
         node.stays(DrainPhase::Undrained)?;
         node.cluster.kubectl(["-n", NAMESPACE, "delete", "pod", &web.name, "--grace-period=0", "--force"])?;
         node.cluster.kubectl(["-n", NAMESPACE, "delete", "ipinstance", "10-201-7-1"])?;
 
-        // Empty but for the DaemonSet's pod, which is answered to until the fabric has had its time.
+        // Only the DaemonSet's pod is left, which stays reachable until the fabric has moved its
+        // traffic.
         node.wait_phase(DrainPhase::Announcing)?;
         let announced = lost_nothing(log_pings)?;
         let drain = node.wait_phase(DrainPhase::Drained)?;
@@ -151,7 +153,8 @@ fn cordon(context: &Context) -> Result<Verdict> {
         let said = |words: &str| events.events.iter().any(|event| event.text.contains(words));
         ensure!(said("it is cordoned in Kubernetes, and its pods have gone"), "{:?}", events.events);
 
-        // It lasts: over a kill, without the API server, and when the Node itself is gone.
+        // The drain persists: over a kill, without the API server, and when the Node itself is
+        // gone.
         node.restart(Signal::KILL)?;
         node.wait_drain("the cordon to be seen again", |drain| is_cordoned(drain, 0, false))?;
         node.cluster.stop_api()?;
@@ -167,14 +170,14 @@ fn cordon(context: &Context) -> Result<Verdict> {
         node.register(&object)?;
         node.wait_drain("the cordon to be seen again", |drain| is_cordoned(drain, 0, false))?;
 
-        // Back.
+        // Undrained.
         node.kubectl("uncordon")?;
         let drain = node.wait_phase(DrainPhase::Undrained)?;
         ensure!(drain.cause.is_none() && drain.cordon.is_none(), "{drain:?}");
         bed.established()?;
         let back = lost_nothing(bed.pings("outside", &of_log)?)?;
 
-        // An operator brings it back: that lasts as long as this cordon does.
+        // An operator undrains it: that lasts as long as this cordon does.
         node.kubectl("cordon")?;
         node.wait_phase(DrainPhase::Announcing)?;
         client::ask::<DrainStatus>(bed.node()?, &["undrain"])?;
@@ -188,7 +191,7 @@ fn cordon(context: &Context) -> Result<Verdict> {
         node.kubectl("cordon")?;
         node.wait_phase(DrainPhase::Drained)?;
 
-        // An operator makes it his own: no uncordon ends that.
+        // An operator drains it too: then no uncordon ends the drain.
         let drain: DrainStatus = client::ask(bed.node()?, &["drain"])?;
         ensure!(drain.cause == Some(DrainCause::Operator), "{drain:?}");
         node.kubectl("uncordon")?;

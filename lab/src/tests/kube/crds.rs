@@ -1,8 +1,10 @@
-//! The CRDs on a real API server: it takes them, it takes what hybridnet's users have, and each of their rules refuses what it is for.
+//! The CRDs on a real API server: it accepts them and hybridnet users' objects, and each of their
+//! rules refuses its fault.
 //!
-//! A case is a base object that is good, and edits that make it bad in one way. Cases about changes are patches of the base that was stored, the
-//! others creations, all of them dry runs. The server's own text has to have the rule's message in it, and in the end every rule of
-//! `api/src/kube/rules.rs` must have spoken: a new one without a case fails the test.
+//! A case is a valid base object, and edits that make it invalid in one way. Cases about changes
+//! are patches of the stored base, the others are creations; all are dry runs. The server's text
+//! must contain the rule's message. At the end every rule of `api/src/kube/rules.rs` must have
+//! refused something: a new rule without a case fails the test.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +25,7 @@ pub(super) const TESTS: &[Test] = &[Test {
     run: on_a_server,
 }];
 
-/// hybridnet's manifests as its users have them, and as its server gives them back.
+/// hybridnet's manifests as users write them, and as its server returns them.
 const DOCUMENTED: &[(&str, &str)] = &[
     ("bgp-sample", include_str!("../../../../api/tests/fixtures/bgp-sample.yaml")),
     ("bgp-documented", include_str!("../../../../api/tests/fixtures/bgp-documented.yaml")),
@@ -87,9 +89,9 @@ pub(crate) fn install(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Applies a manifest, finds it again, and takes it away.
+/// Applies a manifest, reads it, and deletes it.
 fn documented(cluster: &Cluster, text: &str) -> Result<()> {
-    // What a server wrote must not be in what is created, and nulls are refused by hybridnet's CRDs as well.
+    // A creation must not have the server's fields, and hybridnet's CRDs refuse nulls as well.
     let lines = text.lines().filter(|line| {
         let field = line.trim_start();
         !["resourceVersion:", "uid:", "creationTimestamp:", "selfLink:"]
@@ -112,7 +114,8 @@ fn documented(cluster: &Cluster, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Edits: where (a JSON pointer in the spec, whose last step may be new), and the value; null takes out.
+/// Edits: the path (a JSON pointer in the spec, with a last step that may be new), and the value;
+/// null removes.
 type Edits = &'static [(&'static str, &'static str)];
 
 struct Base {
@@ -121,11 +124,11 @@ struct Base {
     namespace: Option<&'static str>,
     name: &'static str,
     spec: Value,
-    /// Also taken.
+    /// Accepted as well.
     good: &'static [Edits],
-    /// Not created, and words of the refusal.
+    /// Refused creations, with words of the refusal.
     bad: &'static [(Edits, &'static str)],
-    /// Not changed so.
+    /// Refused changes.
     changes: &'static [(Edits, &'static str)],
 }
 
@@ -160,12 +163,12 @@ fn edited(spec: &Value, edits: Edits) -> Result<Value> {
     Ok(spec)
 }
 
-/// Tries it: a creation under another name, or a change of the base.
+/// Attempts a creation under another name, or a change of the base.
 fn attempt(cluster: &Cluster, base: &Base, spec: Value, is_change: bool) -> Result<()> {
     let api = api(cluster, base);
     if is_change {
         let params = PatchParams { dry_run: true, ..PatchParams::default() };
-        // A merge would keep what was taken out.
+        // A merge would keep removed fields.
         let patch = serde_json::from_value(json!([{"op": "replace", "path": "/spec", "value": spec}]))?;
         cluster.wait(api.patch(base.name, &params, &Patch::Json::<()>(patch)))?;
     } else {

@@ -1,4 +1,5 @@
-//! Addresses while the controllers or the API server die, fifty times each: see [`super::storm`] for what must hold.
+//! Addresses while the controllers or the API server are killed, fifty times each: [`super::storm`]
+//! lists the invariants.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,7 @@ fn leader_kill(context: &Context) -> Result<Verdict> {
         let mut replicas = Replicas::start(cluster, &program, 3)?;
         let mut storm = Storm::begin(cluster, pretended)?;
         for _ in 0..ROUNDS {
-            // Found before the burst: a question in between would give it the time to finish.
+            // Found before the burst: a query in between would give the leader time to finish.
             let leader = replicas.wait_leader(cluster)?;
             storm.round(cluster, |cluster| replicas.kill(cluster, leader))?;
         }
@@ -50,7 +51,8 @@ fn outage(context: &Context) -> Result<Verdict> {
             storm.round(cluster, |cluster| {
                 cluster.stop_api()?;
                 if round == ROUNDS / 2 {
-                    // The length of an outage is what is tested here, not something that is waited for.
+                    // The length of the outage is the subject of the test, not a wait for a
+                    // condition.
                     std::thread::sleep(LONG);
                 }
                 cluster.start_api()?;

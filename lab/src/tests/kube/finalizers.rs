@@ -1,5 +1,5 @@
-//! Others' finalizers. A backup or an operator puts one on an object so that it does not go before they have seen it: whatever the controller
-//! does with its own, theirs stay where they are.
+//! Finalizers of other clients. A backup or an operator adds one, so that an object exists until
+//! the client has seen its deletion. The controller must never remove them together with its own.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const OTHERS: &str = "backup.example.com/copy";
 const OURS: &str = "networking.alibaba.com/ip-allocated";
 const HYBRIDNETS: &str = "networking.alibaba.com/metrics-registered";
 
-/// Networks and Subnets as hybridnet leaves them.
+/// Networks and Subnets with hybridnet's finalizers.
 fn others() -> String {
     format!(
         "
@@ -42,7 +42,7 @@ spec: {{ network: old, range: {{ version: '4', cidr: 100.99.0.0/24, gateway: 100
     )
 }
 
-/// Waits until an object has these finalizers and no others.
+/// Waits until an object has exactly these finalizers.
 fn wait_has(cluster: &Cluster, object: &[&str], wanted: &[&str]) -> Result<Value> {
     wait_for(&format!("{} to have {wanted:?}", object.join(" ")), PATIENCE, || {
         let text =
@@ -53,7 +53,7 @@ fn wait_has(cluster: &Cluster, object: &[&str], wanted: &[&str]) -> Result<Value
     })
 }
 
-/// Writes an object's finalizers anew.
+/// Replaces an object's finalizers.
 fn set(cluster: &Cluster, object: &[&str], finalizers: &[&str]) -> Result<()> {
     let patch = json!({"metadata": {"finalizers": finalizers}}).to_string();
     let args = [&["patch", "--type=merge", "-p", patch.as_str()], object].concat();
@@ -68,7 +68,7 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         let mut replicas = Replicas::start(cluster, &program, 1)?;
         let books = Books::open(cluster)?;
 
-        // A pod's IPInstance.
+        // The IPInstance of a pod.
         let pod = plan("web", 0, false);
         let uid = cluster.wait(pretended.create(&pod))?;
         let address = cluster.wait(wait_addresses(&books, &pod, &uid))?[0];
@@ -80,7 +80,8 @@ fn finalizers(context: &Context) -> Result<Verdict> {
         let left = wait_has(cluster, &instance, &[OTHERS])?;
         ensure!(left["metadata"]["deletionTimestamp"].is_string(), "it was not deleted: {left}");
 
-        // One that a StatefulSet's pod gets back: bound anew, with the others' finalizer; ours is put back where somebody took it off.
+        // An IPInstance that a StatefulSet's pod gets back: bound again, with the other finalizer.
+        // A removed finalizer of Trunkline is restored.
         let mut kept = plan("db-0", 0, false);
         kept.stateful_set = Some("db");
         let uid = cluster.wait(pretended.create(&kept))?;
@@ -106,7 +107,8 @@ fn finalizers(context: &Context) -> Result<Verdict> {
             cluster.kubectl(["wait", "--for=delete", "--timeout=60s", &object.join("/")])?;
         }
 
-        // Once it may go the address is free: the pods that take all of them find it.
+        // Once the finalizer is removed, the address is free: pods that take all addresses also get
+        // this one.
         set(cluster, &instance, &[])?;
         let key = (pod.namespace.clone(), name.clone());
         cluster.wait(books.until("the IPInstance to go", PATIENCE, |state| {

@@ -1,5 +1,6 @@
-//! Ten thousand connections of one source at the controller's ports, while the API server, Prometheus and the kubelet use them from another one.
-//! The webhook serves clients with a certificate of the API server's CA alone.
+//! Ten thousand connections of one source at the controller's ports, while the API server,
+//! Prometheus and the kubelet use them from another source. The webhook only serves clients with a
+//! certificate of the API server's CA.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -22,7 +23,7 @@ pub(super) const TESTS: &[Test] = &[Test {
 }];
 
 const CONNECTIONS: usize = 10_000;
-/// Only so that a hang ends.
+/// Only ends a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn hostile(context: &Lab) -> Result<Verdict> {
@@ -36,7 +37,7 @@ fn hostile(context: &Lab) -> Result<Verdict> {
         let mut looks = 0;
         for (attacked, port, octets) in [
             ("the validating webhook", validating, &b""[..]),
-            // A record of a TLS handshake, of which most is missing.
+            // A partial record of a TLS handshake.
             ("the mutating webhook", mutating, &[22, 3, 1, 2, 0, 1]),
             ("the metrics", ports[0].0, b"GET /metrics HTTP/1.1\r\nHost:"),
         ] {
@@ -61,7 +62,8 @@ fn hostile(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// A client without the API server's certificate, and one with another CA's, get no answer.
+/// A client without the API server's certificate, and one with a certificate of another CA, get no
+/// answer.
 fn strangers_are_refused(cluster: &Cluster, port: u16) -> Result<()> {
     let pki = cluster.folder().join("pki");
     let identity = |name: &str| {
@@ -81,7 +83,7 @@ fn strangers_are_refused(cluster: &Cluster, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// A Network, whose webhook fails closed, and a pod, which is stamped.
+/// A Network, whose webhook fails closed, and a pod, which is mutated.
 fn admission(cluster: &Cluster) -> Result<()> {
     create(cluster, &network("asked", "asked"), true).context("a Network")?;
     let stamped = create(cluster, &pod("asked", json!({})), true).context("a pod")?;

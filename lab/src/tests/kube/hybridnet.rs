@@ -1,6 +1,8 @@
-//! A cluster as hybridnet v0.8.9 leaves it: its kinds as its chart has them, the objects that its manager and daemons write, with their
-//! labels, finalizers and statuses, and its workloads. What its programs do meanwhile is [`crate::kube::kubelet`]'s: a socket that is listened
-//! on, pods with the addresses of their IPInstances. Its manager is this test's: it gave the addresses before Trunkline comes.
+//! A cluster as hybridnet v0.8.9 leaves it: its kinds as in its chart, the objects of its manager
+//! and daemons with their labels, finalizers and statuses, and its workloads.
+//! [`crate::kube::kubelet`] has stand-ins for its programs: a listening socket, and pods with the
+//! addresses of their IPInstances. This test plays its manager, which allocated the addresses
+//! before Trunkline is installed.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +13,10 @@ use super::install::wait_text;
 use crate::kube::Cluster;
 use crate::shell::run;
 
-/// Where its daemon put its kernel's state: a rule and a route, which a reboot takes away.
+/// Kernel state of its daemon: a rule and a route, which a reboot removes.
 pub(super) const LEFT_IN_KERNEL: &str = "ip rule add priority 1 to 100.64.1.0/24 lookup 39999 && ip route add unreachable 100.64.1.0/24 table 39999";
 
-/// The kinds, the webhooks and the workloads, the Network with its key in clear text.
+/// Installs the kinds, the webhooks and the workloads, and the Network with its key in clear text.
 pub(super) fn install(cluster: &Cluster) -> Result<()> {
     for kind in kinds() {
         cluster.apply(&kind.to_string())?;
@@ -60,8 +62,9 @@ fn patch_status(cluster: &Cluster, kind: &str, name: &str, status: &Value) -> Re
     cluster.kubectl(["patch", kind, name, "--subresource=status", "--type=merge", "-p", &patch]).map(drop)
 }
 
-/// What its manager does for pods: an IPInstance each, and its finalizer on the pods of StatefulSets. One more is kept for db-2, which
-/// was scaled away. Returns once the pods run.
+/// Acts as its manager for pods: one IPInstance each, and its finalizer on the pods of
+/// StatefulSets. One more IPInstance is retained for db-2, which was scaled away. Returns once the
+/// pods run.
 pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
     let pods = ["db-0", "db-1", "web-node1a-1", "web-node1b-1"];
     for (number, name) in pods.into_iter().enumerate() {
@@ -93,7 +96,8 @@ pub(super) fn give_addresses(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// One that is bound to a pod, or reserved for the next of its name: no node, no UID, and no labels of them.
+/// An IPInstance that is bound to a pod, or reserved for the next pod of its name: then without
+/// node, UID, and their labels.
 fn instance(address: &str, number: usize, name: &str, owner: &Value, pod: Option<&Value>) -> Value {
     let mut labels = BTreeMap::from([
         ("networking.alibaba.com/version", json!("v1.2")),
@@ -130,7 +134,7 @@ fn instance(address: &str, number: usize, name: &str, owner: &Value, pod: Option
     })
 }
 
-/// What there is of addresses: name to address, MAC, and who it is for.
+/// The allocated addresses: name to address, MAC, and pod.
 pub(super) fn addresses(cluster: &Cluster) -> Result<BTreeMap<String, (String, String, String)>> {
     let list: Value = serde_json::from_str(&cluster.kubectl(["get", "ipinstances", "-A", "-o", "json"])?)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -143,7 +147,7 @@ pub(super) fn addresses(cluster: &Cluster) -> Result<BTreeMap<String, (String, S
     Ok(list["items"].as_array().context("items")?.iter().map(row).collect())
 }
 
-/// The kinds as its chart installs them: of each field its name and type, and nothing more.
+/// The kinds as its chart installs them: only the name and type of each field.
 fn kinds() -> Vec<Value> {
     let (text, number, flag) = (
         json!({ "type": "string" }),
@@ -279,7 +283,7 @@ fn kinds() -> Vec<Value> {
     ]
 }
 
-/// By hybridnet's fields, with the finalizers that its manager adds.
+/// With hybridnet's fields, and the finalizers of its manager.
 const NETWORK: &str = r#"
 apiVersion: networking.alibaba.com/v1
 kind: Network
@@ -300,7 +304,8 @@ metadata: { name: rack1-v4, finalizers: [networking.alibaba.com/metrics-register
 spec: { network: rack1, range: { version: "4", cidr: 100.64.1.0/24 } }
 "#;
 
-/// Its chart's, as far as the page and Trunkline see them. Nobody answers its webhooks here, so they fail open.
+/// The objects of its chart that matter to the page and to Trunkline. Its webhooks have no server
+/// here, so they fail open.
 const WORKLOADS: &str = r#"
 apiVersion: apps/v1
 kind: DaemonSet
@@ -362,7 +367,7 @@ webhooks:
     rules: [{ apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods] }]
 "#;
 
-/// Pods without addresses of their own, one on each node.
+/// Pods that keep no address, one on each node.
 const DEPLOYMENT: &str = "
 apiVersion: apps/v1
 kind: Deployment

@@ -1,5 +1,5 @@
-//! `docs/install.md`, followed: see [`super::walk`] for how, [`crate::kube::workloads`] for what runs what the chart brings. The ToRs of the
-//! topology `rack` are those of the page.
+//! Runs `docs/install.md`: [`super::walk`] describes how, [`crate::kube::workloads`] runs the
+//! chart's workloads. The ToRs of the topology `rack` are those of the page.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,10 +28,10 @@ pub(super) const TESTS: &[Test] = &[Test {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const NODES: [&str; 2] = ["node1a", "node1b"];
-/// As the page names it, with the chart's own version.
+/// The image's name on the page, with the chart's own version.
 pub(super) const IMAGE: &str = "registry.example/trunkline:0.1.0";
 
-/// Runs a test on a cluster whose nodes are those of the topology `rack`, with a page to walk.
+/// Runs a test on a cluster with the nodes of the topology `rack`, with a page to walk.
 pub(super) fn with_page(
     context: &Lab,
     name: &str,
@@ -149,7 +149,7 @@ pub(super) fn rolled_out(cluster: &Cluster, what: &str) -> Result<()> {
     cluster.kubectl(["-n", "trunkline-system", "rollout", "status", what, "--timeout=120s"]).map(drop)
 }
 
-/// Waits until kubectl prints what it should.
+/// Waits until kubectl prints the expected text.
 pub(super) fn wait_text(
     cluster: &Cluster,
     args: &[&str],
@@ -162,7 +162,8 @@ pub(super) fn wait_text(
     })
 }
 
-/// The API server finds the webhook by its Service, trusts its certificate, and hears of a rule that no CRD has.
+/// The API server finds the webhook by its Service, trusts its certificate, and gets the verdict of
+/// a rule that no CRD has.
 fn webhook_answers(cluster: &Cluster) -> Result<()> {
     let subnet = "{apiVersion: networking.alibaba.com/v1, kind: Subnet, metadata: {name: lost}, spec: {network: nowhere, range: {version: '4', cidr: 10.9.0.0/24}}}";
     wait_for("the webhook to refuse a Subnet of no Network", PATIENCE, || {
@@ -181,7 +182,7 @@ pub(super) fn address_of(cluster: &Cluster, pod: &str) -> Result<(String, IpAddr
     Ok((node, address.parse()?))
 }
 
-/// A StatefulSet that is gone, whose address is kept: what would hold on to the kinds.
+/// A deleted StatefulSet with a retained address, which would block the deletion of the kinds.
 fn kept_address(cluster: &Cluster, nodes: &Nodes<'_>) -> Result<()> {
     cluster.apply(STATEFUL_SET)?;
     wait_text(
@@ -225,7 +226,8 @@ spec:
     spec: { containers: [{ name: main, image: registry.k8s.io/pause:3.10 }] }
 ";
 
-/// What the page says is left: nothing of the chart, no plugin, no kinds; Secrets and the Lease.
+/// Checks the page's list of leftovers: nothing of the chart, no plugin, no kinds; only Secrets and
+/// the Lease.
 fn nothing_left(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     let left = cluster.kubectl([
         "get",
@@ -266,7 +268,7 @@ fn nothing_left(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     Ok(())
 }
 
-/// No pod's link or route is left.
+/// Checks that no pod's link or route is left.
 fn no_routes(host: &Host) -> Result<()> {
     let left = host.sh("ip -o link | grep ': tl' || :; ip route show table 39999 2>/dev/null || :")?;
     ensure!(left.trim().is_empty(), "{}: {left}", host.name);

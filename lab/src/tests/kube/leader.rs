@@ -1,5 +1,6 @@
-//! Who leads, and how that changes hands: a leader that stood still for longer than its Lease writes nothing when it goes on, and one that is asked to
-//! end hands the Lease over at once, in the middle of its work. The audit log of the API server says who wrote what.
+//! Leadership and its transfer. A leader that was suspended for longer than its Lease writes
+//! nothing when it continues. A leader that is stopped hands the Lease over at once, in the middle
+//! of its work. The API server's audit log shows each replica's writes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -24,13 +25,13 @@ pub(super) const TESTS: &[Test] = &[Test {
 }];
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pods that are made at once.
+/// Number of pods that are created at once.
 const BURST: usize = 12;
 const HANDOVERS: usize = 5;
-/// Nobody waits for the end of such a Lease here: who leads was handed it.
+/// No replica waits for such a Lease to expire: the leader must have got it by a handover.
 const LONG_LEASE: &str = "--lease-duration-seconds=600";
 
-/// Pods, each with what it was given.
+/// Pods with their addresses.
 struct Pods<'a> {
     cluster: &'a Cluster,
     books: &'a Books,
@@ -39,7 +40,7 @@ struct Pods<'a> {
 }
 
 impl Pods<'_> {
-    /// Makes as many pods.
+    /// Creates this number of pods.
     fn make(&self, burst: &str) -> Result<Vec<(Plan, String)>> {
         let plans: Vec<Plan> = (0..BURST).map(|n| plan(&format!("{burst}-{n}"), n, n % 3 == 0)).collect();
         let made = plans.iter().map(|plan| self.pretended.create(plan));
@@ -57,7 +58,8 @@ impl Pods<'_> {
         Ok(())
     }
 
-    /// Every pod that was ever made has what it was given, nobody else does, and there is nothing besides.
+    /// Checks that every pod still has its addresses, that no other pod has them, and that there
+    /// are no other IPInstances.
     fn nothing_lost(&self) -> Result<usize> {
         let state = self.books.now();
         ensure!(state.twice.is_empty(), "addresses held twice: {:?}", state.twice);
@@ -99,11 +101,12 @@ struct Object {
     name: String,
 }
 
-/// What a replica has written since then. Its attempts at the Lease are no writes in this sense, nor are events, which only tell what was.
+/// Writes of a replica since then, without its attempts at the Lease and without events, which are
+/// informative only.
 fn written(cluster: &Cluster, replica: &str, since: Timestamp) -> Result<Vec<String>> {
     let path = cluster.audit_log();
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    // The last line may be half written.
+    // The last line may be incomplete.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let mut written = Vec::new();
     for line in whole.lines() {
@@ -121,7 +124,7 @@ fn written(cluster: &Cluster, replica: &str, since: Timestamp) -> Result<Vec<Str
     Ok(written)
 }
 
-/// Waits until the leader has nothing left to write: the Network's status counts everything that is there.
+/// Waits until the leader has nothing left to write: the Network's status counts all addresses.
 fn wait_quiet(cluster: &Cluster, books: &Books) -> Result<()> {
     wait_for("the Network's status to count all addresses", PATIENCE, || {
         let used = cluster.kubectl([
@@ -147,8 +150,8 @@ fn leader(context: &Context) -> Result<Verdict> {
         let before = pods.make("before")?;
         pods.given(before)?;
 
-        // Stands still. Pods that come meanwhile are another's to serve; the sleeper hears of them when it wakes, before it hears
-        // of what they were given.
+        // A suspended leader. Another replica serves the pods created meanwhile. When it continues,
+        // it receives the events of these pods before those of their IPInstances.
         let sleeper = replicas.wait_leader(cluster)?;
         wait_quiet(cluster, &books)?;
         let name = sleeper.name().to_owned();
@@ -177,7 +180,7 @@ fn leader(context: &Context) -> Result<Verdict> {
         pods.nothing_lost()?;
         drop(replicas);
 
-        // Is asked to end, with pods half served.
+        // A leader that is stopped while some pods have no address yet.
         let mut replicas = Replicas::start_apart(cluster, &program, 2, &[LONG_LEASE])?;
         for number in 0..HANDOVERS {
             let leads = replicas.wait_leader(cluster)?;

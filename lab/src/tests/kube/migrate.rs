@@ -1,6 +1,7 @@
-//! `docs/migrate-from-hybridnet.md`, followed: a cluster as hybridnet leaves it ([`super::hybridnet`]), whose nodes move one after the other,
-//! one of them also back and forth again. What must hold all along: no address is given twice, and what a StatefulSet's pod has it keeps,
-//! whoever attaches it on whichever node.
+//! Runs `docs/migrate-from-hybridnet.md`: a cluster as hybridnet leaves it ([`super::hybridnet`]),
+//! whose nodes migrate one after the other, one of them also back and forth again. Invariants: no
+//! address is allocated twice, and a StatefulSet's pod keeps its address, whichever plugin attaches
+//! it on any node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -60,7 +61,8 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             page.section("3. hybridnet's daemon leaves the nodes that move")?;
             page.section("4. Each node")?;
             it.moved("node1a", &before)?;
-            // The controller gave the pod that was drained away its address on the node that is still hybridnet's; back it comes with it.
+            // The controller has given the drained pod its address on the node that hybridnet still
+            // runs; the address returns with the pod.
             cluster.kubectl(["delete", "pod", "db-0"])?;
             it.stateful(&before)?;
             let (node, address) = address_of(cluster, "db-0")?;
@@ -75,7 +77,7 @@ fn migrate(context: &Lab) -> Result<Verdict> {
             page.any_section("4. Each node", &[("NODE=node1a", "NODE=node1b")])?;
             it.moved("node1b", &before)?;
 
-            // The one that was kept all the time for a pod that was scaled away.
+            // The address that was retained all the time for a pod that was scaled away.
             cluster.kubectl(["scale", "statefulset", "db", "--replicas=3"])?;
             let mut kept = it.stateful(&before)?;
             let (_, third) = it.running("db-2")?;
@@ -112,14 +114,15 @@ struct Migration<'a, 'b> {
 type Addresses = BTreeMap<String, (String, String, String)>;
 
 impl Migration<'_, '_> {
-    /// Every address is whose it was.
+    /// Checks that every address has the same owner as before.
     fn unchanged(&self, before: &Addresses) -> Result<()> {
         let now = hybridnet::addresses(self.cluster)?;
         ensure!(now == *before, "{before:?} and now {now:?}");
         Ok(())
     }
 
-    /// Where hybridnet's daemon runs no agent starts and nothing is installed, and the pod says what to do.
+    /// Checks that on a node with hybridnet's daemon no agent starts and nothing is installed, and
+    /// that the pod reports the fix.
     fn refuses_beside(&self, node: &str) -> Result<()> {
         self.cluster.kubectl(["label", "node", node, "trunkline=agent"])?;
         let of_node = format!("--field-selector=spec.nodeName={node}");
@@ -144,7 +147,7 @@ impl Migration<'_, '_> {
         Ok(())
     }
 
-    /// A pod that runs, with its node and address.
+    /// A running pod's node and address.
     fn running(&self, pod: &str) -> Result<(String, IpAddr)> {
         wait_for(&format!("pod {pod} to run"), PATIENCE, || {
             Ok(match address_of(self.cluster, pod) {
@@ -154,7 +157,7 @@ impl Migration<'_, '_> {
         })
     }
 
-    /// The StatefulSet's pods run with the addresses and MACs that hybridnet gave them.
+    /// Checks that the StatefulSet's pods run with the addresses and MACs from hybridnet.
     fn stateful(&self, before: &Addresses) -> Result<Vec<IpAddr>> {
         let mut addresses = Vec::new();
         for pod in ["db-0", "db-1"] {
@@ -182,7 +185,7 @@ impl Migration<'_, '_> {
         Ok(addresses)
     }
 
-    /// A node is Trunkline's alone, and pods on it are reached.
+    /// Checks that a node only runs Trunkline, and that its pods are reachable.
     fn moved(&self, node: &str, before: &Addresses) -> Result<()> {
         let host = self.fabric.host(node)?;
         client::wait_established(host, PATIENCE)?;
@@ -203,7 +206,7 @@ impl Migration<'_, '_> {
         self.reached(&reached)
     }
 
-    /// A node is hybridnet's alone, and the pods that are on it have what they had.
+    /// Checks that a node only runs hybridnet, and that its pods have their previous addresses.
     fn went_back(&self, node: &str, before: &Addresses) -> Result<()> {
         let host = self.fabric.host(node)?;
         ensure!(client::agents(host).is_empty(), "an agent runs on {node}");

@@ -1,4 +1,5 @@
-//! Tests on a real API server (see [`crate::kube`]), one file a topic. Each has a cluster of its own.
+//! Tests on a real API server (see [`crate::kube`]), one file for each topic. Each has its own
+//! cluster.
 
 mod agent;
 mod api_server;
@@ -54,7 +55,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     webhook::TESTS,
 ];
 
-/// Runs a test on a cluster of this name. Where there can be none, the test is skipped.
+/// Runs a test on a cluster of this name, or skips it if no cluster is possible.
 pub(super) fn cluster(
     context: &Context,
     name: &str,
@@ -66,7 +67,7 @@ pub(super) fn cluster(
     }
 }
 
-/// Objects of a kind of which nothing else needs to be known, in `default` or the namespace that is given.
+/// Objects of any kind, without its schema, in `default` or the given namespace.
 fn api(cluster: &Cluster, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
     let group = match kind {
         "Pod" | "Node" | "Namespace" => "",

@@ -1,6 +1,7 @@
-//! The overlay with an API server: nodes tell where they are in their NodeInfos, and learn from the IPInstances which pods are behind whom.
-//! No NodeInfo is written by hand and no block is given to a node, so everything that pods reach each other by was written by agents and the
-//! controller.
+//! The overlay with an API server: nodes publish their tunnel addresses in NodeInfos, and the
+//! IPInstances show which pods are behind which node. No NodeInfo is written by hand and no block
+//! is assigned to a node. So agents and controller have written everything that the pods'
+//! connectivity needs.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -32,17 +33,17 @@ pub(super) const TESTS: &[Test] = &[Test {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const NAMESPACE: &str = "mixed";
-/// What a pod of the overlay says; others are their rack's.
+/// Annotations of a pod in the overlay; other pods are in their rack's network.
 const TUNNELLED: &[(&str, &str)] = &[("networking.alibaba.com/network-type", "Overlay")];
 
-/// Of the agents' rights those that nothing here uses: the rest is what an overlay needs.
+/// The agents' rights that this test does not use: the others are needed for an overlay.
 const UNSEEN: &[Unseen] = &[
     ("agent", "get", "pods", "addresses that hybridnet gave: kube/agent"),
     ("agent", "create", "events.events.k8s.io", "there is no fault: kube/agent"),
     ("agent", "patch", "events.events.k8s.io", "there is no fault: kube/agent"),
 ];
 
-/// Where each node's end of the tunnels is.
+/// Each node's tunnel address.
 const ENDS: [(&str, &str); 3] = [("node1", "10.51.0.11"), ("node2", "10.51.0.12"), ("node3", "10.52.0.13")];
 
 fn overlay(context: &Lab) -> Result<Verdict> {
@@ -119,13 +120,14 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
         nodes::says(cluster, node, "False", "TrunklineServes")?;
     }
     let rights = accounts.check(cluster, &["agent"], UNSEEN)?;
-    // What is refused from here on is meant to be.
+    // Refusals from here on are intended.
     claims(cluster, fabric)?;
     replicas.still_running()?;
     passed(format!("{} pods on three nodes, all pairs of both families; {rights}", pods.len() + 1))
 }
 
-/// With a node's own token no address is claimed that its Node does not have, so none gets into other nodes' tables.
+/// With a node's own token, an address that its Node does not have cannot be claimed, so it gets
+/// into no other node's tables.
 fn claims(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     let agent = cluster.client_of(&rights::agent_on(cluster, WITHOUT_KEYS, "node3")?)?;
     let infos: Api<NodeInfoObject> = Api::all(agent);
@@ -154,7 +156,8 @@ fn claims(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
         ensure!(!is_there, "node1 sends to {refused} by a tunnel: {table}");
     }
 
-    // An address of the host that no kubelet reports: the administrator lists it, and the agent claims it.
+    // An address of the host that no kubelet reports: the administrator lists it, and the agent
+    // claims it.
     let extra = "192.0.2.33";
     let link = "dev=$(ip -o addr | grep 10.52.0.13 | awk '{print $2; exit}')";
     fabric.host("node3")?.sh(&format!("{link}; ip addr add {extra}/32 dev $dev"))?;

@@ -1,6 +1,7 @@
-//! What the token of one node's agent may write: nothing of another node, and of its own what an agent needs. And which Secrets it reads: the keys
-//! of its own rack. Each write goes to a real API server
-//! with a token as a kubelet requests it. Without the policies of the chart each refused write is accepted, which the test shows at its end.
+//! The writes that the token of one node's agent allows: none for another node, and for its own node
+//! only those that an agent needs. Also the Secrets that it can read: the keys of its own rack. Each
+//! write goes to a real API server, with a token like those that kubelets request. At its end the
+//! test shows that without the chart's policies each refused write is accepted.
 
 use std::path::Path;
 use std::time::Duration;
@@ -49,7 +50,7 @@ const OBJECTS: &str = "
  spec: {network: rack, subnet: rack-v4, address: {version: '4', ip: 10.9.0.2/24, mac: '02:00:00:00:00:02'}, binding: {nodeName: node-b, podName: q}}}
 ";
 
-/// What a kubelet writes into a Node's status.
+/// A kubelet's write to a Node's status.
 const STATUS: &str = r#"{"status": {
     "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "node-a"}],
     "capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"},
@@ -125,7 +126,7 @@ impl Write {
         self.send(cluster, client, false).with_context(|| self.what)
     }
 
-    /// The policy refuses it in these words.
+    /// Asserts that the policy refuses it with these words.
     fn refused(&self, cluster: &Cluster, client: &Client, words: &str) -> Result<()> {
         let answer = self.send(cluster, client, false);
         let Err(kube::Error::Api(refusal)) = answer else {
@@ -156,7 +157,7 @@ fn series() -> Value {
     json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}})
 }
 
-/// What the agent of node-a writes.
+/// Allowed writes of node-a's agent.
 fn allowed(uid: &str) -> Vec<Write> {
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}]);
     let info = |ip: &str| json!({"metadata": {"ownerReferences": owner}, "spec": {"vtepInfo": {"ip": ip, "mac": "02:12:0a:00:00:01", "localIPs": [ip]}}});
@@ -191,7 +192,7 @@ fn allowed(uid: &str) -> Vec<Write> {
     ]
 }
 
-/// What it may not write, and the words of the refusal.
+/// Forbidden writes, with the words of the refusal.
 fn forbidden() -> Vec<(Write, &'static str)> {
     let other = "NodeInfo of its own node, and not that of node-b";
     let metadata = "does not change the labels, annotations or any other metadata";
@@ -386,7 +387,7 @@ fn own_node(context: &Lab) -> Result<Verdict> {
         let after = state(cluster)?;
         ensure!(before == after, "refused writes changed something:\n{before}\n{after}");
 
-        // Nothing but the policies refused them.
+        // Only the policies refused them.
         cluster.kubectl(["delete", "validatingadmissionpolicybindings", "--all"])?;
         for (write, _) in &forbidden {
             wait_for(&format!("the API server to let an agent {}", write.what), PATIENCE, || {
@@ -402,7 +403,8 @@ fn own_node(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// The agent reads the key of its rack, as it does it, and no other Secret in any way. Says how many ways were tried.
+/// Checks that the agent can read the key of its rack in its usual way, and no other Secret in any
+/// way. Returns the number of attempts.
 fn secrets(cluster: &Cluster, agent: &Client) -> Result<usize> {
     let api: Api<Secret> = Api::namespaced(agent.clone(), "kube-system");
     let named = |name: &str| ListParams::default().fields(&format!("metadata.name={name}"));
@@ -439,7 +441,7 @@ fn secrets(cluster: &Cluster, agent: &Client) -> Result<usize> {
     Ok(refused)
 }
 
-/// Everything that an agent might change, without what changes by itself.
+/// All objects that an agent might change, without the parts that change by themselves.
 fn state(cluster: &Cluster) -> Result<String> {
     let kinds = "nodes,nodeinfoes,ipinstances,events.v1.events.k8s.io";
     let text = cluster.kubectl(["get", kinds, "-A", "-o", "json"])?;

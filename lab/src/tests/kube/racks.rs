@@ -1,6 +1,7 @@
-//! The whole: two racks of real routers, an agent on each node that knows nothing but its name and the API server, one controller that
-//! is asked for admission, too, and pods that are made in the API server and attached as a kubelet does it. Agents and controller have the
-//! accounts that the Helm chart gives them, and each right of these is used here or named in `UNSEEN`.
+//! The whole system: two racks with real routers, and an agent on each node that is configured only
+//! with its name and the API server. One controller also serves admission, and pods are created in
+//! the API server and attached as by a kubelet. Agents and controller have the accounts of the Helm
+//! chart; each of their rights is used here or listed in `UNSEEN`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub(super) const TESTS: &[Test] = &[Test {
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "shop";
 
-/// Rights that nothing here uses.
+/// Rights that this test does not use.
 const UNSEEN: &[Unseen] = &[
     ("agent", "list", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
     ("agent", "watch", "nodeinfoes.networking.alibaba.com", "in an Overlay only: kube/agent"),
@@ -40,7 +41,7 @@ const UNSEEN: &[Unseen] = &[
     ("controller", "get", "ipinstances.networking.alibaba.com", "where an answer was lost: kube/leader-kill"),
 ];
 
-/// What a cluster may have besides: objects with hybridnet's finalizer, and a node that is in no Network.
+/// Additional objects: some with hybridnet's finalizer, and a node in no Network.
 const FRINGE: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Network
@@ -69,10 +70,10 @@ metadata: { name: tunnels }
 spec: { type: Overlay, netID: 4 }
 ";
 
-/// Each rack's agents read the key of their own rack alone.
+/// Each rack's agents may only read the key of their own rack.
 const RACKS: [Rack; 2] = [("trunkline-agent-rack1", &["rack1"]), ("trunkline-agent-rack2", &["rack2"])];
 
-/// The Secret that both racks' Networks name for their sessions.
+/// The Secrets that the racks' Networks name for their sessions.
 const SECRETS: &str = "
 {apiVersion: v1, kind: Secret, metadata: {name: rack1, namespace: kube-system}, stringData: {password: rack1-lab-secret}}
 ---
@@ -134,7 +135,8 @@ impl Racks<'_> {
             agent_on(cluster, RACKS[usize::from(node.starts_with("node2"))], node)
         })?;
         let flags = ["--patch-calico-pod-ips-annotation"];
-        // Two: the one that does not lead watches the Lease, which one alone may have before it has begun to.
+        // Two replicas: the follower watches the Lease, which the leader may have taken before its
+        // watch began.
         let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 2, &flags)?;
         replicas.wait_leader(cluster)?;
         let [one, other] = replicas.webhooks()[..] else { bail!("two replicas") };
@@ -154,13 +156,14 @@ impl Racks<'_> {
         nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
         self.agent_told(&db)?;
 
-        // Moved: away from node1a, and made anew on the other node of its rack.
+        // Moved: away from node1a, and created again on the other node of its rack.
         db.take_away(cluster, self.fabric)?;
         let db = self.attach("db-0", "node1b", Some("db"))?;
         ensure!(db.addresses == kept, "db-0 had {kept:?} on node1a and has {:?} on node1b", db.addresses);
         nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
 
-        // Drained: the StatefulSet's pod goes back, the other of the node is made anew elsewhere.
+        // Drained: the StatefulSet's pod moves back, the node's other pod is created again
+        // elsewhere.
         cluster.kubectl(["cordon", "node1b"])?;
         let web = pods.remove(1);
         let freed = web.addresses.clone();
@@ -178,7 +181,7 @@ impl Racks<'_> {
         passed(format!("{} pods on three nodes in the end, all pairs of both families; {rights}", pods.len()))
     }
 
-    /// What the programs do besides, each of which needs a right.
+    /// Further actions of the programs, each of which needs a right.
     fn fringe(&self, pod: &Attached) -> Result<()> {
         let cluster = self.cluster;
         let name = &pod.plan.name;
@@ -193,11 +196,11 @@ impl Racks<'_> {
             let left = cluster.kubectl(["get", "nodeinfo", "nowhere", "--ignore-not-found", "-o", "name"])?;
             Ok(Seen::when(left.is_empty(), || left))
         })?;
-        // These wait for the finalizers.
+        // These deletions wait for the finalizers.
         cluster.kubectl(["delete", "subnet", "spare", "--timeout=60s"])?;
         cluster.kubectl(["delete", "network", "spare", "--timeout=60s"])?;
 
-        // With its end the webhook asks for hybridnet's clusters that it may reach to.
+        // At its deletion the webhook lists hybridnet's remote clusters.
         cluster.apply(OVERLAY)?;
         cluster.kubectl(["delete", "network", "tunnels", "--timeout=60s"])?;
 
@@ -224,7 +227,7 @@ impl Racks<'_> {
         })
     }
 
-    /// The rack's Network as the topology has it, but with its password in a Secret.
+    /// The rack's Network from the topology, but with its password in a Secret.
     fn network(&self, node: &str) -> Result<String> {
         let file = self.fabric.file(&format!("two-racks/{node}/manifests/networks.yaml"));
         let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
@@ -251,7 +254,7 @@ impl Racks<'_> {
         Ok(pod)
     }
 
-    /// The agent writes which sandbox has the address.
+    /// Waits until the agent has written the sandbox to the IPInstance's status.
     fn agent_told(&self, pod: &Attached) -> Result<()> {
         wait_for("the IPInstance's status to name the sandbox", PATIENCE, || {
             let name = pod.addresses[0].to_string().replace('.', "-");
@@ -263,7 +266,8 @@ impl Racks<'_> {
         })
     }
 
-    /// Nothing is left of a drained node's pods: on the node, in the API server, in the ToRs.
+    /// Checks that nothing is left of a drained node's pods: on the node, in the API server, in the
+    /// ToRs.
     fn is_empty(&self, node: &str, freed: &[IpAddr]) -> Result<()> {
         let host = self.fabric.host(node)?;
         wait_for(&format!("{node} to have no pod"), PATIENCE, || {

@@ -1,8 +1,10 @@
-//! Etcd put back to an older snapshot, as after a disaster: what the snapshot has not, nodes still use.
+//! etcd restored from an older snapshot, as after a disaster: nodes still use addresses that the
+//! snapshot does not have.
 //!
-//! A pod that got its address after the snapshot runs with it, and its kubelet says so again, but no IPInstance does any more. The address
-//! must go to that pod and to no other. Controllers are stopped for the restore, as the Kubernetes documentation asks for all
-//! that talks to the API server; in the second half they are not, and must find their way by themselves.
+//! A pod that got its address after the snapshot runs with it, and its kubelet reports it again,
+//! but no IPInstance exists. The pod must get exactly this address, and no other pod may get it.
+//! Controllers are stopped for the restore, as the Kubernetes documentation requires for all
+//! clients. In the second half they are not stopped, and must recover by themselves.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,7 +28,7 @@ pub(super) const TESTS: &[Test] = &[Test {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The pods that run, with what their kubelets know.
+/// The running pods, with their kubelets' state.
 struct Running {
     pretended: Pretended,
     pods: BTreeMap<String, (Plan, Vec<IpAddr>)>,
@@ -45,7 +47,7 @@ impl Running {
         })
     }
 
-    /// Waits for addresses; the kubelet starts the pods with them and says so.
+    /// Waits for addresses; the kubelet starts the pods with them and reports that.
     fn run(&mut self, cluster: &Cluster, books: &Books, made: Vec<(Plan, String)>) -> Result<()> {
         cluster.wait(async {
             for (plan, uid) in made {
@@ -62,7 +64,8 @@ impl Running {
         })
     }
 
-    /// What kubelets do once they reach an API server again: say how their pods are. A pod that it does not know any more they end.
+    /// Acts as kubelets that reach an API server again: they report their pods, and end pods that
+    /// no longer exist there.
     fn report_again(&mut self, cluster: &Cluster) -> Result<()> {
         let known = cluster.wait(self.pretended.all())?;
         let known: Vec<String> = known.into_iter().filter_map(|pod| pod.metadata.name).collect();
@@ -75,7 +78,7 @@ impl Running {
         })
     }
 
-    /// Each running pod has, in the API server too, what it uses.
+    /// Checks that each running pod's address is also in the API server.
     fn unchanged(&self, cluster: &Cluster, books: &Books) -> Result<()> {
         let uids: BTreeMap<String, String> = cluster
             .wait(self.pretended.all())?
@@ -111,7 +114,7 @@ fn etcd_restore(context: &Context) -> Result<Verdict> {
         let old = running.make(cluster, &names("old", 15))?;
         running.run(cluster, &books, old)?;
         drop(replicas);
-        // The snapshot has these pods without addresses, which they get right after it.
+        // In the snapshot these pods have no addresses; they get them right after it.
         let between = running.make(cluster, &names("between", 10))?;
         let snapshot = cluster.snapshot("older")?;
         let replicas = Replicas::start(cluster, &program, 2)?;

@@ -1,10 +1,13 @@
-//! A cluster in motion: two racks' worth of Network and Subnets, pods that come and go in three namespaces the whole time, and what must
-//! hold when it is over, whatever was done to the controllers and the API server meanwhile:
+//! A cluster under change: Network and Subnets of two racks, and pods that are created and deleted
+//! in three namespaces all the time. These invariants must hold at the end, whatever happened to
+//! the controllers and the API server:
 //!
 //! - no address was held twice at any moment ([`Books`]);
-//! - every pod has its addresses, and every IPInstance its pod or, of a StatefulSet, the pod to come;
-//! - a StatefulSet's pod had the same addresses each time it came back;
-//! - nothing leaked, in the API server or in the leader's memory: all addresses of the subnets can be given out in the end.
+//! - every pod has its addresses, and every IPInstance has its pod or, for a StatefulSet, a future
+//!   pod;
+//! - a StatefulSet's pod had the same addresses each time it was recreated;
+//! - nothing leaked, in the API server or in the leader's memory: at the end all addresses of the
+//!   subnets can be allocated.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,14 +23,14 @@ use crate::kube::controller::Replicas;
 use crate::kube::pods::{Plan, Pretended};
 use crate::stats::percentile;
 
-/// How long a pod may have to wait: for a new leader, or for an API server that is away for a minute.
+/// Time limit of a pod: for a new leader, or during an outage of the API server of a minute.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Addresses of each family.
 const ADDRESSES: usize = 120;
 const NAMESPACES: [&str; 3] = ["storm-a", "storm-b", "storm-c"];
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
-/// Pods that are made at once in each round, into the middle of which the disturbance falls.
+/// Number of pods created at once in each round; the disturbance happens meanwhile.
 const BURST: usize = 12;
 const COMING_AND_GOING: usize = 5;
 const STATEFUL: usize = 3;
@@ -54,7 +57,7 @@ metadata: { name: rack1-v6 }
 spec: { network: rack1, range: { version: '6', cidr: 'fd00:1::/64', start: 'fd00:1::10', end: 'fd00:1::87' } }
 ";
 
-/// Everything but the disturbance.
+/// Everything except the disturbance.
 pub(super) struct Storm {
     pub books: Arc<Books>,
     pretended: Pretended,
@@ -64,15 +67,15 @@ pub(super) struct Storm {
     came: Arc<AtomicU64>,
 }
 
-/// What one round showed.
+/// Result of one round.
 struct Round {
-    /// Addresses of the burst that had been given when the disturbance came.
+    /// Addresses of the burst that were allocated before the disturbance.
     given_before: usize,
-    /// From the disturbance until all of the burst had theirs, in seconds.
+    /// Time from the disturbance until all of the burst had theirs, in seconds.
     all_after: f64,
 }
 
-/// What there is in a new cluster before the first pod.
+/// Objects in a new cluster before the first pod.
 pub(super) fn furnish(cluster: &Cluster) -> Result<Pretended> {
     crds::install(cluster)?;
     cluster.apply(NETWORK)?;
@@ -90,7 +93,7 @@ pub(super) fn furnish(cluster: &Cluster) -> Result<Pretended> {
 }
 
 impl Storm {
-    /// Begins to let pods come and go.
+    /// Starts to create and delete pods.
     pub(super) fn begin(cluster: &Cluster, pretended: Pretended) -> Result<Self> {
         let books = Arc::new(Books::open(cluster)?);
         let (stop, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -107,7 +110,8 @@ impl Storm {
         Ok(Self { books, pretended, rounds: Vec::new(), tasks, stop, came })
     }
 
-    /// Makes a burst of pods, disturbs once some of them have their addresses, and waits until all have them; then they go.
+    /// Creates a burst of pods, runs the disturbance once some of them have their addresses, and
+    /// waits until all have them. Then they are deleted.
     pub(super) fn round(
         &mut self,
         cluster: &mut Cluster,
@@ -118,7 +122,8 @@ impl Storm {
             (0..BURST).map(|n| plan(&format!("burst-{number}-{n}"), n, n % 3 == 0)).collect();
         let uids = cluster
             .wait(futures_util::future::try_join_all(plans.iter().map(|plan| self.pretended.create(plan))))?;
-        // Each round at another moment: before the first address, among them, after the last.
+        // Each round at another moment: before the first address, during the allocations, after the
+        // last.
         let until = number % BURST;
         let given = |state: &crate::kube::books::State| {
             uids.iter().filter(|uid| !state.of_pod(uid).is_empty()).count()
@@ -144,7 +149,7 @@ impl Storm {
         Ok(())
     }
 
-    /// Ends the coming and going, and checks all that must hold. Returns a few words with the counts.
+    /// Stops the background changes, and checks all invariants. Returns a text with the counts.
     pub(super) fn end(mut self, cluster: &Cluster, replicas: &mut Replicas) -> Result<String> {
         self.stop.store(true, Ordering::SeqCst);
         for task in std::mem::take(&mut self.tasks) {
@@ -170,7 +175,8 @@ impl Storm {
         ))
     }
 
-    /// Waits until nothing is left but what is kept for the StatefulSets' pods; returns what else stays.
+    /// Waits until only the retained IPInstances of the StatefulSets' pods are left. Returns the
+    /// number of leaked ones, which is 0.
     fn settle(&self, cluster: &Cluster) -> Result<usize> {
         let left = cluster.wait(self.pretended.all())?;
         ensure!(left.is_empty(), "{} pods are left of the test itself", left.len());
@@ -187,14 +193,14 @@ impl Storm {
         })
     }
 
-    /// Gives out every address there is: one that a leader holds in memory for nobody would be missing.
+    /// Allocates every address: one that has leaked in the leader's memory would be missing.
     fn fill(&self, cluster: &Cluster) -> Result<()> {
         let free = ADDRESSES - STATEFUL;
         let plans: Vec<Plan> = (0..free).map(|n| plan(&format!("fill-{n}"), n, true)).collect();
         cluster.wait(async {
             for plan in &plans {
                 let uid = self.pretended.create(plan).await?;
-                // One after the other: which one fails is worth knowing.
+                // One after the other, to identify the one that fails.
                 wait_addresses(&self.books, plan, &uid)
                     .await
                     .with_context(|| format!("{} of {free} had theirs: the rest leaked", plan.name))?;
@@ -239,7 +245,7 @@ pub(super) async fn wait_addresses(books: &Books, plan: &Plan, uid: &str) -> Res
         .await
 }
 
-/// One place in the cluster where pods come and go.
+/// One place in the cluster where pods are created and deleted.
 struct Walker {
     n: usize,
     pretended: Pretended,
@@ -249,7 +255,8 @@ struct Walker {
 }
 
 impl Walker {
-    /// Pods of a Deployment: each has a name of its own; every third goes before it can have an address.
+    /// Pods of a Deployment: each has its own name; every third is deleted before it can have an
+    /// address.
     async fn come_and_go(self) -> Result<()> {
         for count in 0_u64.. {
             if self.stop.load(Ordering::SeqCst) {
@@ -265,7 +272,8 @@ impl Walker {
         Ok(())
     }
 
-    /// The one pod of a StatefulSet: it goes and comes back, each time on another node, and finds its addresses again.
+    /// The only pod of a StatefulSet: it is recreated each time on another node, with the same
+    /// addresses.
     async fn come_back(self) -> Result<()> {
         let mut had: Option<Vec<IpAddr>> = None;
         for count in 0.. {
@@ -291,7 +299,7 @@ impl Walker {
         self.came.fetch_add(1, Ordering::Relaxed);
         again(|| async {
             match self.pretended.create(plan).await {
-                // The answer to an earlier try was lost with the API server.
+                // The answer to an earlier attempt was lost with the API server.
                 Err(e) if is_there_already(&e) => {
                     let pods = self.pretended.all().await?;
                     let same = pods.into_iter().map(|p| p.metadata).find(|meta| {
@@ -315,7 +323,7 @@ fn is_there_already(e: &anyhow::Error) -> bool {
     matches!(e.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 409)
 }
 
-/// Tries until the API server answers.
+/// Retries until the API server answers.
 async fn again<T, F: Future<Output = Result<T>>>(mut work: impl FnMut() -> F) -> Result<T> {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(50);

@@ -1,4 +1,5 @@
-//! The chart's optional policy on a real API server: a Namespace that names a Network holds its pods to it, whatever the pods ask for.
+//! The chart's optional policy on a real API server: a Namespace that names a Network restricts its
+//! pods to it, whatever the pods request.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ const NAMESPACES: &str = "
 
 type Pairs = &'static [(&'static str, &'static str)];
 
-/// Annotations and labels of a pod, and whether a pod of a namespace of Network blue may have them.
+/// Annotations and labels of a pod, and whether a pod in a namespace of Network blue may have them.
 const PODS: &[(Pairs, Pairs, bool)] = &[
     (&[], &[], true),
     (&[("ip-retain", "false")], &[], true),
@@ -61,7 +62,7 @@ fn named(pairs: &[(&str, &str)]) -> Value {
     pairs.iter().map(|(key, value)| (format!("networking.alibaba.com/{key}"), json!(value))).collect()
 }
 
-/// What the API server says to such a pod, which is not made.
+/// The API server's answer to such a pod in a dry run.
 fn attempt(
     cluster: &Cluster,
     namespace: &str,
@@ -130,14 +131,14 @@ fn tenancy(context: &Lab) -> Result<Verdict> {
             attempt(cluster, "tenant", red(), json!({}), true)?.is_none(),
             "a pod of the host's network has no address"
         );
-        // The label by which the webhook leaves a pod alone is none for the policy.
+        // The label that exempts a pod from the webhook does not exempt it from the policy.
         let ignored = json!({ "webhook.hybridnet.io/ignore": "true" });
         ensure!(
             attempt(cluster, "tenant", red(), ignored, false)?.is_some(),
             "a pod without the webhook was taken"
         );
 
-        // A pod from before: others may still write it, and nobody moves it.
+        // An earlier pod: other clients may still write it, but not move it to another Network.
         ensure!(
             change("cni.projectcalico.org/podIPs", "192.0.2.1/32")?.is_none(),
             "an old pod can be written no more"

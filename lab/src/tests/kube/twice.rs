@@ -1,5 +1,6 @@
-//! Two IPInstances with one address, made by somebody else: while a controller looks on, and while none runs. Who uses the address keeps it, then
-//! who was first; the other pod gets another one, and is told so. Between two that both use it nobody but their owner can decide.
+//! Two IPInstances of one address, created by another program: while a controller runs, and while
+//! none runs. The pod that uses the address keeps it, or else the older one. The other pod gets
+//! another address, and an event. If both pods use it, only their owner can decide.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -24,21 +25,21 @@ pub(super) const TESTS: &[Test] = &[Test {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A pod that is there.
+/// An existing pod.
 struct Pod {
     plan: Plan,
     uid: String,
 }
 
 impl Pod {
-    /// In the namespace of this number.
+    /// Creates it in the namespace with this number.
     fn make(cluster: &Cluster, pretended: &Pretended, name: &str, namespace: usize) -> Result<Self> {
         let plan = plan(name, namespace, false);
         let uid = cluster.wait(pretended.create(&plan))?;
         Ok(Self { plan, uid })
     }
 
-    /// An IPInstance for it, as the controller would make it.
+    /// Creates an IPInstance for it, as the controller would.
     fn forge(&self, cluster: &Cluster, address: &str) -> Result<()> {
         let Plan { namespace, name, node, .. } = &self.plan;
         let object = json!({
@@ -67,7 +68,7 @@ impl Pod {
         cluster.apply(&object.to_string()).map(drop)
     }
 
-    /// Waits until it has exactly one address that is right.
+    /// Waits until it has exactly one address that meets a condition.
     fn wait_one(
         &self,
         cluster: &Cluster,
@@ -104,7 +105,7 @@ impl Pod {
     }
 }
 
-/// An object's age is told in whole seconds.
+/// Waits for the next second: an object's age has a resolution of one second.
 fn a_second_later() -> Result<()> {
     let second =
         || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -120,7 +121,7 @@ fn twice(context: &Context) -> Result<Verdict> {
         let books = Books::open(cluster)?;
         let make = |name: &str, namespace| Pod::make(cluster, &pretended, name, namespace);
 
-        // While a controller looks on. The second pod has one already, and keeps it.
+        // While a controller runs. The second pod already has an address, and keeps it.
         let (first, second) = (make("first", 0)?, make("second", 1)?);
         let one = cluster.wait(wait_addresses(&books, &first.plan, &first.uid))?[0];
         let two = cluster.wait(wait_addresses(&books, &second.plan, &second.uid))?[0];
@@ -133,7 +134,8 @@ fn twice(context: &Context) -> Result<Verdict> {
         second.wait_one(cluster, &books, "only the address that it had", |address| address == two)?;
         first.wait_one(cluster, &books, "its address as before", |address| address == one)?;
 
-        // While none runs. The older one is in the namespace whose name is the later one, so age decides and not the name.
+        // While none runs. The older one is in the namespace with the later name, so age decides
+        // and not the name.
         replicas.kill_all()?;
         let (younger, older) = (make("younger", 0)?, make("older", 1)?);
         let (unused, used) = (make("unused", 0)?, make("used", 1)?);
@@ -159,7 +161,8 @@ fn twice(context: &Context) -> Result<Verdict> {
         used.wait_one(cluster, &books, "the address that it uses", |address| is(address, "100.64.1.101"))?;
         unused.wait_told(cluster, &["100.64.1.101 belongs to IPInstance storm-b/100-64-1-101"])?;
 
-        // Two that both use it are told, and neither loses it; when one goes the other has it alone.
+        // Two pods that both use it get an event, and neither loses it. When one is deleted, the
+        // other keeps it alone.
         both.wait_told(cluster, &["100.64.1.102", "storm-b/100-64-1-102", "delete one of the two pods"])?;
         of_two.wait_told(cluster, &["100.64.1.102", "storm-a/100-64-1-102", "delete one of the two pods"])?;
         both.wait_one(cluster, &books, "what it uses", |address| is(address, "100.64.1.102"))?;

@@ -1,10 +1,10 @@
-//! A page of the documentation, walked: the commands of its fenced `sh` blocks are run, section by section, in the order that the page
-//! has them. What a block does is in the page alone, so the page and its test cannot say different things; a test adds what must be true
-//! after a section.
+//! Runs a page of the documentation: the commands of its fenced `sh` blocks, section by section, in
+//! the page's order. The commands are only in the page, so page and test cannot differ; a test adds
+//! assertions after a section.
 //!
-//! A block that cannot be run where the lab is has a comment before it, in the page's source, with the reason:
-//! `<!-- not in the lab: there is no registry -->`. It is skipped, and said. Commands find `deploy/` as from the repository, in a folder of the
-//! test's own that what they write stays in.
+//! A block that cannot run in the lab has a comment before it in the page's source, with the
+//! reason: `<!-- not in the lab: there is no registry -->`. It is skipped and reported. Commands
+//! find `deploy/` as in the repository, in a folder of the test, which keeps their output files.
 
 use std::path::{Path, PathBuf};
 
@@ -15,20 +15,20 @@ use crate::kube::Cluster;
 use crate::progress::say;
 use crate::shell::{cmd, run};
 
-/// What the comment begins with.
+/// The beginning of the comment.
 const NOT_HERE: &str = "<!-- not in the lab:";
 
-/// How many seconds the blocks of a section may take: some of their commands wait for what may never be.
+/// Time limit of a section's blocks in seconds: some of their commands may wait forever.
 const BOUND: &str = "600";
 
-/// A page that is being walked.
+/// A page during a run.
 pub(super) struct Walk {
     page: &'static str,
     sections: Vec<Section>,
     kubeconfig: PathBuf,
-    /// Where commands run.
+    /// Working folder of the commands.
     folder: PathBuf,
-    /// Programs that are found before others.
+    /// Folder of programs with precedence.
     pub programs: PathBuf,
     run: usize,
     skipped: usize,
@@ -62,14 +62,15 @@ impl Walk {
         Ok(Self { page, sections, kubeconfig: cluster.kubeconfig(), folder, programs, run: 0, skipped: 0 })
     }
 
-    /// Runs the blocks of the section with this title, which must be the first that was not walked yet, in one shell; what they printed.
+    /// Runs the blocks of the section with this title in one shell, and returns their output. It
+    /// must be the first section that has not run.
     pub(super) fn section(&mut self, title: &str) -> Result<String> {
         let next = self.sections.iter().find(|section| !section.walked).map(|section| section.title.as_str());
         ensure!(next == Some(title), "{}: section {next:?} is next, and not {title:?}", self.page);
         self.any_section(title, &[])
     }
 
-    /// Runs a section whenever it is, maybe once more, with pieces of its text replaced.
+    /// Runs any section, possibly again, with replacements in its text.
     pub(super) fn any_section(&mut self, title: &str, replace: &[(&str, &str)]) -> Result<String> {
         let section = self.sections.iter_mut().find(|section| section.title == title);
         let section = section.with_context(|| format!("{} has no section {title:?}", self.page))?;
@@ -101,7 +102,7 @@ impl Walk {
         run(&mut command).with_context(|| format!("{}, {title}", self.page))
     }
 
-    /// All sections with blocks were walked; how many blocks that were.
+    /// Checks that all sections with blocks have run; returns the number of blocks.
     pub(super) fn finish(self) -> Result<String> {
         if let Some(left) = self.sections.iter().find(|section| !section.walked) {
             bail!("{}: section {:?} was not walked", self.page, left.title);
@@ -110,7 +111,7 @@ impl Walk {
     }
 }
 
-/// The sections that have blocks.
+/// The sections with blocks.
 fn parse(page: &str) -> Result<Vec<Section>> {
     let mut sections: Vec<Section> = Vec::new();
     let mut not_here = None;
@@ -128,7 +129,7 @@ fn parse(page: &str) -> Result<Vec<Section>> {
             match (language, sections.last_mut()) {
                 ("sh", Some(section)) => section.blocks.push(Block { text, not_here: not_here.take() }),
                 ("sh", None) => bail!("a block before the first section: {text}"),
-                // YAML to look at, for example.
+                // For example YAML as an illustration.
                 _ => {}
             }
         }

@@ -1,9 +1,10 @@
-//! The admission webhook on a real API server: every rule accepted and refused, what passes while nobody answers, and certificates
-//! that are rotated under requests.
+//! The admission webhook on a real API server: every rule with an accepted and a refused object,
+//! requests while the webhook is down, and certificates that are rotated during requests.
 //!
-//! Two replicas of the controller run, and the API server asks one to validate and the other to mutate, so that both must serve what the
-//! configurations trust. Neither leads (the Lease says that another does): what is tested is what every replica does, and nothing
-//! else changes the objects.
+//! Two replicas of the controller run; the API server uses one for validation and the other for
+//! mutation, so both must serve certificates that the configurations trust. Neither leads (the
+//! Lease names another holder): the test is about the work of every replica, and nothing else
+//! changes the objects.
 
 mod cases;
 
@@ -38,9 +39,10 @@ pub(super) const TESTS: &[Test] = &[
 ];
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// So short that a test sees several: one is replaced after 12 s, and served 3 s after it was made.
+/// Short enough for several rotations: a certificate is replaced after 12 s, and served 3 s after
+/// it was issued.
 const SHORT: [&str; 2] = ["--webhook-cert-lifetime-seconds=18", "--webhook-cert-overlap-seconds=3"];
-/// Rotations that the requests go through.
+/// Number of rotations during the requests.
 const ROTATIONS: usize = 3;
 
 fn rules(context: &Lab) -> Result<Verdict> {
@@ -53,7 +55,8 @@ fn rules(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// Kinds, a Lease that somebody else holds, two replicas, configurations that ask one each, and trust.
+/// Creates the kinds, a Lease of another holder, two replicas, and configurations that call one
+/// each; waits for trust.
 pub(super) fn start(cluster: &Cluster, program: &std::path::Path, flags: &[&str]) -> Result<Replicas> {
     super::crds::install(cluster)?;
     cluster.apply(LEASE)?;
@@ -63,7 +66,8 @@ pub(super) fn start(cluster: &Cluster, program: &std::path::Path, flags: &[&str]
     Ok(replicas)
 }
 
-/// Has the API server ask one port to validate and one to mutate, and waits until it does.
+/// Registers one port for validation and one for mutation, and waits until the API server calls
+/// them.
 pub(in crate::tests) fn register(
     cluster: &Cluster,
     replicas: &mut Replicas,
@@ -80,7 +84,7 @@ pub(in crate::tests) fn register(
     await_verdicts(cluster, replicas)
 }
 
-/// Held by somebody who is not there, for a day.
+/// Held by an absent holder, for a day.
 const LEASE: &str = "
 apiVersion: coordination.k8s.io/v1
 kind: Lease
@@ -92,7 +96,8 @@ spec:
   renewTime: \"2026-01-01T00:00:00.000000Z\"
 ";
 
-/// Waits until both webhooks answer the API server: the one that fails closed accepts a Network, and a pod is stamped.
+/// Waits until both webhooks answer the API server: the one that fails closed accepts a Network,
+/// and a pod is mutated.
 fn await_verdicts(cluster: &Cluster, replicas: &mut Replicas) -> Result<()> {
     wait_for("the webhooks to answer", PATIENCE, || {
         if let Err(ended) = replicas.still_running() {
@@ -141,7 +146,7 @@ fn life(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// What is served, by the Secret.
+/// The served certificate, from the Secret.
 pub(super) fn serving(cluster: &Cluster) -> Result<Vec<u8>> {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), "kube-system");
     let secret = cluster.wait(secrets.get(NAME))?;
@@ -149,7 +154,7 @@ pub(super) fn serving(cluster: &Cluster) -> Result<Vec<u8>> {
     Ok(data.get("tls.crt").context("tls.crt in the Secret")?.0.clone())
 }
 
-/// Requests of four clients go on while the certificates are replaced.
+/// Requests of four clients continue while the certificates are replaced.
 fn rotations(cluster: &Cluster) -> Result<String> {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicU32::new(0));
@@ -190,7 +195,7 @@ fn rotations(cluster: &Cluster) -> Result<String> {
             Ok(if now == last { Seen::NotYet("it is the one of before".to_owned()) } else { Seen::Yes(now) })
         })?;
     }
-    // Once more with what is served now.
+    // Once more with the current certificate.
     let so_far = asked.load(Ordering::Relaxed);
     wait_for("requests after the last rotation", PATIENCE, || {
         Ok(Seen::when(asked.load(Ordering::Relaxed) > so_far + 100, || "none".to_owned()))
@@ -206,7 +211,8 @@ fn rotations(cluster: &Cluster) -> Result<String> {
     ))
 }
 
-/// The Secret is deleted, and then the trust is emptied: both are put back, with the certificate that is trusted.
+/// The Secret is deleted, and then the `caBundle` is emptied: both are restored, with the trusted
+/// certificate.
 fn put_back(cluster: &Cluster, replicas: &mut Replicas) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), "kube-system");
     cluster.wait(secrets.delete(NAME, &kube::api::DeleteParams::default()))?;
@@ -224,7 +230,7 @@ fn put_back(cluster: &Cluster, replicas: &mut Replicas) -> Result<()> {
     await_verdicts(cluster, replicas)
 }
 
-/// Every replica is killed.
+/// All replicas are killed.
 fn nobody_answers(cluster: &Cluster, replicas: &mut Replicas) -> Result<()> {
     replicas.kill_all()?;
     let passed = create(cluster, &pod("passes", json!({})), false)

@@ -1,4 +1,5 @@
-//! The agent's own kernel tests, those that the machine's kernel may have no devices for among them, in a user-mode kernel.
+//! The agent's own kernel tests in a user-mode kernel, including those for which the machine's
+//! kernel may lack the devices.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ fn kernel_tests(context: &Context) -> Result<Verdict> {
     if let Some(why) = uml::missing(&context.place)? {
         return Ok(Verdict::Skipped(why));
     }
-    // As one of the workspace's, so that it is the one that the unit tests have built too.
+    // Built as part of the workspace, so that the unit tests use the same build.
     let build = ["test", "--workspace", "--test", "kernel_ipvlan", "--no-run", "--message-format", "json"];
     let said = cargo(&context.place, "kernel-tests", &build, &[])?;
     let artifacts = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

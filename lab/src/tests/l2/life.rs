@@ -1,4 +1,4 @@
-//! Pods on VLANs while things change around them.
+//! Pods on VLANs during changes of their environment.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -55,7 +55,7 @@ fn restart(context: &Context) -> Result<Verdict> {
             };
             attached.addresses.iter().map(flow).collect::<Vec<_>>()
         }));
-        // One slow processor sends, forwards and answers all of it.
+        // One slow processor handles all of it.
         let mut pinger = Pinger::start(all, Duration::from_millis(50))?;
         pinger.settle(PATIENCE)?;
         let state =

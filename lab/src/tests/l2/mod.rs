@@ -1,5 +1,5 @@
-//! Pods on the racks' own VLANs, in a user-mode kernel. The topology (lab/topologies/l2.clab.yml) has two racks, one for each
-//! attachment, so that every test here is of both.
+//! Pods on the racks' own VLANs, in a user-mode kernel. The topology (lab/topologies/l2.clab.yml)
+//! has two racks, one for each attachment, so every test here covers both.
 
 pub(super) mod kernel;
 pub(super) mod life;
@@ -37,7 +37,7 @@ pub(super) const TESTS: &[Test] = &[
 /// One rack of the topology.
 #[derive(Debug)]
 struct Rack {
-    /// The Network, and how it attaches.
+    /// The Network, and its attachment.
     network: &'static str,
     attachment: &'static str,
     nodes: [&'static str; 2],
@@ -88,14 +88,14 @@ impl Rack {
         Ok(pod)
     }
 
-    /// Fails unless an error says which gateway does not answer, whichever was found so first.
+    /// Fails unless an error names a gateway that does not answer; any of them may be the first.
     fn names_gateway(&self, said: &str) -> Result<()> {
         let named = self.gateways.iter().any(|gateway| said.contains(gateway));
         ensure!(named, "the error does not say which of {:?}: {said}", self.gateways);
         Ok(())
     }
 
-    /// ADD that must fail; the error's text.
+    /// Runs an ADD that must fail; returns the error's text.
     fn refused(&self, bed: &Bed<'_>, pod: &Sandbox) -> Result<String> {
         let error = cni::run(bed.fabric, "ADD", &self.conf(), pod)?.error();
         Ok(error.with_context(|| format!("{}: {}", self.attachment, pod.name))?.text)
@@ -115,7 +115,7 @@ impl Rack {
     }
 }
 
-/// That the lab itself is what it pretends to be.
+/// Tests the lab itself.
 fn switch(context: &Context) -> Result<Verdict> {
     lab(context, "l2", |bed| {
         let far = ["10.11.0.1", "10.21.0.200", "10.90.0.2", "fd00:11::1", "fd00:21::c8", "fd00:90::2"];
@@ -135,7 +135,7 @@ fn switch(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Waits until a node says of itself that it can take pods.
+/// Waits until a node reports that it can take pods.
 fn ready(bed: &Bed<'_>, node: &str) -> Result<()> {
     wait_for(&format!("{node} to be ready"), PATIENCE, || {
         let status = client::status(bed.host(node)?)?;
@@ -167,11 +167,11 @@ fn pairs(context: &Context) -> Result<Verdict> {
             parties.push(Party::host(bed.host(host)?, &addresses)?);
         }
         let pairs = matrix(&parties)?;
-        // Whoever's packet waited for the answer, the question was the node's own.
+        // Whichever packet waited for the answer, the node itself sent the request.
         let asked = asked.seen();
         ensure!(!asked.is_empty(), "no ARP request was seen");
         for pod in behind_veth {
-            // To ask for one's own address is to announce it.
+            // A request for one's own address is an announcement.
             let (by_pod, own) = (format!(" tell {pod},"), format!("who-has {pod} "));
             let as_pod = asked.iter().find(|line| line.contains(&by_pod) && !line.contains(&own));
             ensure!(as_pod.is_none(), "asked as a pod: {}", as_pod.map_or("", String::as_str));

@@ -1,4 +1,4 @@
-//! What becomes of pods on a VLAN when something is done to the link that carries it.
+//! Effects on pods on a VLAN when the link that carries it changes.
 
 use std::time::Duration;
 
@@ -86,12 +86,13 @@ fn parent(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Its number, another one if it was made anew.
+/// The number of the device, which changes if it was created again.
 fn device(node: &Host, vlan: u16) -> Result<String> {
     node.sh(&format!("cat /sys/class/net/eth1.{vlan}/ifindex"))
 }
 
-/// The manifests of a node with its own network instead of the VLAN; it gives out `first` to `first` + 9.
+/// The manifests of a node with its own network instead of the VLAN; it allocates `first` to
+/// `first` + 9.
 fn own_network(bed: &Bed<'_>, rack: &Rack, node: &str, first: u32) -> Result<()> {
     let subnet = |version: u8, cidr: String, prefix: String| {
         format!(
@@ -118,7 +119,7 @@ fn untagged(context: &Context) -> Result<Verdict> {
             let mut parties = Vec::new();
             for (name, first) in rack.nodes.into_iter().zip([100, 110]) {
                 let node = bed.host(name)?;
-                // A network's netID does not change while its agent runs.
+                // A network's netID cannot change while its agent runs.
                 client::end_agent(node, Signal::TERM)?;
                 own_network(bed, rack, name, first)?;
                 client::start_agent(node)?;
@@ -176,7 +177,7 @@ fn vlan_device(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// Waits until an ADD is refused with these words: the manifest may not have been read yet.
+/// Waits until an ADD is refused with these words: the agent may not have read the manifest yet.
 fn refused_for(bed: &Bed<'_>, pod: &Sandbox, words: &str) -> Result<String> {
     wait_for(&format!("ADD to be refused because of {words}"), Duration::from_secs(10), || {
         let said = RACKS[0].refused(bed, pod)?;

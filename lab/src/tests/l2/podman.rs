@@ -1,4 +1,4 @@
-//! Both attachments under a real runtime.
+//! Both attachments with a real runtime.
 
 use super::{RACKS, ready};
 use crate::tests::bed::lab;

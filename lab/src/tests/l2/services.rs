@@ -1,5 +1,6 @@
-//! Services of pods with attachment `ipvlan`: by the side pair to the node, translated there, and back the same way. What was translated for
-//! a slave gets the node's address, by the agent's own rule. kube-proxy's part is played by plain DNAT rules.
+//! Services for pods with attachment `ipvlan`: through the side pair to the node, translated there,
+//! and back on the same path. A translated connection to a slave gets the node's address, by the
+//! agent's own rule. Plain DNAT rules stand in for kube-proxy.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -61,7 +62,7 @@ fn services(context: &Context) -> Result<Verdict> {
             let seen = greeted(&pod.ns, SocketAddr::new(*service, 80)).context(*place)?;
             ensure!(own.contains(&seen), "{place} was asked by {seen}, not by the node");
         }
-        // What was sent last has passed: nothing of the Services themselves was on the wire before it.
+        // The packet sent last has passed: no packet of the Services was on the wire before it.
         reachable(flows(node, &["10.2.0.1"])?)?;
         wire.wait(&["> 10.2.0.1: ICMP echo request"], PATIENCE)?;
         let lines = wire.seen();
@@ -70,7 +71,8 @@ fn services(context: &Context) -> Result<Verdict> {
             ensure!(found.is_none(), "a Service's address left the node: {found:?}");
         }
 
-        // It is that rule: without it a backend in the VLAN answers the slave itself, from an address that the pod did not ask.
+        // The rule is the cause: without it a backend in the VLAN answers the slave directly, from
+        // an address that the pod did not use.
         client::end_agent(node, Signal::TERM)?;
         node.sh("nft delete table inet trunkline")?;
         let (place, unmasked) = services[2];

@@ -1,5 +1,5 @@
-//! What is checked on the wire before a pod is ready: the gateway answers, nobody else has the address; and that all
-//! neighbours hear of the new owner.
+//! Checks on the wire before a pod is ready: the gateway answers, no other host has the address,
+//! and all neighbours receive the new owner's announcement.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -33,7 +33,7 @@ pub(in crate::tests) const TESTS: &[Test] = &[
     },
 ];
 
-/// For each rack, a pod's name and the addresses that are asked for, one of each family.
+/// For each rack, a pod's name and the requested addresses, one of each family.
 fn each(context: &Context, test: impl Fn(&Bed<'_>, &Rack, [&str; 2]) -> Result<String>) -> Result<Verdict> {
     lab(context, "l2", |bed| {
         let mut seen = Vec::new();
@@ -99,8 +99,8 @@ fn vlan_missing(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// The host on the VLAN has talked to another owner of the address. It would go on sending to that one's MAC for as long as its
-/// neighbour entry is fresh, were it not told.
+/// The host on the VLAN has communicated with another owner of the address. Without the
+/// announcement it would send to that owner's MAC for as long as its neighbour entry is fresh.
 fn announced(context: &Context) -> Result<Verdict> {
     each(context, |bed, rack, addresses| {
         let host = bed.host(rack.host)?;
@@ -115,7 +115,8 @@ fn announced(context: &Context) -> Result<Verdict> {
         let pod = rack.named_pod(bed, "announced", addresses[0])?;
         let attached = cni::add(bed.fabric, &rack.conf(), &pod)?;
         for address in &attached.addresses {
-            // A gratuitous ARP names the address as sender; an unsolicited NA as target, to all nodes.
+            // A gratuitous ARP has the address as its sender; an unsolicited NA as its target, to
+            // all nodes.
             let address = address.to_string();
             let announcement = if address.contains(':') {
                 ["ff02::1", "advertisement"]

@@ -1,5 +1,6 @@
-//! Faults of an agent as a whole: it is stopped, it reaches no router, its manifests are refused, its store is damaged, and Prometheus loses it as a
-//! target. The alerts for them must not depend on series that go with the fault.
+//! Faults of an agent as a whole: it is stopped, it reaches no router, its manifests are refused,
+//! its store is damaged, and Prometheus loses it as a target. The alerts for them must not depend
+//! on series that disappear with the fault.
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
@@ -8,12 +9,12 @@ use super::prometheus::Prometheus;
 use crate::client;
 use crate::tests::bed::{Bed, PATIENCE};
 
-/// A firewall of the node that drops BGP.
+/// A firewall on the node that drops BGP.
 const FIREWALL: &str = "nft 'table inet firewall { \
     chain in { type filter hook input priority 0; tcp sport 179 drop; tcp dport 179 drop; }; \
     chain out { type filter hook output priority 0; tcp sport 179 drop; tcp dport 179 drop; }; }'";
 
-/// The agent is stopped, and started while a firewall drops BGP: it has had no session since.
+/// The agent is stopped, then started while a firewall drops BGP: it has had no session since.
 pub(super) fn stopped(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let node = bed.host("node1b")?;
     client::end_agent(node, Signal::TERM)?;
@@ -47,7 +48,7 @@ pub(super) fn refused(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     prometheus.wait_cleared("TrunklineManifestsRefused")
 }
 
-/// The store's file is damaged while the agent is stopped, and put back.
+/// The store's file is damaged while the agent is stopped, and restored later.
 pub(super) fn store(bed: &Bed<'_>, prometheus: &Prometheus) -> Result<()> {
     let node = bed.host("node1b")?;
     client::end_agent(node, Signal::TERM)?;

@@ -1,7 +1,9 @@
-//! A real Prometheus in a cluster: API server, two controllers that are asked for admission, too, and a node between two ToRs. Each alert about
-//! them fires for the fault that it is for and clears when that is over, and every panel about them has had data by then.
+//! A real Prometheus in a cluster: API server, two controllers that also serve admission, and a
+//! node between two ToRs. Each alert about them fires for its fault and clears afterwards, and by
+//! then every panel about them has had data.
 //!
-//! Certificates of the webhook live for seconds here, so that their end comes while the API server, in which the next one is written, is away.
+//! Certificates of the webhook live for seconds here, so that they expire while the API server,
+//! which stores the next one, is down.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,11 +34,11 @@ pub(super) const TEST: Test = Test {
 const PATIENCE: Duration = Duration::from_secs(120);
 const NODE: &str = "node1";
 const NAMESPACE: &str = "shop";
-/// Where the other holder of an address is: IPInstances are named after their address.
+/// Namespace of the other holder of an address: an IPInstance has the name of its address.
 const ELSEWHERE: &str = "warehouse";
-/// Replaced after 60 s and served 3 s later, with [`LAST_SECONDS`] and as many again to go.
+/// Replaced after 60 s and served 3 s later, with [`LAST_SECONDS`] and as many again left.
 const CERTIFICATES: [&str; 2] = ["--webhook-cert-lifetime-seconds=90", "--webhook-cert-overlap-seconds=3"];
-/// Addresses that the subnet has.
+/// Number of addresses in the subnet.
 const ADDRESSES: usize = 20;
 
 const OBJECTS: &str = "
@@ -97,13 +99,13 @@ impl Observed<'_> {
         let folder = self.bed.fabric.folder.join("prometheus");
         let prometheus = Prometheus::start(&folder, &targets, rules)?;
 
-        // The second of each kind is what a rate sees.
+        // A rate only sees the second of each kind.
         let mut pods = Vec::new();
         for name in ["one", "two", "three"] {
             pods.push(self.attach(name)?);
             prometheus.wait_scrape()?;
         }
-        // Before the webhook is asked: it would refuse what makes this fault while no controller runs.
+        // Before the webhook is registered: it would refuse this fault while no controller runs.
         say("no controller");
         self.leaderless(&mut replicas, &prometheus, &pods[0]).context("no controller")?;
         let [one, other] = replicas.webhooks()[..] else { bail!("two replicas") };
@@ -132,8 +134,9 @@ impl Observed<'_> {
         nodes::attach(self.cluster, self.bed.fabric, plan(NAMESPACE, name), &[])
     }
 
-    /// All replicas are killed. Meanwhile a second pod comes to have the address of one that is there, so that the leader finds that when it is back: while
-    /// it looks on it would give the newcomer another one at once.
+    /// All replicas are killed. Meanwhile a second pod gets an IPInstance with the address of an
+    /// existing pod, so that the leader finds the conflict when it returns. A running leader would
+    /// give the newcomer another address at once.
     fn leaderless(&self, replicas: &mut Replicas, prometheus: &Prometheus, holder: &Attached) -> Result<()> {
         let cluster = &*self.cluster;
         let address = holder.addresses[0];
@@ -155,12 +158,12 @@ impl Observed<'_> {
         prometheus.wait_cleared("TrunklineAddressConflict")
     }
 
-    /// Without the right to look up Networks the webhook has no verdict on pods that name one.
+    /// Without the right to read Networks the webhook has no verdict on pods that name one.
     fn forbidden(&self, prometheus: &Prometheus) -> Result<()> {
         let cluster = &*self.cluster;
         let role = ["get", "clusterrole", "trunkline-controller", "-o", "json"];
         let mut role: Value = serde_json::from_str(&cluster.kubectl(role)?)?;
-        // What the server wrote into it stays out: it goes back as it was.
+        // Without the fields that the server added: it is restored unchanged.
         role["metadata"] = json!({"name": "trunkline-controller"});
         let whole = role.to_string();
         let of_networks = |rule: &Value| {
@@ -174,7 +177,7 @@ impl Observed<'_> {
             {
                 verbs.retain(|verb| verb != "get");
             }
-            // A rule without verbs is none.
+            // A rule without verbs is invalid.
             rules.retain(|rule| rule["verbs"].as_array().is_some_and(|verbs| !verbs.is_empty()));
         }
         replace(cluster, &role.to_string())?;
@@ -193,7 +196,7 @@ impl Observed<'_> {
         prometheus.wait_cleared("TrunklineWebhookFailing")
     }
 
-    /// Pods have all addresses, and one waits for one.
+    /// Pods use all addresses, and one pod waits.
     fn filled(&self, prometheus: &Prometheus) -> Result<()> {
         let cluster = &*self.cluster;
         let there = cluster.wait(self.pretended().all())?;
@@ -214,7 +217,8 @@ impl Observed<'_> {
                 Ok(Seen::when(now == [wanted], || format!("{now:?}")))
             })?;
         }
-        // The node knows as well that there is none left, and leaves it to the controller to say so once for all nodes.
+        // The node also sees that no address is left, but only the controller reports it, once for
+        // all nodes.
         prometheus.wait_scrape()?;
         let twice = prometheus.firing("TrunklinePoolNearlyEmpty")?;
         ensure!(twice.is_empty(), "TrunklinePoolNearlyEmpty fires in a cluster: {twice:?}");
@@ -224,7 +228,8 @@ impl Observed<'_> {
         prometheus.wait_cleared("TrunklineNetworkNearlyEmpty")
     }
 
-    /// The API server is stopped, for longer than the leader's Lease and the webhook's certificate last.
+    /// The API server is stopped, for longer than the leader's Lease and the webhook's certificate
+    /// last.
     fn away(&mut self, prometheus: &Prometheus) -> Result<()> {
         self.cluster.stop_api()?;
         let alerts = [
@@ -260,7 +265,7 @@ fn plan(namespace: &str, name: &str) -> Plan {
     }
 }
 
-/// An IPInstance like this one, of another pod.
+/// An IPInstance with the same address, for another pod.
 fn also_of(held: &Value, pod: &Plan, uid: &str) -> Value {
     let mut object = json!({
         "apiVersion": held["apiVersion"], "kind": held["kind"], "spec": held["spec"],
@@ -286,7 +291,8 @@ fn replace(cluster: &Cluster, object: &str) -> Result<()> {
     crate::shell::run_with_input(&mut cluster.kubectl_command(&["replace", "-f", "-"]), object).map(drop)
 }
 
-/// Whether a pod in a Network that is not there is refused for that. It passes where the webhook has no verdict; none is made either way.
+/// Whether a pod in a missing Network is refused for that reason. It is admitted if the webhook has
+/// no verdict; it is not created in either case.
 fn is_judged(cluster: &Cluster) -> Result<bool> {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -1,5 +1,6 @@
-//! A real OpenTelemetry Collector, which writes what it was told into a file: the program of `lab/otel-collector`, built once by Go into
-//! `target/otel`. A newer module file or source makes it anew.
+//! A real OpenTelemetry Collector, which writes received data into a file: the program of
+//! `lab/otel-collector`, built once by Go into `target/otel`. A newer module file or source
+//! triggers a rebuild.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,16 +16,17 @@ use crate::kube::daemon::Daemon;
 use crate::progress::{say, step};
 use crate::shell::{Seen, giving_way, run};
 
-/// Where it listens, on its node.
+/// Its address, on its node.
 pub(super) const ENDPOINT: &str = "127.0.0.1:4318";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Finds or builds the program. The inner error is what is missing on this machine, for a test that is skipped then.
+/// Finds or builds the program. The inner error names the missing part on this machine, for a test
+/// that is skipped then.
 pub(in crate::tests) fn program(place: &Place) -> Result<Result<PathBuf, String>> {
     let folder = place.state.parent().context("the target folder")?.join("otel");
     let module = place.repository.join("lab/otel-collector");
     std::fs::create_dir_all(&folder)?;
-    // One builds, the others find what it built.
+    // One process builds, the others use the result.
     let lock = File::create(folder.join("lock"))?;
     lock.lock()?;
     let wanted: String = ["go.sum", "main.go"]
@@ -53,20 +55,21 @@ pub(in crate::tests) fn program(place: &Place) -> Result<Result<PathBuf, String>
     Ok(Ok(program))
 }
 
-/// A collector on a node, which takes logs and traces by OTLP/HTTP.
+/// A collector on a node, which receives logs and traces by OTLP/HTTP.
 pub(super) struct Collector {
     daemon: Daemon,
     told: PathBuf,
 }
 
 impl Collector {
-    /// Starts it and waits until it listens. What another one on this node was told stays in the file.
+    /// Starts it and waits until it listens. The file keeps the data of an earlier collector on
+    /// this node.
     pub(super) fn start(fabric: &Fabric, host: &Host, program: &Path) -> Result<Self> {
         let folder = fabric.folder.join("otel");
         std::fs::create_dir_all(&folder)?;
         let told = folder.join("told.json");
         let pipeline = json!({"receivers": ["otlp"], "exporters": ["file"]});
-        // JSON is YAML.
+        // JSON is valid YAML.
         let config = json!({
             "receivers": {"otlp": {"protocols": {"http": {"endpoint": ENDPOINT}}}},
             "exporters": {"file": {"path": told, "append": true, "flush_interval": "100ms"}},
@@ -87,16 +90,16 @@ impl Collector {
         Ok(Self { daemon, told })
     }
 
-    /// Ends it without a word.
+    /// Kills it without a shutdown.
     pub(super) fn kill(mut self) -> Result<()> {
         self.daemon.still_running()?;
         self.daemon.kill()
     }
 
-    /// Everything that was told so far, as the file exporter writes it: OTLP's JSON, a request a line.
+    /// All data so far, in the file exporter's format: OTLP's JSON, one request per line.
     pub(super) fn told(&self) -> Result<Vec<Value>> {
         let text = std::fs::read_to_string(&self.told)?;
-        // The last line may be half written.
+        // The last line may be incomplete.
         Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
@@ -124,12 +127,12 @@ impl Collector {
     }
 }
 
-/// The text of an attribute; empty if it is not there.
+/// The text of an attribute; empty if absent.
 pub(super) fn attribute(of: &Value, key: &str) -> String {
     let attributes = of["attributes"].as_array().map(Vec::as_slice).unwrap_or_default();
     let found = attributes.iter().find(|attribute| attribute["key"] == key);
     let value = found.map(|found| &found["value"]);
-    // OTLP's JSON has numbers of 64 bits as texts.
+    // In OTLP's JSON, 64-bit numbers are texts.
     let text = value.and_then(|value| value["stringValue"].as_str().or(value["intValue"].as_str()));
     text.unwrap_or_default().to_owned()
 }

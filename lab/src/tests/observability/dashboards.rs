@@ -1,5 +1,7 @@
-//! The dashboards against the schema that Grafana publishes: types (`@grafana/schema`), with which the files are compiled, those of the panels' plugins
-//! among them. By the first release of Grafana 11 and by its last: the one must know all that they use, the other must still take it.
+//! The dashboards and the schema that Grafana publishes: types (`@grafana/schema`), including those
+//! of the panels' plugins, against which the files are compiled. The versions are the first and the
+//! last release of Grafana 11: the first must know everything that they use, the last must still
+//! accept it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,7 @@ pub(super) const TEST: Test = Test {
 /// Releases of Grafana.
 const RELEASES: [&str; 2] = ["11.0.0", "11.6.0"];
 const TYPESCRIPT: &str = "5.8.3";
-/// Of the package, where the schema's version is.
+/// File in the package with the schema's version.
 const DEFAULTS: &str = "node_modules/@grafana/schema/dist/esm/raw/dashboard/x/dashboard_types.gen";
 
 fn judge(context: &Context) -> Result<Verdict> {
@@ -45,7 +47,7 @@ fn judge(context: &Context) -> Result<Verdict> {
         newest = schema_version(&folder)?;
     }
     let ours = dashboards::SCHEMA_VERSION;
-    // Grafana brings older dashboards up to date, and leaves newer ones as they are.
+    // Grafana migrates older dashboards, and leaves newer ones unchanged.
     ensure!(
         ours <= newest,
         "the dashboards are of schema version {ours}, Grafana {} has {newest}",
@@ -80,7 +82,7 @@ fn compile(place: &Place, folder: &Path, files: &[PathBuf]) -> Result<()> {
     run(tsc.args(["--target", "es2022", "dashboards.ts"]).current_dir(folder)).map(drop)
 }
 
-/// The schema's version that a new dashboard has.
+/// The schema version of a new dashboard.
 fn schema_version(folder: &Path) -> Result<u32> {
     let found = [".js", ".mjs"]
         .iter()

@@ -1,5 +1,6 @@
-//! Where the links of the dashboards' files lead: each panel to another dashboard, and each that can be red to the section of the runbook that says what to do then;
-//! each alert is linked from a panel. The files are followed, not what they are written from, so that an address that Grafana would not find is found here.
+//! Links in the dashboards' files: from each panel to another dashboard, and from each panel with a
+//! threshold to its section of the runbook. Each alert is linked from a panel. The test follows the
+//! generated files, not their source, so that it finds an address that Grafana would not find.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use crate::dashboards;
 use crate::fabric::Place;
 use crate::tests::book::headings;
 
-/// The page that the variable `runbooks` stands for.
+/// The page for the variable `runbooks`.
 const RUNBOOK: &str = "docs/alerts.md";
 
 /// A dashboard's file.
@@ -39,7 +40,7 @@ impl File {
     }
 }
 
-/// Follows every link of every panel; how many there are. The error has all that lead nowhere.
+/// Follows every link of every panel; returns their number. The error lists all broken ones.
 pub(super) fn follow(place: &Place) -> Result<usize> {
     let files: Vec<File> =
         dashboards::files(place)?.iter().map(|path| File::read(path)).collect::<Result<_>>()?;

@@ -1,5 +1,6 @@
-//! A real OpenTelemetry Collector beside an agent: events arrive as log records, attached pods as traces; while it is dead the agent goes on and nothing that its history
-//! keeps is lost; the header that it is told with is shown nowhere.
+//! A real OpenTelemetry Collector with an agent: events arrive as log records, attached pods as
+//! traces. While it is down, the agent continues, and no event in its history is lost. The header
+//! with its credential is shown nowhere.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +58,7 @@ fn otlp(context: &Context) -> Result<Verdict> {
         let words = down["body"]["stringValue"].as_str().unwrap_or_default();
         ensure!(words.contains("Cease"), "{down}");
 
-        // Dead: sessions and pods go on, and it is said once.
+        // Down: sessions and pods continue, and it is reported once.
         collector.kill()?;
         shut(bed, false)?;
         bed.established()?;
@@ -80,14 +81,14 @@ fn otlp(context: &Context) -> Result<Verdict> {
             ensure!(said <= 1 && (said == 1 || signal == "traces"), "{signal}: said {said} times:\n{log}");
         }
 
-        // Alive again: what came meanwhile arrives, and what comes now.
+        // Up again: earlier and new events arrive.
         let collector = Collector::start(bed.fabric, node, &program)?;
         wait_told(&collector, "sessionUp", TOR, 2)?;
         wait_trace(&collector, "attach", &meanwhile)?;
         let (_, steps) = wait_trace(&collector, "detach", &pod)?;
         ensure!(names(&steps) == ["plugin", "turn", "kernel", "link", "record"], "{steps:?}");
         client::ask::<PeerDone>(node, &["peers", "reset", TOR, "--message", "the last event"])?;
-        // What is there is told before the agent ends.
+        // Pending events are exported before the agent ends.
         client::end_agent(node, Signal::TERM)?;
         let logs = wait_for("the last event to be in the collector's file", PATIENCE, || {
             let logs = collector.logs()?;
@@ -99,7 +100,7 @@ fn otlp(context: &Context) -> Result<Verdict> {
             attribute(record, "trunkline.event.number").parse::<u64>().context("its number")
         };
         let numbers: BTreeSet<u64> = logs.iter().map(number).collect::<Result<_>>()?;
-        // Events of the run before the exporter was configured have numbers, too.
+        // Events of the run before the exporter was configured also have numbers.
         let first = numbers.first().copied().context("no events")?;
         ensure!(
             numbers.iter().copied().eq(first..first + numbers.len() as u64),
@@ -117,7 +118,7 @@ fn otlp(context: &Context) -> Result<Verdict> {
     })
 }
 
-/// A pod is attached, and the collector has its way from the plugin to the peers.
+/// A pod is attached, and the collector has its trace from the plugin to the peers.
 fn traced(bed: &Bed<'_>, collector: &Collector) -> Result<Sandbox> {
     let (pod, attached) = bed.attached("traced", "rack1")?;
     let (root, steps) = wait_trace(collector, "attach", &pod)?;
@@ -145,7 +146,7 @@ fn traced(bed: &Bed<'_>, collector: &Collector) -> Result<Sandbox> {
     Ok(pod)
 }
 
-/// A pod that cannot be attached: its trace says so, and where.
+/// A pod that cannot be attached: its trace shows the failed step.
 fn refused(bed: &Bed<'_>, collector: &Collector) -> Result<()> {
     let pod = bed.pod("refused")?;
     let outcome = cni::add(bed.fabric, &cni::trunkline(Some("nowhere")), &pod);
@@ -158,7 +159,7 @@ fn refused(bed: &Bed<'_>, collector: &Collector) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the last trace of that kind about a pod: its root, and the steps in the order of their beginnings.
+/// Waits for the last trace of that kind about a pod: its root, and the steps ordered by start.
 fn wait_trace(collector: &Collector, name: &str, pod: &Sandbox) -> Result<(Value, Vec<Value>)> {
     wait_for(&format!("a trace `{name}` of {}", pod.name), PATIENCE, || {
         let spans = collector.spans()?;
@@ -187,13 +188,13 @@ fn time(span: &Value, key: &str) -> Result<u64> {
     span[key].as_str().and_then(|text| text.parse().ok()).with_context(|| format!("no {key} in {span}"))
 }
 
-/// Shuts the session down at tor1, or lets it come.
+/// Shuts the session down at tor1, or enables it.
 fn shut(bed: &Bed<'_>, down: bool) -> Result<()> {
     let line = format!("{}neighbor 10.1.0.11 shutdown", if down { "" } else { "no " });
     vtysh(bed.host("tor1")?, &["configure terminal", "router bgp 65001", &line]).map(drop)
 }
 
-/// Waits until so many events of a kind about a peer have arrived; the last one.
+/// Waits until this number of events of a kind about a peer has arrived; returns the last one.
 fn wait_told(collector: &Collector, kind: &str, peer: &str, count: usize) -> Result<Value> {
     wait_for(&format!("{count} {kind} of {peer} at the collector"), PATIENCE, || {
         let logs = collector.logs()?;
@@ -210,13 +211,13 @@ fn wait_told(collector: &Collector, kind: &str, peer: &str, count: usize) -> Res
     })
 }
 
-/// The sum of a metric's series that begin so.
+/// The sum of a metric's series with this beginning.
 fn value(metrics: &str, series: &str) -> u64 {
     let values = metrics.lines().filter(|line| line.starts_with(series));
     values.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// The credential is in nothing that anybody is shown.
+/// Checks that no output contains the credential.
 fn shown_nowhere(bed: &Bed<'_>) -> Result<()> {
     let node = bed.node()?;
     let shown = [

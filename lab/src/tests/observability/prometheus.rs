@@ -1,8 +1,9 @@
 //! A real Prometheus that scrapes agents in their namespaces, and controllers.
 //!
-//! It runs in the machine's own namespace, on loopback, where controllers are, too. An agent's `/metrics` is on the loopback of its node, so there the
-//! target is a [`Window`]: a port here whose connections are made on the node. The rules are the shipped ones with shorter times ([`hastened`]): five
-//! minutes of waiting are no better a test than two seconds.
+//! It runs in the machine's own namespace, on loopback, like the controllers. An agent's `/metrics`
+//! is on the loopback of its node, so its target is a [`Window`]: a port here whose connections are
+//! made on the node. The rules are the released ones with shorter times ([`hastened`]): a wait of
+//! five minutes is no better test than one of two seconds.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -21,14 +22,14 @@ use crate::kube::ports::Port;
 use crate::netns::Namespace;
 use crate::shell::{Seen, cmd, wait_for};
 
-/// The agent's port, unless configured.
+/// The agent's default port.
 const AGENT: u16 = 9473;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Files with the targets of a job each. Prometheus reads them again when they change.
+/// Files with the targets of one job each. Prometheus reads them again when they change.
 const AGENTS: &str = "agents.json";
 const CONTROLLERS: &str = "controllers.json";
 
-/// What is scraped.
+/// A scrape target.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     /// A node's agent. The node's name is the label `instance`.
@@ -45,7 +46,7 @@ impl Target<'_> {
         }
     }
 
-    /// What it shows at `/metrics` now.
+    /// Its current `/metrics`.
     pub(super) fn metrics(self) -> Result<String> {
         let mut stream = match self {
             Target::Agent(host) => host.ns.within(|| connect(AGENT))?,
@@ -55,23 +56,23 @@ impl Target<'_> {
     }
 }
 
-/// Prometheus, scraping every second.
+/// Prometheus with a scrape interval of one second.
 pub(super) struct Prometheus {
     port: Port,
     daemon: Daemon,
     folder: PathBuf,
     /// The agents as targets, in the format of `file_sd_configs`.
     agents: Vec<Value>,
-    /// Alerts that were waited for, and came.
+    /// Alerts that fired after a wait.
     fired: RefCell<BTreeSet<String>>,
-    /// Alerts whose end was waited for, and came.
+    /// Alerts that cleared after a wait.
     cleared: RefCell<BTreeSet<String>>,
     began: Instant,
     _windows: Vec<Window>,
     _runtime: Runtime,
 }
 
-/// A port of this machine's loopback that leads to a port of a namespace's.
+/// A port of this machine's loopback that forwards to a port in a namespace.
 struct Window {
     port: Port,
     task: tokio::task::JoinHandle<()>,
@@ -95,12 +96,12 @@ impl Drop for Window {
 }
 
 async fn look_through(listener: tokio::net::TcpListener, into: Namespace, inner: u16) {
-    // Ends, and with it every connection, when the task is aborted.
+    // If the task is aborted, this and every connection end.
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((mut outside, _)) = listener.accept().await {
         let into = into.clone();
         connections.spawn(async move {
-            // A socket belongs to the namespace that its thread was in when it was made.
+            // A socket belongs to the namespace in which its thread created it.
             let connect = move || into.within(|| connect(inner));
             let Ok(Ok(stream)) = tokio::task::spawn_blocking(connect).await else { return };
             if stream.set_nonblocking(true).is_ok()
@@ -114,7 +115,7 @@ async fn look_through(listener: tokio::net::TcpListener, into: Namespace, inner:
 }
 
 impl Prometheus {
-    /// Starts one with its files in `folder`, and waits until it has scraped all of these.
+    /// Starts it with its files in `folder`, and waits until it has scraped all of these.
     pub(super) fn start(folder: &Path, targets: &[Target<'_>], rules: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
         std::fs::create_dir_all(folder)?;
@@ -140,7 +141,7 @@ impl Prometheus {
             let found = json!([{"files": [folder.join(file)], "refresh_interval": "1s"}]);
             json!({"job_name": job, "file_sd_configs": found})
         });
-        // JSON is YAML.
+        // JSON is valid YAML.
         let config = json!({
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yml"],
@@ -188,7 +189,8 @@ impl Prometheus {
     pub(super) fn scrape_agents(&self, chosen: impl Fn(&str) -> bool) -> Result<()> {
         let is_chosen = |target: &&Value| target["labels"]["instance"].as_str().is_some_and(&chosen);
         let targets: Vec<&Value> = self.agents.iter().filter(is_chosen).collect();
-        // At once: Prometheus sees no half of the file. The new name is no name of a file that it reads.
+        // Atomically: Prometheus never reads half of the file, and it does not read files of the
+        // new name.
         let next = self.folder.join("targets.new");
         std::fs::write(&next, json!(targets).to_string())?;
         std::fs::rename(&next, self.folder.join(AGENTS)).context(AGENTS)
@@ -199,8 +201,8 @@ impl Prometheus {
         values(&get(&self.port, "/api/v1/query", &[("query", expr)])?)
     }
 
-    /// How many series with a number in them an expression has had since this was started. What divides by nothing is a series, too, of nothing
-    /// but `NaN`, and a panel of that is empty.
+    /// The number of series with a number in them that an expression has had since the start. A
+    /// division by nothing also is a series, with only `NaN`, and its panel is empty.
     pub(super) fn series(&self, expr: &str) -> Result<usize> {
         let now = self.now()?;
         let start = (now - self.began.elapsed().as_secs_f64() - 1.0).to_string();
@@ -211,11 +213,11 @@ impl Prometheus {
         Ok(all.iter().filter(|one| has_number(&one["values"])).count())
     }
 
-    /// Waits until every target that is up was scraped once more: of what happens between two scrapes a rate sees one step, and none of what came with the
-    /// first.
+    /// Waits until every target that is up was scraped once more. A rate only sees changes between
+    /// two scrapes, and none of the values of the first.
     pub(super) fn wait_scrape(&self) -> Result<()> {
         let asked = self.now()?;
-        // The timestamp of anything but a plain series is that of the question.
+        // For anything but a plain series, the timestamp is that of the query.
         wait_for("a scrape", PATIENCE, || {
             let oldest = self.query("min(timestamp(up) and up == 1)")?;
             Ok(Seen::when(oldest.first().is_some_and(|at| *at > asked), || {
@@ -236,7 +238,7 @@ impl Prometheus {
         Ok(firing.map(|one| one["labels"]["instance"].as_str().unwrap_or_default().to_owned()).collect())
     }
 
-    /// Waits until an alert fires of a node; of nobody in particular if that is empty.
+    /// Waits until an alert fires for a node; without an instance if that is empty.
     pub(super) fn wait_firing(&self, alert: &str, instance: &str) -> Result<()> {
         wait_for(&format!("{alert} to fire of {instance}"), PATIENCE, || {
             let firing = self.firing(alert)?;
@@ -251,13 +253,13 @@ impl Prometheus {
         self.fired.borrow().intersection(&self.cleared.borrow()).cloned().collect()
     }
 
-    /// Waits until an alert fires of nobody.
+    /// Waits until an alert fires for no instance.
     pub(super) fn wait_cleared(&self, alert: &str) -> Result<()> {
         wait_for(&format!("{alert} to clear"), PATIENCE, || {
             let firing = self.firing(alert)?;
             Ok(Seen::when(firing.is_empty(), || format!("it fires of {firing:?}")))
         })?;
-        // One that never fired has not cleared.
+        // Only an alert that has fired can clear.
         if self.fired.borrow().contains(alert) {
             self.cleared.borrow_mut().insert(alert.to_owned());
         }
@@ -266,11 +268,12 @@ impl Prometheus {
 }
 
 const WEEK: &str = "< 604800";
-/// Of a certificate's life, in which it should have been replaced.
+/// Remaining lifetime at which a certificate should have been replaced, in seconds.
 pub(super) const LAST_SECONDS: u32 = 15;
 
-/// The rules with each `for:` and each range in minutes as so many seconds at most: an alert that needs five minutes needs five seconds. Ranges keep a
-/// minute, or a scrape a second would see too little of what happens to a router in that time. The week in which a certificate ends is
+/// The rules with seconds instead of minutes in each `for:` and each range: an alert that needs
+/// five minutes needs five seconds. Ranges keep at least a minute, since a scrape per second would
+/// otherwise see too few changes of a router. The week before a certificate's expiry becomes
 /// [`LAST_SECONDS`].
 pub(super) fn hastened(rules: &str) -> Result<String> {
     let mut changed = 0;
@@ -315,7 +318,7 @@ fn get(port: &Port, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
     Ok(body["data"].clone())
 }
 
-/// To this machine's loopback, or to that of the namespace that the thread is in.
+/// Connects to this machine's loopback, or to that of the thread's namespace.
 fn connect(port: u16) -> Result<TcpStream> {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("127.0.0.1:{port}"))
 }

@@ -1,5 +1,5 @@
-//! The alert rules: taken by promtool, unit tests pass, each has its cases and its section in the runbook, none names a metric that nobody
-//! exports, and each belongs to a lab that fires it.
+//! The alert rules: promtool accepts them, and unit tests pass. Each has its cases and its section
+//! in the runbook, all its metrics are exported, and each belongs to a lab that fires it.
 
 use std::collections::BTreeSet;
 
@@ -21,10 +21,10 @@ pub(super) const TEST: Test = Test {
 pub(super) const RULES: &str = "deploy/helm/trunkline/files/trunkline.rules.yml";
 const CASES: &str = "lab/observability/rules.test.yml";
 const RUNBOOK: &str = "docs/alerts.md";
-/// How an expression selects Prometheus' own series of the agents' targets. Labels may follow.
+/// Selector of Prometheus' own series of the agents' targets. Further labels may follow.
 pub(super) const AGENT_TARGETS: &str = "up{job=~\"trunkline(-agent.*)?\"";
 
-/// A file of rules, as far as it is looked at here.
+/// The relevant part of a file of rules.
 #[derive(Deserialize)]
 struct Rules {
     groups: Vec<Group>,
@@ -47,7 +47,7 @@ struct Annotations {
     runbook_url: String,
 }
 
-/// The unit tests, likewise.
+/// The relevant part of the unit tests.
 #[derive(Deserialize)]
 struct Cases {
     tests: Vec<Case>,
@@ -82,7 +82,7 @@ pub(super) fn read(place: &Place) -> Result<Vec<Rule>> {
     Ok(rules.groups.into_iter().flat_map(|group| group.rules).collect())
 }
 
-/// How many alerts there are. An error names what does not belong together.
+/// Checks consistency, and returns the number of alerts. The error names what does not match.
 fn consistent(place: &Place) -> Result<usize> {
     let text = |name: &str| std::fs::read_to_string(place.repository.join(name)).context(name.to_owned());
     let rules = read(place)?;
@@ -107,12 +107,13 @@ fn consistent(place: &Place) -> Result<usize> {
     Ok(rules.len())
 }
 
-/// Whether an expression names a metric of ours, or Prometheus' own of the agents' targets.
+/// Whether an expression names a Trunkline metric, or Prometheus' own series of the agents'
+/// targets.
 pub(crate) fn names_series(expr: &str) -> bool {
     in_order(expr).next().is_some() || expr.contains(AGENT_TARGETS)
 }
 
-/// Metrics of ours that an expression names.
+/// Trunkline metrics in an expression.
 pub(crate) fn named(expr: &str) -> BTreeSet<&str> {
     in_order(expr).collect()
 }
@@ -122,7 +123,7 @@ pub(super) fn in_order(expr: &str) -> impl Iterator<Item = &str> {
     expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("trunkline_"))
 }
 
-/// Whether the catalogue has a metric, or a histogram of which this is a series.
+/// Whether the catalogue has a metric, or a histogram with this series.
 pub(crate) fn is_exported(name: &str) -> bool {
     metrics::all().any(|metric| match metric.kind {
         metrics::Kind::Histogram(_) => histogram_of(metric, name),

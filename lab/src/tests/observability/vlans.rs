@@ -1,5 +1,5 @@
-//! A real Prometheus on pods in VLANs, in the user-mode kernel, which has such devices: the checks on the wire have data, of those that went well and
-//! of those that a gateway did not answer.
+//! A real Prometheus with pods in VLANs, in the user-mode kernel, which has such devices. The
+//! checks on the wire have data, both of successes and of failures by a silent gateway.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -29,14 +29,15 @@ fn vlans(context: &Context) -> Result<Verdict> {
         let conf = cni::trunkline(Some("rack1"));
         let [gateway, device] = GATEWAY;
         let set = |state: &str| bed.host(gateway)?.run("ip", ["link", "set", device, state]).map(drop);
-        // The second of each kind is what a rate sees.
+        // A rate only sees the second of each kind.
         for name in ["one", "two"] {
             let pod = Sandbox::create(bed.fabric, NODE, name)?;
             cni::add(bed.fabric, &conf, &pod)?;
             prometheus.wait_scrape()?;
         }
         set("down")?;
-        // A pod's first check that fails ends that of the other family, and each family is a series of its own: of three pods, two fail alike.
+        // A pod's first failed check ends that of the other family, and each family is a series of
+        // its own: of three pods, two fail in the same way.
         for name in ["three", "four", "five"] {
             let pod = Sandbox::create(bed.fabric, NODE, name)?;
             let refused = cni::run(bed.fabric, "ADD", &conf, &pod)?.error().context("the gateway is away")?;

@@ -1,8 +1,9 @@
-//! The cells of the Services matrix, and what the documentation promises for each. Nothing here looks at a network.
+//! The cells of the Services matrix, and the documentation's promise for each. No network is
+//! involved here.
 
 use std::fmt;
 
-/// Where a Service can be asked.
+/// A way to reach a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Frontend {
     ClusterIp,
@@ -19,7 +20,7 @@ pub(crate) enum Policy {
     Local,
 }
 
-/// Where the backend is, seen from the asked node.
+/// The place of the backend, relative to the target node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Backend {
     SameNode,
@@ -27,7 +28,7 @@ pub(crate) enum Backend {
     OtherRack,
 }
 
-/// Who asks. Node and pod are on the asked node, the backend is where it is.
+/// The client. Node and pod are on the target node, the backend is on its own node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Client {
     Outside,
@@ -40,22 +41,22 @@ pub(crate) enum Client {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cell {
     pub frontend: Frontend,
-    /// Of frontends that have one.
+    /// For frontends that have one.
     pub policy: Option<Policy>,
     pub backend: Backend,
     pub client: Client,
 }
 
-/// What the backend sees.
+/// The source address that the backend sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Promise {
     /// The client's own address.
     Client,
-    /// An address of the asked node.
+    /// An address of the target node.
     AskedNode,
     /// An address of the backend's own node.
     BackendNode,
-    /// Nothing: the client gets no connection, for this reason.
+    /// None: the client gets no connection, for this reason.
     Refused(&'static str),
 }
 
@@ -89,7 +90,7 @@ impl Cell {
             .collect()
     }
 
-    /// What the documentation promises.
+    /// The documentation's promise.
     pub(crate) fn promise(self) -> Promise {
         let local = self.policy == Some(Policy::Local);
         let same_node = self.backend == Backend::SameNode;
@@ -97,7 +98,7 @@ impl Cell {
             (Frontend::ClusterIp, Client::Outside) => Promise::Refused(NOT_ROUTED),
             (Frontend::ClusterIp | Frontend::HostPort, Client::Pod)
             | (Frontend::HostPort, Client::Outside) => Promise::Client,
-            // The asked node is the pod's own for all but a NodePort, which names the node.
+            // For all but a NodePort, which names the node, the target node is the pod's own.
             (Frontend::ClusterIp | Frontend::HostPort, Client::Backend)
             | (Frontend::LoadBalancer | Frontend::ExternalIp, Client::Backend) => Promise::BackendNode,
             (_, Client::Node) => Promise::AskedNode,

@@ -1,5 +1,6 @@
-//! Services beside Trunkline: real kube-proxy with a real API server, and one connection for each cell of the matrix. The
-//! backend answers with the address that it sees, and that is what [`cells::Cell::promise`] says.
+//! Services with Trunkline: real kube-proxy with a real API server, and one connection for each
+//! cell of the matrix. The backend answers with the source address that it sees, which must match
+//! [`cells::Cell::promise`].
 //!
 //! ```text
 //! cells   the cells and their promises, which `docs/services.md` shows
@@ -9,7 +10,7 @@
 //! return_path  nodes with several links: by which one an answer leaves
 //! ```
 //!
-//! The test pretends the rest of the cluster: it writes Nodes, Services and EndpointSlices itself.
+//! The test simulates the rest of the cluster: it writes Nodes, Services and EndpointSlices itself.
 
 pub(crate) mod cells;
 mod plan;
@@ -60,7 +61,7 @@ pub(super) const INSIDE: &[Test] = &[
     Test { name: "services/vlan-nftables", about: "its part inside", run: vlan::inside },
 ];
 
-/// Networks, and the tests that hold the matrix for them with kube-proxy in modes iptables and nftables.
+/// Networks, and the tests of their matrix with kube-proxy in modes iptables and nftables.
 pub(crate) fn coverage() -> impl Iterator<Item = (&'static str, [&'static str; 2])> {
     let routed = ROUTED.kinds.iter().map(|kind| (kind.name, ["services/iptables", "services/nftables"]));
     let vlan =

@@ -1,5 +1,5 @@
-//! Who is where in the Services matrix: nodes, networks, pods with their addresses, and the objects for kube-proxy. All of it is
-//! known before anything runs.
+//! Places in the Services matrix: nodes, networks, pods with their addresses, and the objects for
+//! kube-proxy. All of it is fixed before anything runs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,13 +16,13 @@ pub(super) const BACKEND_PORT: u16 = 8080;
 /// The first host number of pods in their blocks; the client has it.
 const FIRST_HOST: usize = 50;
 
-/// A topology and what the matrix takes of it.
+/// A topology, and the parts that the matrix uses.
 pub(super) struct Plan {
     pub topology: &'static str,
-    /// The asked node, another one of its rack, and one of another rack.
+    /// The target node, another one of its rack, and one of another rack.
     pub nodes: [Node; 3],
     pub kinds: &'static [Kind],
-    /// The router that leads load balancers' addresses and external IPs to the asked node.
+    /// The router with routes for load balancers' addresses and external IPs to the target node.
     pub router: &'static str,
     pub outside: [&'static str; 2],
 }
@@ -33,7 +33,7 @@ pub(super) struct Node {
     pub addresses: [&'static str; 2],
 }
 
-/// A kind of network. Pods' addresses are a prefix and their number.
+/// A kind of network. A pod's address is a prefix with the pod's number.
 pub(super) struct Kind {
     pub name: &'static str,
     /// Of each node.
@@ -42,14 +42,14 @@ pub(super) struct Kind {
     pub v6: [&'static str; 3],
 }
 
-/// A pod that the matrix needs.
+/// A pod of the matrix.
 pub(super) struct Pod {
     pub name: String,
     pub node: usize,
     pub kind: usize,
     /// IPv4, IPv6.
     pub addresses: [IpAddr; 2],
-    /// Of a backend.
+    /// For a backend.
     pub host_port: Option<u16>,
 }
 
@@ -137,7 +137,7 @@ impl Plan {
         Ok(objects.iter().map(|object| format!("{object}\n---\n")).collect())
     }
 
-    /// What a load balancer writes into each Service's status.
+    /// A load balancer's entry in each Service's status.
     pub(super) fn statuses(&self) -> impl Iterator<Item = (String, Value)> {
         self.each_service().map(|(kind, backend, policy)| {
             let number = number(kind, backend, policy);
@@ -148,7 +148,7 @@ impl Plan {
         })
     }
 
-    /// Routes of the router: to what is not a node's own address.
+    /// Routes of the router, for addresses that are not a node's own.
     pub(super) fn routes(&self) -> String {
         let [v4, v6] = self.nodes[0].addresses;
         format!(
@@ -157,7 +157,7 @@ impl Plan {
         )
     }
 
-    /// Where a cell connects to.
+    /// The destination of a cell's connection.
     pub(super) fn target(&self, ask: Ask) -> Result<SocketAddr> {
         let Cell { frontend, policy, backend, .. } = ask.cell;
         let number = number(ask.kind, backend, policy.unwrap_or(Policy::Cluster));
@@ -170,7 +170,7 @@ impl Plan {
         Ok(SocketAddr::new(address.parse().with_context(|| address.clone())?, port))
     }
 
-    /// The address that the backend is to see; none where there is to be no connection.
+    /// The source address that the backend must see; none if there must be no connection.
     pub(super) fn source(&self, ask: Ask) -> Result<Option<IpAddr>> {
         let family = usize::from(!ask.v4);
         let node = |node: usize| -> Result<IpAddr> { Ok(self.nodes[node].addresses[family].parse()?) };
@@ -197,7 +197,7 @@ impl Node {
     }
 }
 
-/// The node that a backend is on.
+/// The node of a backend.
 pub(super) fn place(backend: Backend) -> usize {
     match backend {
         Backend::SameNode => 0,
@@ -206,7 +206,7 @@ pub(super) fn place(backend: Backend) -> usize {
     }
 }
 
-/// A number of each Service, from 1 on.
+/// A number for each Service, from 1 on.
 fn number(kind: usize, backend: Backend, policy: Policy) -> usize {
     1 + 2 * (3 * kind + place(backend)) + usize::from(policy == Policy::Local)
 }
@@ -219,7 +219,7 @@ fn host_port(kind: usize, backend: Backend) -> u16 {
     20_000 + u16::try_from(3 * kind + place(backend)).unwrap_or_default()
 }
 
-/// The address of a Service that has one of its own.
+/// The address of a Service that has its own.
 fn address(frontend: Frontend, number: usize, v4: bool) -> String {
     match (frontend, v4) {
         (Frontend::ClusterIp, true) => format!("10.96.1.{number}"),

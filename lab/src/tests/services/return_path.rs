@@ -1,8 +1,9 @@
-//! The link by which an answer leaves. A node has two uplinks and a management network with the default route; a client far away asks by
-//! each of them. Whatever translated the connection, its answer leaves by the link that the request came in by: the other routers may
-//! not know the client, or may drop a source that is not theirs.
+//! The outgoing link of an answer. A node has two uplinks, and a management network with the
+//! default route; a remote client uses each of them. Whichever program translated the connection,
+//! its answer leaves by the link of the request. The other routers may have no route to the client,
+//! or may drop a foreign source.
 //!
-//! The client counts what it gets by each of its links.
+//! The client counts the packets on each of its links.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -24,27 +25,29 @@ use crate::tests::kube::cluster;
 use crate::tests::{Context, Verdict, passed};
 use crate::{client, packages};
 
-/// The client's links and the routers behind them; each leads to the node's link of the same name.
+/// The client's links with the routers behind them; each leads to the node's link of the same name.
 const LINKS: [&str; 3] = ["eth1", "eth2", "eth3"];
 
-/// Connections by each link, to each frontend, in each family: each has a port of its own, and the nodes spread flows by ports.
+/// Connections on each link, to each frontend, in each family. Each has its own port, and the nodes
+/// distribute flows by ports.
 const CONNECTIONS: usize = 20;
 
-/// On the first node; its backend is there, too, with this address.
+/// Addresses of the backend on the first node.
 const NEAR: [&str; 2] = ["10.201.0.50", "fd00:201::50"];
-/// On the second.
+/// Addresses of the backend on the second node.
 const FAR: [&str; 2] = ["10.201.0.60", "fd00:201::60"];
 const PORT: u16 = 8080;
 const HOST_PORT: u16 = 20_000;
 const RULE_PORT: u16 = 8081;
 const CLIENT: [&str; 2] = ["192.0.2.10", "2001:db8:9::10"];
 
-/// What translates, and where it is asked.
+/// A translation, with the addresses to connect to.
 #[derive(Clone, Copy)]
 struct Frontend {
     name: &'static str,
     port: u16,
-    /// An address of each family that every router leads to the node; none: the node's own on the link.
+    /// An address of each family that every router routes to the node; none: the node's own address
+    /// on the link.
     addresses: Option<[&'static str; 2]>,
     keeps_client: bool,
 }
@@ -133,7 +136,7 @@ fn attach(bed: &Bed<'_>, node: &str, name: &str, addresses: [&str; 2]) -> Result
     Ok(sandbox.ns)
 }
 
-/// A rule that no program of Kubernetes wrote.
+/// A rule of an administrator, not of Kubernetes.
 fn administrators_rule(node: &Host) -> Result<()> {
     let [v4, v6] = NEAR;
     let table = format!(
@@ -177,7 +180,7 @@ fn services(cluster: &Cluster) -> Result<()> {
     world::write_statuses(cluster, statuses)
 }
 
-/// A counter for each of the client's links: what the node's Services send it.
+/// Counters on the client's links for packets from the node's Services.
 fn count(outside: &Host) -> Result<()> {
     let ports: Vec<String> = FRONTENDS.iter().map(|frontend| frontend.port.to_string()).collect();
     let rules: String = LINKS
@@ -191,7 +194,7 @@ fn count(outside: &Host) -> Result<()> {
     outside.run("nft", [&table]).map(drop)
 }
 
-/// The packets by each link since the last look.
+/// The packets on each link since the last call.
 fn counted(outside: &Host) -> Result<Vec<(String, u64)>> {
     let text = outside.run("nft", ["-j", "reset", "counters", "table", "inet", "answers"])?;
     let said: Value = serde_json::from_str(&text).with_context(|| text.clone())?;
@@ -204,7 +207,7 @@ fn counted(outside: &Host) -> Result<Vec<(String, u64)>> {
         .collect())
 }
 
-/// From now on the client reaches load balancers' addresses by this link.
+/// From now on the client reaches load balancers' addresses through this link.
 fn lead(outside: &Host, link: &str) -> Result<()> {
     let number = link.trim_start_matches("eth");
     outside
@@ -216,7 +219,7 @@ fn lead(outside: &Host, link: &str) -> Result<()> {
         .map(drop)
 }
 
-/// Connects so many times by a link; every answer comes back by the same.
+/// Connects this number of times through a link; every answer must return on the same link.
 fn ask(outside: &Host, link: &str, frontend: Frontend, v4: bool) -> Result<()> {
     let number = link.trim_start_matches("eth");
     let own = [format!("10.{number}.0.11"), format!("fd00:{number}::11")];

@@ -1,5 +1,6 @@
-//! The matrix on VLANs. The machine's kernel may lack 802.1Q, so nodes, agents and kube-proxy are in a user-mode kernel. etcd and the API server
-//! stay on the machine, where they have their own processor; a tap device leads to them.
+//! The matrix on VLANs. The machine's kernel may lack 802.1Q, so nodes, agents and kube-proxy are
+//! in a user-mode kernel. etcd and the API server stay on the machine, where they have their own
+//! processor; a tap device connects them.
 
 use std::path::PathBuf;
 
@@ -43,17 +44,17 @@ pub(super) const PLAN: Plan = Plan {
     outside: ["10.90.0.2", "fd00:90::2"],
 };
 
-/// What the part outside hands to the part inside.
+/// Data from the part outside for the part inside.
 #[derive(Serialize, Deserialize)]
 struct Handed {
     mode: Mode,
     program: PathBuf,
     kubeconfig: PathBuf,
-    /// Of the API server, on the link's other end, and on each node's loopback.
+    /// Port of the API server, on the link's other end and on each node's loopback.
     port: u16,
 }
 
-/// On the machine: a cluster, the objects, a user-mode kernel.
+/// The part on the machine: a cluster, the objects, a user-mode kernel.
 pub(super) fn outside(context: &Context, mode: Mode) -> Result<Verdict> {
     if let Some(why) = uml::missing(&context.place)? {
         return Ok(Verdict::Skipped(why));
@@ -77,7 +78,7 @@ pub(super) fn outside(context: &Context, mode: Mode) -> Result<Verdict> {
     })
 }
 
-/// In the user-mode kernel.
+/// The part in the user-mode kernel.
 pub(super) fn inside(context: &Context) -> Result<Verdict> {
     let file = context.handed.as_ref().context("what the part outside hands over")?;
     let handed: Handed = serde_json::from_str(&std::fs::read_to_string(file)?)?;

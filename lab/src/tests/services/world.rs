@@ -25,20 +25,21 @@ use crate::tests::bed::Bed;
 use crate::tests::greeter::{Greeter, greeted_within};
 use crate::tests::{Verdict, passed};
 
-/// portmap, and what it and kube-proxy write rules with.
+/// portmap, and the programs with which it and kube-proxy write rules.
 pub(super) const PACKAGES: [&str; 3] = ["containernetworking-plugins", "iptables", "nftables"];
 
-/// Bounds of a connection that is promised, and of one that must not come about: one lost SYN is sent again within both.
+/// Time limits of a promised connection, and of one that must fail: a lost SYN is retransmitted
+/// within both.
 const ANSWERED: Duration = Duration::from_secs(5);
 const REFUSED: Duration = Duration::from_secs(2);
 
-/// Connections at the same time. Most of the time goes into those that must not come about.
+/// Number of concurrent connections. Most of the time is for those that must fail.
 const AT_ONCE: usize = 48;
 
-/// Cells that are named in an error.
+/// Number of cells that an error names.
 const NAMED: usize = 6;
 
-/// What kube-proxy needs.
+/// Requirements of kube-proxy.
 pub(super) struct Proxies<'a> {
     /// For logs.
     pub folder: &'a Path,
@@ -142,7 +143,8 @@ fn attach(bed: &Bed<'_>, plan: &Plan, pod: &Pod) -> Result<Namespace> {
     Ok(sandbox.ns)
 }
 
-/// Waits until every pod is reached from outside (an overlay's from its node) without a Service: what fails later is the Service.
+/// Waits until every pod is reachable from outside (an overlay's from its node) without a Service:
+/// a later failure is then due to the Service.
 fn reaches(bed: &Bed<'_>, plan: &Plan, pods: &[Pod], patience: Duration) -> Result<()> {
     for pod in pods {
         let node = bed.host(plan.nodes[0].name)?;
@@ -156,7 +158,7 @@ fn reaches(bed: &Bed<'_>, plan: &Plan, pods: &[Pod], patience: Duration) -> Resu
     Ok(())
 }
 
-/// What came of a connection.
+/// Result of a connection.
 type Answer = (Ask, Result<IpAddr>);
 
 fn connect(plan: &Plan, asks: &[(Ask, &Namespace)]) -> Result<Vec<Answer>> {
@@ -179,7 +181,7 @@ fn connect(plan: &Plan, asks: &[(Ask, &Namespace)]) -> Result<Vec<Answer>> {
     Ok(answers.into_inner().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// Prints the cells that are not as promised, and fails if there are any.
+/// Prints the cells that break their promise, and fails if there are any.
 fn judge(plan: &Plan, answers: &[Answer], took: Duration) -> Result<Verdict> {
     let mut wrong: BTreeMap<Cell, Vec<String>> = BTreeMap::new();
     let mut count = 0;

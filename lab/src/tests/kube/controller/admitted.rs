@@ -1,7 +1,9 @@
-//! With admission: hybridnet's documented manifests as a user applies and deletes them, with pods that the webhook stamps.
+//! With admission: hybridnet's documented manifests are applied and deleted as by a user, with pods
+//! that the webhook mutates.
 //!
-//! The manifests have the shape of hybridnet's samples, of its page on the resources, and of what its chart makes in a new cluster: every field that is
-//! there, with names and addresses of our own.
+//! The manifests have the shape of hybridnet's samples, of its page on the resources, and of its
+//! chart's objects in a new cluster. They have every field of these, with names and addresses of
+//! this test.
 
 use serde_json::json;
 
@@ -20,7 +22,7 @@ fn label(node: &'static str, network: &str) -> Step {
     Change("Node", node, json!({"metadata": {"labels": {"network": network}}}))
 }
 
-/// Deleted in the wrong order or too early, it is refused; in the right one it goes.
+/// A deletion in the wrong order or too early is refused; in the right order it succeeds.
 fn taken_away(
     network: &'static str,
     subnet: &'static str,
@@ -39,7 +41,7 @@ fn taken_away(
     ]
 }
 
-/// There may be one Overlay.
+/// Only one Overlay may exist.
 fn without_overlay(then: Vec<Step>) -> Vec<Step> {
     let mut steps = vec![
         Delete("Subnet", "overlay-v4"),
@@ -223,7 +225,7 @@ metadata: { name: leaf-a-v6 }
 spec: { network: leaf-a, range: { version: '6', cidr: '2001:db8:a::/112' } }
 ";
 
-/// As on hybridnet's page: type and mode said, netID 0.
+/// As on hybridnet's page: explicit type and mode, netID 0.
 const VLAN_DOCUMENTED: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Network
@@ -238,7 +240,7 @@ spec:
     network: \"s1\"
 ";
 
-/// As hybridnet's chart has it with its default values.
+/// As in hybridnet's chart with its default values.
 const CHART: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Network

@@ -1,4 +1,4 @@
-//! New addresses: which, in which order, and nothing where not everything can be had.
+//! New addresses: their order, and none if not all can be allocated.
 
 use super::step::Deed::{Goes, Scheduled};
 use super::step::Step::{Apply, Change, Free, HasNone, Pod, Shows, Told};

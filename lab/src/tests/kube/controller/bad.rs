@@ -1,5 +1,5 @@
-//! Objects that should not be there: made under an older schema, past a webhook that did not answer, by somebody else's hand. Each harms itself
-//! alone, and somebody is told what is wrong with it.
+//! Objects that should not exist: created under an older schema, while the webhook was down, or by
+//! another program. Each affects only itself, and its fault is reported.
 
 use serde_json::json;
 
@@ -24,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
                 has("b", &["10.2.0.2"]),
                 pod("c").with("specified-network", "broken").made(),
                 Told("c", "IPAllocationFail", "there is no Network broken"),
-                // What comes after it is served as well.
+                // Later objects are served as well.
                 Apply(super::allocate::GLOBAL),
                 pod("d").with("network-type", "GlobalBGP").made(),
                 has("d", &["10.5.0.10"]),
@@ -78,7 +78,7 @@ pub(super) fn cases() -> Vec<Case> {
                 pod("c").with("specified-subnet", "rack1-a").made(),
                 Told("c", "IPAllocationFail", "subnet rack1-a is not in network rack1"),
                 HasNone("c"),
-                // Once the older one is out of the way it serves.
+                // It is served once the older one is gone.
                 Delete("Subnet", "rack1-v4"),
                 has("c", &["10.1.0.15"]),
             ],

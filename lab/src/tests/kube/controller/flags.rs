@@ -1,4 +1,4 @@
-//! What the controller's flags change for pods that say nothing themselves.
+//! Effects of the controller's flags on pods without annotations.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What an IPInstance must be like, whichever case it is in.
+//! Requirements on an IPInstance, in every case.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -10,7 +10,8 @@ use trunkline_controller::ipam::instance_name;
 
 use super::step::{OURS, World, address};
 
-/// Checks the IPInstances of a pod: names, labels, owner, finalizer, binding, and that the address is as its Subnet and Network have it.
+/// Checks the IPInstances of a pod: names, labels, owner, finalizer, binding, and that the address
+/// matches its Subnet and Network.
 pub(super) fn well_formed(world: &World<'_>, pod: &DynamicObject, all: &[IPInstanceObject]) -> Result<()> {
     let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
     let node = pod.data["spec"]["nodeName"].as_str().unwrap_or_default();
@@ -76,7 +77,7 @@ pub(super) fn well_formed(world: &World<'_>, pod: &DynamicObject, all: &[IPInsta
     Ok(())
 }
 
-/// Checks that an IPInstance is for a pod to come, and belongs to no pod and no node.
+/// Checks that an IPInstance is for a future pod, and belongs to no pod and no node.
 pub(super) fn reserved(instance: &IPInstanceObject) -> Result<()> {
     let (binding, seen) = (&instance.spec.binding, format!("{instance:?}"));
     ensure!(binding.node_name.is_empty() && binding.pod_uid.is_empty(), "bound: {seen}");
@@ -94,7 +95,8 @@ pub(super) fn reserved(instance: &IPInstanceObject) -> Result<()> {
     Ok(())
 }
 
-/// The first place where an object is not as wanted. What is not wanted is not looked at; null is nothing; lists are wanted as a whole.
+/// The first difference between an object and the wanted values. Fields without a wanted value are
+/// ignored; null means absent; lists are compared as a whole.
 pub(super) fn difference(wanted: &Value, there: &Value) -> Option<String> {
     match (wanted, there) {
         (Value::Object(wanted), there) => wanted.iter().find_map(|(name, wanted)| {

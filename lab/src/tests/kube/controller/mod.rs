@@ -1,13 +1,17 @@
-//! What the controller does about pods, addresses, networks and nodes, as hybridnet's users know it: a table of cases on a real API server.
+//! The controller's behaviour for pods, addresses, networks and nodes, as hybridnet's users know
+//! it: a table of cases on a real API server.
 //!
-//! A case is steps, of which some change the cluster and others say what must then be seen, with a bound. Each starts with the same nodes,
-//! Networks and Subnets made anew ([`step::FURNITURE`]) and a namespace of its own, so that it can be written with plain
-//! addresses: the first one that `rack1-v4` gives is 10.1.0.10. And each ends alike, whatever it is about: its pods go, what is left must
-//! be kept for a pod to come, that is deleted as the garbage collector does after a StatefulSet, and then no Subnet may have an
-//! address in use. A leak is a failed case wherever it comes from.
+//! A case is a list of steps: some change the cluster, others assert the resulting state, with a
+//! time limit. Each case starts with the same nodes, Networks and Subnets, newly created
+//! ([`step::FURNITURE`]), and its own namespace. So it can use fixed addresses: the first one of
+//! `rack1-v4` is 10.1.0.10. Each case ends in the same way. Its pods are deleted, and the remaining
+//! IPInstances must be retained ones. These are deleted as by the garbage collector after a
+//! StatefulSet, and then no Subnet may have an address in use. So a leak fails the case, whatever
+//! its cause.
 //!
-//! A case that fails does not stop the others; the table shows all of them. What there is of Kubernetes besides the API server is pretended: pods
-//! are made with their node and their owner, a kubelet's words are patches of their status.
+//! A failed case does not stop the others; the table shows all of them. Other parts of Kubernetes
+//! are simulated: pods are created with their node and their owner, and a kubelet's reports are
+//! patches of their status.
 
 mod admitted;
 mod allocate;
@@ -40,7 +44,7 @@ pub(super) const TESTS: &[Test] = &[Test {
     run,
 }];
 
-/// What is given, and what must be seen.
+/// Steps of a case.
 struct Case {
     about: &'static str,
     steps: Vec<Step>,
@@ -50,11 +54,11 @@ fn case(about: &'static str, steps: Vec<Step>) -> Case {
     Case { about, steps }
 }
 
-/// Cases that a controller with these flags is for.
+/// Cases for a controller with these flags.
 struct Topic {
     name: &'static str,
     flags: &'static [&'static str],
-    /// Whether the API server asks the controller's webhook.
+    /// Whether the API server calls the controller's webhook.
     admission: bool,
     /// Kinds of owners whose pods keep their addresses.
     stateful: &'static [&'static str],
@@ -134,7 +138,7 @@ fn run(context: &Lab) -> Result<Verdict> {
 }
 
 fn start(cluster: &Cluster, program: &Path, topic: &Topic) -> Result<Replicas> {
-    // A status is written soon, and not only once in a second.
+    // Statuses are written sooner than once in a second.
     let mut flags = vec!["--status-interval-milliseconds=50"];
     flags.extend(topic.flags);
     if !topic.admission {
@@ -149,7 +153,7 @@ fn start(cluster: &Cluster, program: &Path, topic: &Topic) -> Result<Replicas> {
     Ok(replicas)
 }
 
-/// Runs a case, and leaves the cluster as it was found in any event.
+/// Runs a case, and always restores the cluster.
 fn attempt(cluster: &Cluster, namespace: &str, stateful: &'static [&'static str], case: &Case) -> Result<()> {
     let mut world = World::furnish(cluster, namespace, stateful)?;
     let ran = case.steps.iter().enumerate().try_for_each(|(index, step)| {

@@ -1,4 +1,4 @@
-//! `ip-pool` and `mac-pool`: addresses that are named, by ordinal.
+//! `ip-pool` and `mac-pool`: named addresses, by ordinal.
 
 use super::step::Deed::Goes;
 use super::step::Mac::{Is, Same};

@@ -1,4 +1,4 @@
-//! Addresses that are given back, and when; what is being deleted.
+//! Release of addresses and its time; objects that are being deleted.
 
 use serde_json::{Value, json};
 
@@ -136,7 +136,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// As in the furniture.
+/// As in [`super::step::FURNITURE`].
 const RACK1_V4: &str = "
 apiVersion: networking.alibaba.com/v1
 kind: Subnet

@@ -1,4 +1,4 @@
-//! Which Network, which Subnet, which family: what the pod says, then what its namespace says, then what is usual.
+//! Selection of Network, Subnet and family: by the pod, then by its namespace, then by default.
 
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ pub(super) fn cases() -> Vec<Case> {
                 ),
                 Still("a", &["10.2.1.10"]),
                 pod("b").made(),
-                // The first of the overlay was the barrier's.
+                // The barrier has used the overlay's first address.
                 has("b", &["10.3.0.11"]),
             ],
         ),

@@ -1,4 +1,4 @@
-//! What Networks and Subnets say of themselves.
+//! Statuses of Networks and Subnets.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn subnet(name: &'static str, counts: [u32; 3], last: &str) -> Step {
     )
 }
 
-/// IPv4, IPv6, and how many pairs are left.
+/// IPv4, IPv6, and the number of free pairs.
 fn network(name: &'static str, v4: [u32; 3], v6: [u32; 3], pairs: u32) -> Step {
     let count =
         |[total, used, available]: [u32; 3]| json!({"total": total, "used": used, "available": available});

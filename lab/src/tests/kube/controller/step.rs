@@ -1,8 +1,8 @@
-//! The steps of a case: what is done to the cluster, and what must be seen of it then.
+//! The steps of a case: changes of the cluster, and assertions about its state.
 //!
-//! What must be seen is looked for again and again until it is there or a bound has passed. That something does *not* happen is looked for
-//! behind a [`World::barrier`]: a pod that is made afterwards and has its address means that the leader has heard of all
-//! that came before.
+//! An assertion is retried until it holds or a time limit has passed. That something does *not*
+//! happen is asserted after a [`World::barrier`]: once a later pod has its address, the leader has
+//! received all earlier events.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,22 +21,23 @@ use super::super::api;
 use crate::kube::Cluster;
 use crate::shell::{Seen, run_with_input, wait_for};
 
-/// How long one thing may take to be seen.
+/// Time limit of one assertion.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// How long it may take until watches go by a schema that was changed. The API server lets those that are under way go on for a
-/// while, and leaves out of what they show what the schema of before did not know; what goes on from there does not show it again
-/// before the object is written again.
+/// Time limit until watches apply a changed schema. The API server continues running watches for a
+/// while, and omits fields from their events that the previous schema did not have. A client of
+/// such a watch gets these fields only after the object is written again.
 const SCHEMA_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The prefix of hybridnet's annotations and labels.
 pub(super) const OURS: &str = "networking.alibaba.com/";
 
-/// Where the schema of a CustomResourceDefinition is.
+/// Path of the schema in a CustomResourceDefinition.
 const SCHEMA: &str = ".spec.versions[0].schema.openAPIV3Schema";
 
-/// What each case begins with. rack1 speaks BGP and has two nodes; rack2 is a VLAN with one, few addresses, and all sorts of addresses that
-/// are not for everybody; n4 is in no Underlay network. The overlay is everywhere, and what barriers are made in.
+/// The initial objects of each case. rack1 speaks BGP and has two nodes. rack2 is a VLAN with one
+/// node, few addresses, and reserved and excluded ones of all kinds. n4 is in no Underlay network.
+/// The overlay is on every node, and has the barriers' pods.
 pub(super) const FURNITURE: &str = "
 { apiVersion: v1, kind: Node, metadata: { name: n1, labels: { rack: '1' } } }
 ---
@@ -106,81 +107,84 @@ spec: { network: overlay, range: { version: '6', cidr: 'fd00:3::/120', start: 'f
 pub(super) enum Step {
     /// `kubectl apply`, as a user does.
     Apply(&'static str),
-    /// A pod is made.
+    /// Creates a pod.
     Make(Pod),
-    /// Something happens to a pod.
+    /// Changes a pod's state.
     Pod(&'static str, Deed),
-    /// A merge patch. An IPInstance is named by its address, the case's own namespace by nothing.
+    /// A merge patch. An IPInstance is named by its address, the case's own namespace by an empty
+    /// name.
     Change(&'static str, &'static str, Value),
     /// A merge patch of the status.
     ChangeStatus(&'static str, &'static str, Value),
-    /// It is deleted, and nobody waits for its end.
+    /// Deletes an object without waiting.
     Delete(&'static str, &'static str),
-    /// The schema of a kind is one that takes anything, as that of an old installation may. It is put back when the case ends.
+    /// Replaces the schema of a kind by one that accepts anything, like that of an old
+    /// installation. The end of the case restores it.
     Loosen(&'static str),
-    /// An IPInstance is made for an address, of which nothing but the name can be read.
+    /// Creates an IPInstance for an address, with only a readable name.
     Garble(&'static str),
-    /// What is made from now on is younger than this object: the API server tells seconds apart.
+    /// Waits until new objects are younger than this one: the API server's times have a resolution
+    /// of one second.
     Later(&'static str, &'static str),
     /// A step that the API server refuses with this text.
     Refused(Box<Step>, &'static str),
-    /// A pod is bound to exactly these addresses.
+    /// Asserts that exactly these addresses are bound to a pod.
     Has(&'static str, &'static [&'static str], Mac),
-    /// Exactly these are kept for the next pod of this name.
+    /// Asserts that exactly these are retained for the next pod of this name.
     Kept(&'static str, &'static [&'static str]),
-    /// No IPInstance has one of these.
+    /// Asserts that no IPInstance has one of these.
     Free(&'static [&'static str]),
-    /// A pod of this name has no address and gets none.
+    /// Asserts that a pod of this name has no address and gets none.
     HasNone(&'static str),
-    /// Nothing has changed: still what an earlier [`Step::Has`] saw.
+    /// Asserts that the result of an earlier [`Step::Has`] is unchanged.
     Still(&'static str, &'static [&'static str]),
-    /// An IPInstance was deleted and is there all the same.
+    /// Asserts that an IPInstance with a deletion timestamp still exists.
     Held(&'static str),
-    /// An event about the pod that there is of this name: reason, and words of the text.
+    /// Asserts an event about the existing pod of this name: reason, and words of the text.
     Told(&'static str, &'static str, &'static str),
-    /// A warning about a Network or Subnet, with these words.
+    /// Asserts a warning about a Network or Subnet, with these words.
     Warned(&'static str, &'static str, &'static [&'static str]),
-    /// An object looks like this; null is nothing.
+    /// Asserts fields of an object; null means absent.
     Shows(&'static str, &'static str, Value),
-    /// An object is gone.
+    /// Asserts that an object is gone.
     Gone(&'static str, &'static str),
-    /// The controller's log has a line with all of these.
+    /// Asserts a line with all of these in the controller's log.
     Logged(&'static [&'static str]),
 }
 
-/// What happens to a pod.
+/// A change of a pod's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
-    /// The scheduler has found it a node.
+    /// The scheduler has bound it to a node.
     Scheduled(&'static str),
-    /// The kubelet says that its container runs.
+    /// The kubelet reports a running container.
     Runs,
-    /// The kubelet says that its container has ended, and nothing else.
+    /// The kubelet reports that its container has ended, and nothing else.
     Stops,
-    /// The node had to do without it.
+    /// The node has evicted it.
     Evicted,
-    /// Its work is done.
+    /// It has completed.
     Completed,
-    /// It is deleted and has its grace period.
+    /// It has a deletion timestamp and its grace period.
     Terminates,
     /// It is gone at once.
     Goes,
 }
 
-/// What the MAC address of a pod must be.
+/// The expected MAC address of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mac {
-    /// One of ours.
+    /// A generated one.
     Made,
-    /// The one that the last pod of this name had.
+    /// That of the last pod of this name.
     Same,
-    /// Not that one.
+    /// Another one than that.
     Other,
-    /// This.
+    /// This one.
     Is(&'static str),
 }
 
-/// A pod that is to be made.
+/// A pod to create.
 #[derive(Clone, Default)]
 pub(super) struct Pod {
     name: &'static str,
@@ -192,7 +196,7 @@ pub(super) struct Pod {
     finalizer: bool,
 }
 
-/// A pod on node n1, of nobody.
+/// A pod on node n1, without an owner.
 pub(super) fn pod(name: &'static str) -> Pod {
     Pod { name, node: Some("n1"), ..Pod::default() }
 }
@@ -210,19 +214,19 @@ impl Pod {
         self
     }
 
-    /// Of a workload of this kind, whose name is the pod's without the ordinal.
+    /// Owned by a workload of this kind, which has the pod's name without the ordinal.
     pub(super) fn of(mut self, kind: &'static str) -> Self {
         self.owner = Some(kind);
         self
     }
 
-    /// With one of our annotations.
+    /// With one of hybridnet's annotations.
     pub(super) fn with(mut self, annotation: &'static str, value: &'static str) -> Self {
         self.annotations.push((annotation, value));
         self
     }
 
-    /// With one of our labels.
+    /// With one of hybridnet's labels.
     pub(super) fn labelled(mut self, label: &'static str, value: &'static str) -> Self {
         self.labels.push((label, value));
         self
@@ -234,13 +238,13 @@ impl Pod {
         self
     }
 
-    /// With the finalizer that hybridnet has put on it.
+    /// With hybridnet's finalizer.
     pub(super) fn with_finalizer(mut self) -> Self {
         self.finalizer = true;
         self
     }
 
-    /// Made.
+    /// Creates it.
     pub(super) fn made(self) -> Step {
         Step::Make(self)
     }
@@ -316,12 +320,12 @@ pub(super) struct World<'a> {
     /// The MAC address of the last pod of each name.
     macs: BTreeMap<String, String>,
     barriers: usize,
-    /// Kinds that may be anything, with the schemas that they had.
+    /// Kinds with a schema that accepts anything, with their original schemas.
     loosened: Vec<(&'static str, Value)>,
 }
 
 impl<'a> World<'a> {
-    /// Puts the furniture up, and waits until the controller has seen it.
+    /// Creates the initial objects, and waits until the controller has seen them.
     pub(super) fn furnish(
         cluster: &'a Cluster,
         namespace: &str,
@@ -349,7 +353,7 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// Takes one step.
+    /// Runs one step.
     pub(super) fn take(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::Apply(text) => {
@@ -447,7 +451,7 @@ impl<'a> World<'a> {
         wait_for(what, PATIENCE, || look(self))
     }
 
-    /// Objects of a kind, and the name that one of them has.
+    /// Objects of a kind, and the name of one of them.
     fn named(&self, kind: &str, name: &str) -> Result<(Api<DynamicObject>, String)> {
         let name = match kind {
             "IPInstance" => instance_name(name.parse().with_context(|| format!("address {name}"))?),
@@ -461,7 +465,7 @@ impl<'a> World<'a> {
         self.create_with(&object, &PostParams::default()).map(drop)
     }
 
-    /// As if it were made.
+    /// A dry run of the creation.
     fn try_create(&self, object: &Value) -> Result<DynamicObject> {
         self.create_with(object, &PostParams { dry_run: true, ..PostParams::default() })
     }
@@ -509,7 +513,7 @@ impl<'a> World<'a> {
         self.set_schema(kind, &json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), true)
     }
 
-    /// Changes the schema of a kind, and waits until the API server goes by it.
+    /// Changes the schema of a kind, and waits until the API server applies it.
     fn set_schema(&self, kind: &str, schema: &Value, takes_anything: bool) -> Result<()> {
         let path = SCHEMA.replace(['[', '.'], "/").replace(']', "");
         let patch = json!([{"op": "replace", "path": path, "value": schema}]).to_string();
@@ -526,14 +530,14 @@ impl<'a> World<'a> {
         })
     }
 
-    /// All IPInstances of the case that can be read.
+    /// All readable IPInstances of the case.
     fn instances(&self) -> Result<Vec<IPInstanceObject>> {
         let api: Api<Lenient<IPInstanceSpec>> = Api::namespaced(self.cluster.client(), &self.namespace);
         let all = self.cluster.wait(api.list(&ListParams::default()))?;
         Ok(all.items.into_iter().filter_map(|instance| instance.0.ok()).collect())
     }
 
-    /// Any object of a kind; `None` if there is none of the name.
+    /// An object of any kind; `None` if it does not exist.
     pub(super) fn get(&self, kind: &str, name: &str) -> Result<Option<DynamicObject>> {
         let (api, name) = self.named(kind, name)?;
         Ok(self.cluster.wait(api.get_opt(&name))?)
@@ -556,7 +560,7 @@ impl<'a> World<'a> {
             let seen = all.first().map(|first| first.spec.address.mac.clone()).unwrap_or_default();
             let checked =
                 super::look::well_formed(self, &there, &all).and_then(|()| mac.check(&seen, before));
-            // Complete as it is, it would not become another.
+            // A complete result would not change any more.
             Ok(Seen::Yes(checked.map(|()| seen)))
         })?
     }
@@ -639,7 +643,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Makes a pod and waits until it has an address; then it goes.
+    /// Creates a pod, waits until it has an address, and deletes it.
     fn barrier(&mut self) -> Result<()> {
         self.barriers += 1;
         let name = format!("barrier-{}", self.barriers);
@@ -657,7 +661,8 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Takes everything away. If the case went well so far, what must hold in the end is looked for on the way.
+    /// Deletes everything. If the case was successful so far, the final conditions are checked on
+    /// the way.
     pub(super) fn clear(&mut self, went_well: bool) -> Result<()> {
         let mut checked = Ok(());
         let at_once = DeleteParams::default().grace_period(0);
@@ -675,7 +680,7 @@ impl<'a> World<'a> {
                 Ok(Seen::when(bound.is_empty(), || format!("{bound:?} are bound to pods that are gone")))
             });
         }
-        // The garbage collector, once the workloads are gone.
+        // As the garbage collector does, once the workloads are gone.
         let instances = api(self.cluster, "IPInstance", Some(&self.namespace));
         drop(self.cluster.wait(instances.delete_collection(&DeleteParams::default(), &all))?);
         let gone = self.until("IPInstances that were deleted to go", |world| {
@@ -711,7 +716,7 @@ impl<'a> World<'a> {
         checked
     }
 
-    /// No Subnet says that it has an address in use.
+    /// Asserts that no Subnet has an address in use.
     fn nothing_in_use(&self) -> Result<()> {
         let subnets = api(self.cluster, "Subnet", None);
         self.until("no address to be in use", |world| {
@@ -723,12 +728,12 @@ impl<'a> World<'a> {
         })
     }
 
-    /// What a failed case has left must not fail the next one.
+    /// Removes finalizers: leftovers of a failed case must not fail the next one.
     fn strip(&self, kind: &str) -> Result<()> {
         let every = api(self.cluster, kind, Some(&self.namespace));
         let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         for object in self.cluster.wait(every.list(&ListParams::default()))? {
-            // It may go by itself meanwhile.
+            // It may be deleted meanwhile.
             let _gone = self.cluster.wait(every.patch(&object.name_any(), &PatchParams::default(), &patch));
         }
         Ok(())
@@ -751,22 +756,22 @@ impl Mac {
     }
 }
 
-/// The address of an IPInstance, without its length.
+/// The address of an IPInstance, without its prefix length.
 pub(super) fn address(instance: &IPInstanceObject) -> &str {
     instance.spec.address.ip.split('/').next().unwrap_or_default()
 }
 
-/// A pod has these, with a MAC address that was made for it.
+/// Asserts that a pod has these addresses, with a generated MAC address.
 pub(super) fn has(pod: &'static str, addresses: &'static [&'static str]) -> Step {
     Step::Has(pod, addresses, Mac::Made)
 }
 
-/// A pod has these, and the MAC address that the last one of its name had.
+/// Asserts that a pod has these addresses, and the MAC address of the last one of its name.
 pub(super) fn has_again(pod: &'static str, addresses: &'static [&'static str]) -> Step {
     Step::Has(pod, addresses, Mac::Same)
 }
 
-/// The namespace of the case says this on behalf of its pods; null takes it back.
+/// Sets an annotation of the case's namespace; null removes it.
 pub(super) fn namespace_says(annotation: &str, value: Value) -> Step {
     Step::Change(
         "Namespace",
@@ -775,7 +780,7 @@ pub(super) fn namespace_says(annotation: &str, value: Value) -> Step {
     )
 }
 
-/// Labels of ours that a node has; null is none.
+/// Asserts hybridnet's labels of a node; null means absent.
 pub(super) fn node_has(node: &'static str, labels: &[(&str, Value)]) -> Step {
     let labels: serde_json::Map<_, _> =
         labels.iter().map(|(name, value)| (format!("{OURS}{name}"), value.clone())).collect();

@@ -1,7 +1,9 @@
-//! The table of rules: for each what is accepted and what is refused, tried as dry runs on a cluster with one Network of each kind.
+//! The table of rules: accepted and refused objects for each, as dry runs on a cluster with one
+//! Network of each kind.
 //!
-//! A refusal is by who speaks first: the schema and its CEL rules come before the webhook, which has them too (an API server without a rule
-//! in its schema, or of before CEL, is no way around it). The last column says whose words came back.
+//! A refusal comes from the first check: the schema and its CEL rules precede the webhook. The
+//! webhook has them too, so an API server without a rule in its schema, or without CEL, cannot
+//! bypass it. The last column names the source of the refusal.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +15,7 @@ use super::{api, create, pod};
 use crate::kube::Cluster;
 use crate::progress::{say, table};
 
-/// What is tried.
+/// A request.
 enum Try {
     Create(Value),
     /// Kind, name, a merge patch.
@@ -22,7 +24,8 @@ enum Try {
 }
 use Try::{Change, Create, Delete};
 
-/// A rule with what keeps it and what breaks it. The text is in the refusal, in the schema's words or in the webhook's.
+/// A rule with accepted and refused requests. The refusal contains the text, in the schema's words
+/// or in the webhook's.
 struct Rule {
     rule: &'static str,
     accepted: Vec<Try>,
@@ -41,7 +44,7 @@ fn new(kind: &str, spec: Value) -> Try {
     Create(object(kind, "new", spec))
 }
 
-/// A base with fields of its own; null takes one out.
+/// A base with changed fields; null removes one.
 fn with(mut base: Value, fields: Value) -> Value {
     for (key, value) in fields.as_object().into_iter().flatten() {
         if value.is_null() {
@@ -84,7 +87,7 @@ fn asking(annotations: &[(&str, &str)]) -> Try {
     Create(pod("new-0", json!({"annotations": annotations_of(annotations)})))
 }
 
-/// A pod that wants to send from prefixes besides its addresses.
+/// A pod that requests extra prefixes.
 fn routing(network: Option<&str>, prefixes: &str) -> Try {
     let network: Vec<_> = network.map(|network| ("specified-network", network)).into_iter().collect();
     let mut annotations = annotations_of(&network);
@@ -119,12 +122,12 @@ fn instance(name: &str, ip: &str, network: &str, subnet: &str, pod: &str, node: 
     )
 }
 
-/// Rules whose cases need a cluster that is put together further in between.
+/// Rules with cases that need further objects in between.
 const ONE_OVERLAY: &str = "one Overlay";
 const ONE_GLOBAL: &str = "one GlobalBGP";
 const REMOTE: &str = "Overlay delete: without RemoteClusters";
 
-/// Before there is any Network but two Underlay ones.
+/// Cases while the only Networks are two Underlay ones.
 fn first() -> Vec<Rule> {
     vec![
         rule(ONE_OVERLAY, vec![new("Network", overlay())], vec![]),
@@ -191,7 +194,7 @@ fn first() -> Vec<Rule> {
                 (Change("Network", "bgp", json!({"spec": {"type": "Overlay"}})), "type"),
                 (Change("Network", "bgp", json!({"spec": {"mode": "VLAN"}})), "mode"),
                 (Change("Network", "bgp", json!({"spec": {"netID": 65002}})), "netID"),
-                // Which crashed hybridnet's webhook.
+                // This crashed hybridnet's webhook.
                 (Change("Network", "bgp", json!({"spec": {"config": null}})), "bgpPeers"),
             ],
         ),
@@ -203,7 +206,7 @@ fn first() -> Vec<Rule> {
     ]
 }
 
-/// With a Network of each kind, Subnets, addresses and a RemoteCluster.
+/// Cases with a Network of each kind, Subnets, addresses and a RemoteCluster.
 fn then() -> Vec<Rule> {
     let subnet = |network: &str, cidr: &str, more: Value| new("Subnet", v4(network, cidr, more));
     let in_bgp = |more: Value| new("Subnet", v4("bgp", "10.31.0.0/24", more));
@@ -520,7 +523,8 @@ fn then() -> Vec<Rule> {
     ]
 }
 
-/// Puts the cluster together and tries all; the answer is for the test's line, the table is printed.
+/// Creates the objects and runs all cases. Returns the text for the test's line, and prints the
+/// table.
 pub(super) fn run(cluster: &Cluster) -> Result<String> {
     for number in 1..=4 {
         let labels = json!({"network": format!("rack{number}")});
@@ -530,7 +534,8 @@ pub(super) fn run(cluster: &Cluster) -> Result<String> {
             false,
         )?;
     }
-    // A Network and its Subnet one after the other, as `kubectl apply` of one file: nothing is waited for.
+    // A Network and its Subnet one after the other without a wait, like `kubectl apply` of one
+    // file.
     for (kind, name, spec) in [
         ("Network", "bgp", bgp("rack1")),
         ("Subnet", "bgp4", v4("bgp", "10.20.0.0/24", json!({"end": "10.20.0.99"}))),
@@ -609,8 +614,8 @@ spec:
     - { name: v1, served: true, storage: true, schema: { openAPIV3Schema: { type: object } } }
 ";
 
-/// Pods are judged by the watches of two replicas. What they wait for by themselves is names; that an address is kept, and how many are
-/// left, they learn when they do.
+/// Waits for the watches of both replicas, by which pods are judged. The webhook itself only waits
+/// for names; retained addresses and free counts arrive with the watches.
 fn known(cluster: &Cluster) -> Result<()> {
     crate::shell::wait_for("the replicas to know of the addresses", super::PATIENCE, || {
         let kept = owned("kept-0", &[]);
@@ -627,7 +632,7 @@ fn known(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// What was seen of a rule, over all its parts.
+/// Results of a rule, over all its parts.
 struct Row {
     rule: &'static str,
     accepted: usize,
@@ -683,9 +688,10 @@ fn owned(name: &str, annotations: &[(&str, &str)]) -> Value {
     pod(name, json!({"annotations": annotations_of(annotations), "ownerReferences": [owner]}))
 }
 
-/// A kept address before the pod's own words, these before the namespace's, these before the defaults; each with its nodes.
+/// Precedence: a retained address, the pod's own annotations, the namespace's, the defaults; each
+/// with its nodes.
 fn stamps(cluster: &Cluster) -> Result<usize> {
-    // A pod right after its namespace, which no watch may have told of yet.
+    // A pod right after its namespace, which no watch may have shown yet.
     let annotations = annotations_of(&[("specified-network", "vlan")]);
     create(
         cluster,
