@@ -40,8 +40,8 @@ pub(crate) const PODS_REFUSED: Fault = Fault {
     begin: &[Shell(
         "tor1b",
         "vtysh -c 'configure terminal' \
-         -c 'ip prefix-list NO-PODS seq 5 deny 10.201.0.0/16 ge 32' -c 'ip prefix-list NO-PODS seq 10 permit any' \
-         -c 'ipv6 prefix-list NO-PODS6 seq 5 deny fd00:201::/112 ge 128' -c 'ipv6 prefix-list NO-PODS6 seq 10 permit any' \
+         -c 'ip prefix-list NO-PODS seq 5 deny 10.201.0.0/16 le 32' -c 'ip prefix-list NO-PODS seq 10 permit any' \
+         -c 'ipv6 prefix-list NO-PODS6 seq 5 deny fd00:201::/112 le 128' -c 'ipv6 prefix-list NO-PODS6 seq 10 permit any' \
          -c 'router bgp 65012' \
          -c 'address-family ipv4 unicast' -c 'neighbor 10.12.0.11 prefix-list NO-PODS in' -c 'exit-address-family' \
          -c 'address-family ipv6 unicast' -c 'neighbor 10.12.0.11 prefix-list NO-PODS6 in' \
