@@ -40,7 +40,7 @@ pub fn advice(cause: &Cause, about: &About) -> String {
             format!("check the cable of {interface} and the router's port: `ip link show {interface}`")
         }
         Cause::Bfd { .. } => format!(
-            "packets do not pass in at least one direction: `ping {address}`. If it answers, compare BFD on both sides and look for \
+            "BFD packets are lost in at least one direction: `ping {address}`. If it answers, compare BFD on both sides and look for \
              filters of UDP 3784 (4784 over several hops)"
         ),
         Cause::HoldTimer { by: Side::Local } => format!(
@@ -94,7 +94,8 @@ pub fn advice(cause: &Cause, about: &About) -> String {
                 .to_owned()
         }
         Cause::Closed => {
-            "the router's BGP process ended or was restarted: look at the router and its log".to_owned()
+            "most likely the router's BGP process ended or was restarted: look at the router and its log"
+                .to_owned()
         }
         Cause::Refused => format!(
             "no BGP process listens at {address}: start it, configure this node as a neighbour there, or look for a firewall that \

@@ -67,7 +67,9 @@ fn dropping(ruleset: &Value) -> Vec<Finding> {
 fn forward(what: &str) -> Finding {
     Finding::warning(
         "firewall",
-        format!("{what} drops what is forwarded and no rule accepts: pods' packets are forwarded"),
+        format!(
+            "{what} drops what is forwarded, and no rule accepts it: it drops pods' packets, because they are forwarded"
+        ),
         "let a rule accept what comes from and goes to the pods' subnets (`trunkline status` lists them), or make its policy accept",
     )
 }
