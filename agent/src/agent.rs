@@ -41,7 +41,7 @@ use trunkline_daemon::{http, logging, panics};
 use crate::addresses::Addresses;
 use crate::attach::device::host_ifname;
 use crate::attach::workers::DeviceWorkers;
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::config::Config;
 use crate::drain::{self, Drain};
 use crate::history::{self, History};
@@ -125,7 +125,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         "the agent starts"
     );
     let metrics = Metrics::new().context("making the metrics")?;
-    let bell = Bell::default();
+    let notifier = ChangeNotifier::default();
     let (history, run) = History::begin(&config.store);
     let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
         node: node.clone(),
@@ -156,7 +156,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
         metrics: metrics.clone(),
-        bell: bell.clone(),
+        notifier: notifier.clone(),
         stage: drain::stage(drained.as_deref()),
     });
     let telemetry = Telemetry::start(
@@ -173,7 +173,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         history: history.clone(),
     });
 
-    let probes = probe::spawn(config.probes(), reconcile.clone(), history.clone(), bell.clone());
+    let probes = probe::spawn(config.probes(), reconcile.clone(), history.clone(), notifier.clone());
     let repairs = kernel.repairs();
     let observer = Arc::new(Observer {
         node: node.clone(),
@@ -213,7 +213,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         turns: Turns::default(),
     };
 
-    let page = Page::start(config.page, Arc::clone(&observer), &bell);
+    let page = Page::start(config.page, Arc::clone(&observer), &notifier);
     let served = Arc::new(Served { observer: Arc::clone(&observer), page });
     let (address, fault) = (config.http_address, observer.http_fault.clone());
     let limiter = ConnectionLimiter::new(http::LIMITS, metrics.connections().listener("http"));
@@ -243,7 +243,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         tokio::spawn(pods.clone().keep_limits(touched));
     }
     let requests = TaskTracker::new();
-    let server = tokio::spawn(Server { pods, observer, bell }.serve(lock.bind()?, requests.clone()));
+    let server = tokio::spawn(Server { pods, observer, notifier }.serve(lock.bind()?, requests.clone()));
 
     // What else ends is a fault: better to be started again than to be half an agent.
     let fault = tokio::select! {

@@ -3,10 +3,10 @@
 pub mod addresses;
 pub mod agent;
 pub mod attach;
-pub mod bell;
 mod bpf;
 pub mod bundle;
 pub mod causes;
+pub mod change_notifier;
 pub mod check;
 pub mod cli;
 pub mod config;

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
-use trunkline_agent::bell::Bell;
+use trunkline_agent::change_notifier::ChangeNotifier;
 use trunkline_agent::config::Config;
 use trunkline_agent::history::History;
 use trunkline_agent::ipam::{Ipam, Started};
@@ -373,7 +373,7 @@ async fn reconcile(host: &Host, max_paths: usize, history: &History) -> (Reconci
         unrecorded: recovery.unrecorded,
         broken: recovery.broken,
         metrics: Metrics::new().unwrap(),
-        bell: Bell::default(),
+        notifier: ChangeNotifier::default(),
         stage: Stage::default(),
     });
     let context = folder::Context { labels: config.node_labels(), running: None };

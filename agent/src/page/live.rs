@@ -1,10 +1,10 @@
 //! What changes, told to every open page as it changes: server-sent events.
 //!
 //! ```text
-//!  Bell ──ring──► the press: notes the peers' hour, and if somebody watches makes one document ──► watch ──► streams ──► sockets
+//!  ChangeNotifier ──► the press: notes the peers' hour, and if somebody watches makes one document ──► watch ──► streams ──► sockets
 //! ```
 //!
-//! One task, the press, asks the owners, at most once in [`PACE`], however often the bell rings and however many watch; nobody
+//! One task, the press, asks the owners, at most once in [`PACE`], however often it is notified and however many watch; nobody
 //! watching, it only notes the hour. All streams send the same octets. A stream whose client is slow skips documents: it sends the newest
 //! one when the socket takes it. So a stream costs its socket's buffer, and there are at most [`STREAMS`].
 //!
@@ -24,7 +24,7 @@ use trunkline_daemon::http::Body;
 
 use super::state;
 use super::trend::Trends;
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::observe::Observer;
 
 /// Pages that are told what changes at a time.
@@ -116,12 +116,12 @@ fn tick() -> Bytes {
 }
 
 /// The press. It ends with the process.
-pub(super) async fn press(observer: Arc<Observer>, bell: Bell, audience: Arc<Audience>) {
-    let mut rings = bell.listen();
+pub(super) async fn press(observer: Arc<Observer>, notifier: ChangeNotifier, audience: Arc<Audience>) {
+    let mut changes = notifier.subscribe();
     let mut trends = Trends::new(observer.began);
     loop {
         let began = Instant::now();
-        rings.borrow_and_update();
+        changes.borrow_and_update();
         let sessions = state::note(&observer, &mut trends).await;
         if audience.watching.load(Ordering::Acquire) > 0 {
             let document = state::document(&observer, &trends, sessions).await;
@@ -135,7 +135,7 @@ pub(super) async fn press(observer: Arc<Observer>, bell: Bell, audience: Arc<Aud
         }
         sleep_until(began + PACE).await;
         tokio::select! {
-            rung = rings.changed() => if rung.is_err() { return },
+            changed = changes.changed() => if changed.is_err() { return },
             () = audience.come.notified() => {}
         }
     }

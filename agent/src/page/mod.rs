@@ -39,7 +39,7 @@ use trunkline_daemon::http::{Body, text, try_later, whole};
 
 pub use served::Served;
 
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::observe::Observer;
 use live::Audience;
 
@@ -68,7 +68,7 @@ pub struct Page {
     access: Access,
     observer: Arc<Observer>,
     audience: Arc<Audience>,
-    rings: watch::Receiver<u64>,
+    changes: watch::Receiver<u64>,
     pods: Mutex<Option<(u64, Bytes)>>,
     turns: Semaphore,
     waiting: Semaphore,
@@ -76,16 +76,16 @@ pub struct Page {
 
 impl Page {
     /// Starts what keeps the page up to date.
-    pub fn start(access: Access, observer: Arc<Observer>, bell: &Bell) -> Page {
+    pub fn start(access: Access, observer: Arc<Observer>, notifier: &ChangeNotifier) -> Page {
         let audience = Arc::new(Audience::default());
         if access != Access::Nowhere {
-            tokio::spawn(live::press(Arc::clone(&observer), bell.clone(), Arc::clone(&audience)));
+            tokio::spawn(live::press(Arc::clone(&observer), notifier.clone(), Arc::clone(&audience)));
         }
         Page {
             access,
             observer,
             audience,
-            rings: bell.listen(),
+            changes: notifier.subscribe(),
             pods: Mutex::new(None),
             turns: Semaphore::new(QUESTIONS),
             waiting: Semaphore::new(QUESTIONS + WAITING),
@@ -207,7 +207,7 @@ impl Page {
     /// The pods, listed once however many ask for the same state of them.
     async fn pods(&self) -> Result<Bytes, Failure> {
         let mut kept = self.pods.lock().await;
-        let now = *self.rings.borrow();
+        let now = *self.changes.borrow();
         if let Some((when, body)) = kept.as_ref()
             && *when == now
         {

@@ -14,7 +14,7 @@ use trunkline_bgp::types::{Family, PeerKey};
 use super::packet::{Kind, Mac, Packet};
 use super::rounds::{Probe, Rounds, Settings};
 use super::socket::{self, Uplink};
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::plan::ProbePlan;
 use crate::reconcile::{Advertised, Reconcile};
@@ -53,7 +53,7 @@ impl Numbers {
 }
 
 /// Sends probes until the reconcile task ends.
-pub fn spawn(settings: Settings, reconcile: Reconcile, history: History, bell: Bell) -> Probes {
+pub fn spawn(settings: Settings, reconcile: Reconcile, history: History, notifier: ChangeNotifier) -> Probes {
     let probes = Probes::default();
     if settings.enabled {
         let mut numbers = Numbers { key: RandomState::new(), count: 0 };
@@ -63,7 +63,7 @@ pub fn spawn(settings: Settings, reconcile: Reconcile, history: History, bell: B
             numbers,
             reconcile,
             history,
-            bell,
+            notifier,
             probes: probes.clone(),
             left_out: BTreeSet::new(),
             unprobed: BTreeSet::new(),
@@ -79,7 +79,7 @@ struct Task {
     numbers: Numbers,
     reconcile: Reconcile,
     history: History,
-    bell: Bell,
+    notifier: ChangeNotifier,
     probes: Probes,
     left_out: BTreeSet<PeerKey>,
     /// Uplinks without a socket in the last round, with the reason.
@@ -138,7 +138,7 @@ impl Task {
                 self.left_out = left_out;
             }
             if changed {
-                self.bell.ring();
+                self.notifier.notify();
             }
             // Nodes that were started together do not probe together: up to a tenth less.
             let pause = self.rounds.pause();

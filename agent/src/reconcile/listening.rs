@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use trunkline_api::control::EventKind;
 use trunkline_bgp::net::{ListenFault, ListenStatus};
 
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::port_owner::port_owner;
 
@@ -32,7 +32,7 @@ pub(super) type Listenings = watch::Receiver<Arc<[Listening]>>;
 pub(super) fn follow(
     mut speaker: watch::Receiver<Arc<[ListenStatus]>>,
     history: History,
-    bell: Bell,
+    notifier: ChangeNotifier,
 ) -> Listenings {
     // Without the owner's name at first: the start does not wait for it.
     let at_start = speaker.borrow().iter().map(|status| listening(status, None)).collect();
@@ -57,7 +57,7 @@ pub(super) fn follow(
             }
             before = now;
             sender.send_replace(shown.into());
-            bell.ring();
+            notifier.notify();
         }
     });
     receiver
@@ -116,7 +116,7 @@ mod tests {
         let (speaker, receiver) = watch::channel(status(Some("taken")));
         let history = History::default();
         let mut events = history.subscribe(0);
-        let mut shown = follow(receiver, history.clone(), Bell::default());
+        let mut shown = follow(receiver, history.clone(), ChangeNotifier::default());
         assert_eq!(
             shown.borrow()[0].fault.as_ref().unwrap().0,
             "taken: stop it",
@@ -136,7 +136,7 @@ mod tests {
     async fn an_address_that_is_bound_from_the_start_is_no_news() {
         let (speaker, receiver) = watch::channel(status(None));
         let history = History::default();
-        let shown = follow(receiver, history.clone(), Bell::default());
+        let shown = follow(receiver, history.clone(), ChangeNotifier::default());
         drop(speaker);
         assert!(shown.borrow()[0].fault.is_none());
         tokio::task::yield_now().await;

@@ -18,7 +18,7 @@ use trunkline_bgp::net::{RouteChanges, SpeakerHandle, Stopped};
 use trunkline_bgp::rib::RouteChange;
 use trunkline_bgp::types::{Family, NextHop, PeerKey};
 
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::kernel::{KernelError, KernelHandle};
 
@@ -62,7 +62,7 @@ pub async fn run(
     history: History,
     mut turns: mpsc::UnboundedReceiver<Turn>,
     tidings: mpsc::UnboundedSender<Tiding>,
-    bell: Bell,
+    notifier: ChangeNotifier,
 ) {
     let mut seen = BTreeMap::new();
     let mut due: Vec<Turn> = Vec::new();
@@ -114,7 +114,7 @@ pub async fn run(
         note(&batch, &mut seen, &tidings);
         history.learned(&batch);
         report(kernel.learned(batch).await);
-        bell.ring();
+        notifier.notify();
     }
 }
 

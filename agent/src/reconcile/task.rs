@@ -23,7 +23,7 @@ use super::offers::Offers;
 use super::pump::{Tiding, Turn};
 use super::search::Search;
 use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
-use crate::bell::Bell;
+use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
@@ -87,8 +87,8 @@ pub struct Start {
     pub broken: BTreeSet<String>,
     /// How long what follows from the loss of a peer takes.
     pub metrics: Metrics,
-    /// Rung when something changes that [`View`] or the speaker shows.
-    pub bell: Bell,
+    /// Notified when something changes that [`View`] or the speaker shows.
+    pub notifier: ChangeNotifier,
     /// How far this node had left the fabric.
     pub stage: Stage,
 }
@@ -171,7 +171,7 @@ struct Task {
     /// The kernel thread has all pods of the last run.
     populated: bool,
     kernel_faults: Vec<String>,
-    bell: Bell,
+    notifier: ChangeNotifier,
     defaults: Defaults,
     /// The plan, for whoever only reads it.
     in_force: watch::Sender<Option<Arc<Plan>>>,
@@ -211,7 +211,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         unrecorded,
         broken,
         metrics,
-        bell,
+        notifier,
         stage,
     } = start;
     let by_ifname = |pod: Pod| (pod.host_ifname.clone(), pod);
@@ -251,7 +251,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         reapply: None,
         populated: false,
         kernel_faults: Vec::new(),
-        bell,
+        notifier,
         defaults: Defaults::default(),
         in_force,
         changed_sessions,
@@ -357,7 +357,7 @@ impl Task {
                 // of one moment, and a plan between them would take a route away and put it back.
                 () = tokio::task::yield_now(), if self.stale => self.replan().await,
             }
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 

@@ -51,11 +51,12 @@ impl Task {
                 self.history.clone(),
                 turn_queue,
                 tell,
-                self.bell.clone(),
+                self.notifier.clone(),
             ));
             let monitor = |address: &SocketAddr| handle.monitor(*address, self.station.clone());
             let monitors = self.stations.iter().map(monitor).collect();
-            let listening = listening::follow(handle.listeners(), self.history.clone(), self.bell.clone());
+            let listening =
+                listening::follow(handle.listeners(), self.history.clone(), self.notifier.clone());
             let told = Told::new(handle, &bgp, self.history.clone());
             self.running = Some(Running { told, monitors, events, listening, turns, tidings });
         }
