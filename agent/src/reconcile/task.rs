@@ -16,11 +16,11 @@ use trunkline_bgp::net::{Events, Monitor, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
-use super::bgp::{Told, host_links};
+use super::bgp::{AppliedBgp, host_links};
 use super::defaults::Defaults;
 use super::listening::Listenings;
 use super::offers::Offers;
-use super::pump::{Tiding, Turn};
+use super::pump::{PumpCommand, PumpEvent};
 use super::search::Search;
 use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
 use crate::change_notifier::ChangeNotifier;
@@ -112,13 +112,13 @@ struct Known {
 }
 
 /// What belongs to one life of the speaker.
-struct Running {
-    told: Told,
+struct RunningSpeaker {
+    applied: AppliedBgp,
     monitors: Arc<[Monitor]>,
     events: Events,
     listening: Listenings,
-    turns: mpsc::UnboundedSender<Turn>,
-    tidings: mpsc::UnboundedReceiver<Tiding>,
+    pump_commands: mpsc::UnboundedSender<PumpCommand>,
+    pump_events: mpsc::UnboundedReceiver<PumpEvent>,
 }
 
 /// The next start of a speaker that does not run.
@@ -154,7 +154,7 @@ struct Task {
     unrecorded: BTreeMap<String, Unrecorded>,
     broken: BTreeSet<String>,
     stage: Stage,
-    running: Option<Running>,
+    running: Option<RunningSpeaker>,
     search: Search,
     sessions: BTreeMap<PeerKey, Known>,
     offers: Offers,
@@ -264,12 +264,12 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
     (Reconcile { requests, in_force: reader, sessions }, handle)
 }
 
-/// The next thing that the speaker tells; never, if there is none.
-async fn heard(running: &mut Option<Running>) -> Heard {
+/// The next input of the speaker; never, if there is none.
+async fn next_input(running: &mut Option<RunningSpeaker>) -> SpeakerInput {
     let Some(running) = running else { return std::future::pending().await };
     tokio::select! {
-        event = running.events.next() => event.map_or(Heard::Ended, Heard::Event),
-        Some(tiding) = running.tidings.recv() => Heard::Tiding(tiding),
+        event = running.events.next() => event.map_or(SpeakerInput::Ended, SpeakerInput::Event),
+        Some(event) = running.pump_events.recv() => SpeakerInput::Pump(event),
     }
 }
 
@@ -280,9 +280,9 @@ async fn overdue(until: Option<Instant>) {
     }
 }
 
-enum Heard {
+enum SpeakerInput {
     Event(Event),
-    Tiding(Tiding),
+    Pump(PumpEvent),
     Ended,
 }
 
@@ -335,23 +335,23 @@ impl Task {
                 () = overdue(reapply_at) => if let Some(plan) = self.plan.clone() {
                     self.apply(plan).await;
                 },
-                heard = heard(&mut self.running) => match heard {
-                    Heard::Event(event) => self.hear(event).await,
-                    Heard::Tiding(Tiding::Announced { peer, family, next_hop }) => {
+                input = next_input(&mut self.running) => match input {
+                    SpeakerInput::Event(event) => self.handle_speaker_event(event).await,
+                    SpeakerInput::Pump(PumpEvent::NextHopChanged { peer, family, next_hop }) => {
                         self.sessions.entry(peer).or_default().next_hops.insert(family, next_hop);
                         self.stale = true;
                     }
-                    Heard::Tiding(Tiding::Drained(family)) => {
-                        // What the pump told before may be where a default route leads.
+                    SpeakerInput::Pump(PumpEvent::Drained(family)) => {
+                        // A next hop that the pump reported before may be where a default route leads.
                         self.replan().await;
                         self.release(family).await;
                     }
-                    Heard::Tiding(Tiding::Settled(since)) => {
+                    SpeakerInput::Pump(PumpEvent::Settled(since)) => {
                         // Default routes over the peer are the plan's.
                         self.replan().await;
                         self.metrics.peer_loss_settled(since.elapsed());
                     }
-                    Heard::Ended => self.speaker_ended().await,
+                    SpeakerInput::Ended => self.speaker_ended().await,
                 },
                 // Last, and after everybody else had a turn: stale paths swept and the session up again are two events
                 // of one moment, and a plan between them would take a route away and put it back.
@@ -459,7 +459,7 @@ impl Task {
             guard: self.guard.clone(),
             probes: self.probes.clone(),
             // What was derived once stays: another identifier would reset every session.
-            router_id: self.router_id.or(self.running.as_ref().map(|running| running.told.router_id)),
+            router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),
             in_cluster: !self.own_pools,
             service_cidrs: self.service_cidrs.clone(),
             vlan_interfaces: self.vlan_interfaces.clone(),
@@ -496,7 +496,7 @@ impl Task {
                 if applied.relearn
                     && let Some(running) = &self.running
                 {
-                    let _ = running.turns.send(Turn::Relearn);
+                    let _ = running.pump_commands.send(PumpCommand::Relearn);
                 }
             }
             Err(error) => self.not_applied("the plan did not get into the kernel", &error),
@@ -627,7 +627,7 @@ impl Task {
         });
         let prefixes: Vec<_> = pod_plan.originate.keys().copied().collect();
         if let Some(running) = &mut self.running
-            && running.told.add(&pod_plan.originate).await.is_err()
+            && running.applied.add(&pod_plan.originate).await.is_err()
         {
             self.speaker_fault = Some("the BGP speaker has ended".to_owned());
         }
@@ -637,7 +637,7 @@ impl Task {
         self.pods.insert(pod.host_ifname.clone(), pod);
         Ok(Gate {
             prefixes: if gated { prefixes } else { Vec::new() },
-            speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
+            speaker: self.running.as_ref().map(|running| running.applied.handle.clone()),
         })
     }
 
@@ -696,7 +696,7 @@ impl Task {
         let Some(pod_plan) = self.planned.remove(host_ifname) else { return };
         let prefixes = pod_plan.originate.into_keys().collect();
         if let Some(running) = &mut self.running
-            && running.told.remove(&prefixes).await.is_err()
+            && running.applied.remove(&prefixes).await.is_err()
         {
             self.speaker_fault = Some("the BGP speaker has ended".to_owned());
         }
@@ -719,10 +719,10 @@ impl Task {
             stage: self.stage.clone(),
             stopped: self.stopped(),
             bgp: bgp.map(|(running, plan)| BgpView {
-                speaker: running.told.handle.clone(),
+                speaker: running.applied.handle.clone(),
                 monitors: Arc::clone(&running.monitors),
-                local_as: running.told.local_as.0,
-                router_id: running.told.router_id,
+                local_as: running.applied.local_as.0,
+                router_id: running.applied.router_id,
                 graceful_shutdown: plan.graceful_shutdown || self.stage.announces(),
                 disaggregated: plan.disaggregated.clone(),
                 ways_out: self.plan.as_ref().map(|plan| plan.ways_out.clone()).unwrap_or_default(),

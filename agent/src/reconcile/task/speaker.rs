@@ -9,9 +9,9 @@ use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet};
 
-use super::{FIRST_PAUSE, Known, LAST_PAUSE, Restart, Running, Task};
-use crate::reconcile::bgp::{Prefixes, Told};
-use crate::reconcile::pump::{self, Turn};
+use super::{FIRST_PAUSE, Known, LAST_PAUSE, Restart, RunningSpeaker, Task};
+use crate::reconcile::bgp::{AppliedBgp, Prefixes};
+use crate::reconcile::pump::{self, PumpCommand};
 use crate::reconcile::{Advertised, Left, Stage, StoppedBgp, StoppedPeer, listening};
 
 impl Task {
@@ -23,7 +23,7 @@ impl Task {
             return self.stop_speaker(cease("no BGP network is on this node any more")).await;
         };
         self.stage.lay_over(&mut bgp);
-        if self.running.as_ref().is_some_and(|running| !running.told.is_for(&bgp)) {
+        if self.running.as_ref().is_some_and(|running| !running.applied.is_for(&bgp)) {
             self.stop_speaker(cease("the AS number or BGP identifier of this node changes")).await;
         }
         if self.running.is_none() {
@@ -42,23 +42,24 @@ impl Task {
                 self.search.begin(self.speaker.selection_deferral);
             }
             tracing::info!(local_as = %bgp.local_as, router_id = %bgp.router_id, restarting, "the BGP speaker runs");
-            let (turns, turn_queue) = mpsc::unbounded_channel();
-            let (tell, tidings) = mpsc::unbounded_channel();
+            let (pump_commands, command_queue) = mpsc::unbounded_channel();
+            let (event_sender, pump_events) = mpsc::unbounded_channel();
             tokio::spawn(pump::run(
                 handle.clone(),
                 changes,
                 self.kernel.clone(),
                 self.history.clone(),
-                turn_queue,
-                tell,
+                command_queue,
+                event_sender,
                 self.notifier.clone(),
             ));
             let monitor = |address: &SocketAddr| handle.monitor(*address, self.station.clone());
             let monitors = self.stations.iter().map(monitor).collect();
             let listening =
                 listening::follow(handle.listeners(), self.history.clone(), self.notifier.clone());
-            let told = Told::new(handle, &bgp, self.history.clone());
-            self.running = Some(Running { told, monitors, events, listening, turns, tidings });
+            let applied = AppliedBgp::new(handle, &bgp, self.history.clone());
+            self.running =
+                Some(RunningSpeaker { applied, monitors, events, listening, pump_commands, pump_events });
         }
         let wanted = match self.stage.withdraws() {
             true => Prefixes::new(),
@@ -68,7 +69,7 @@ impl Task {
         self.set_links().await;
         let Some(running) = &mut self.running else { return };
         let all_peers = self.search.is_over(&bgp.unnumbered);
-        self.speaker_fault = match running.told.tell(&bgp, wanted, all_peers).await {
+        self.speaker_fault = match running.applied.apply(&bgp, wanted, all_peers).await {
             Ok(faults) if faults.is_empty() => None,
             Ok(faults) => Some(faults.join("; ")),
             Err(stopped) => Some(stopped.to_string()),
@@ -165,7 +166,7 @@ impl Task {
     /// plan: a refused plan does not delay them.
     pub(super) async fn set_links(&mut self) {
         if let Some(running) = &mut self.running
-            && let Err(stopped) = running.told.set_links(&self.links).await
+            && let Err(stopped) = running.applied.set_links(&self.links).await
         {
             self.speaker_fault = Some(stopped.to_string());
         }
@@ -177,9 +178,9 @@ impl Task {
         self.drive_speaker().await;
         let bgp = self.plan.as_ref().and_then(|plan| plan.bgp.as_ref());
         Left {
-            speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
+            speaker: self.running.as_ref().map(|running| running.applied.handle.clone()),
             prefixes: bgp.map(|bgp| self.prefixes(&bgp.originate).into_keys().collect()).unwrap_or_default(),
-            local_as: self.running.as_ref().map_or(0, |running| running.told.local_as.0),
+            local_as: self.running.as_ref().map_or(0, |running| running.applied.local_as.0),
         }
     }
 
@@ -191,7 +192,7 @@ impl Task {
                 true => Vec::new(),
                 false => prefixes.map(|prefix| prefix.addr()).collect(),
             },
-            speaker: self.running.as_ref().map(|running| running.told.handle.clone()),
+            speaker: self.running.as_ref().map(|running| running.applied.handle.clone()),
         }
     }
 
@@ -206,14 +207,14 @@ impl Task {
 
     pub(super) async fn stop_speaker(&mut self, stop: Stop) {
         if let Some(running) = self.running.take() {
-            running.told.handle.stop(stop).await;
+            running.applied.handle.stop(stop).await;
             self.sessions.clear();
             self.offers.clear();
             self.forget_convergence().await;
         }
     }
 
-    pub(super) async fn hear(&mut self, event: Event) {
+    pub(super) async fn handle_speaker_event(&mut self, event: Event) {
         self.history.heard(&event);
         if matches!(
             event,
@@ -244,7 +245,7 @@ impl Task {
                 self.stale = true;
                 // What is kept changes no route now.
                 if let Some(running) = self.running.as_ref().filter(|_| retained.is_empty()) {
-                    let _ = running.turns.send(Turn::Settle(Instant::now()));
+                    let _ = running.pump_commands.send(PumpCommand::Settle(Instant::now()));
                 }
                 self.drain();
             }
@@ -315,7 +316,7 @@ impl Task {
                 known.up && known.families.contains(family) && !known.complete.contains(family)
             };
             if overdue || !self.sessions.values().any(waits) {
-                let _ = running.turns.send(Turn::Drain(family));
+                let _ = running.pump_commands.send(PumpCommand::Drain(family));
             }
         }
     }
