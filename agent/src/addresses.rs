@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use trunkline_api::attach::{Attach, Code, Failure};
 
 use crate::attach::device::default_mac;
-use crate::ipam::{AttachmentKey, PodName, Record, Wanted, Wish};
+use crate::ipam::{AddressRequest, AttachmentKey, PodName, Record, Wanted};
 use crate::pods::parse_mac;
 use crate::source::kube::Cluster;
 use crate::source::kube::instances::Given;
@@ -47,14 +47,14 @@ impl Addresses {
         let named_mac = request.wanted.mac.as_deref().map(parse_mac).transpose()?;
         match self {
             Addresses::Local => {
-                let wish = Wish {
+                let address_request = AddressRequest {
                     network: request.wanted.network.clone(),
                     subnets: request.wanted.subnets.clone(),
                     addresses: request.wanted.addresses.clone(),
                 };
                 let mac = named_mac.unwrap_or_else(|| default_mac(&key.container_id, &key.ifname));
                 let extra_prefixes = request.wanted.extra_prefixes.clone();
-                Ok(Chosen { wanted: Wanted::Some(wish), mac, extra_prefixes })
+                Ok(Chosen { wanted: Wanted::Some(address_request), mac, extra_prefixes })
             }
             Addresses::Cluster(cluster) => {
                 let given = cluster.addresses_of(pod, deadline, abandoned).await?;

@@ -227,7 +227,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             tokio::spawn(follow(source, reconcile.clone(), metrics, config.node_labels()))
         }
         Some(parts) => {
-            let beside = source::kube::Beside {
+            let dependencies = source::kube::ClusterDependencies {
                 node,
                 cache: config.kube.cache.clone(),
                 reconcile: reconcile.clone(),
@@ -236,7 +236,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 observer: Arc::clone(&observer),
                 drain: config.drain.follow_cordon.then(|| drain.clone()),
             };
-            tokio::spawn(parts.follow(beside))
+            tokio::spawn(parts.follow(dependencies))
         }
     };
     if let Some(touched) = limits_touched {

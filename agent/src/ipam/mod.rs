@@ -21,7 +21,7 @@ pub mod owner;
 pub mod record;
 pub mod store;
 
-pub use allocator::{AllocateError, NetworkSpec, Wish};
+pub use allocator::{AddressRequest, AllocateError, NetworkSpec};
 pub use owner::{Ipam, IpamError, Reservation, Started, SubnetUse, Summary, Wanted};
 pub use record::{Assigned, AttachmentKey, Phase, PodName, Record};
 pub use store::StoreError;

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use tokio::sync::oneshot;
 use trunkline_api::attach::{Bandwidth, full_name};
 
-use super::allocator::{AllocateError, Allocator, NetworkSpec, Wish};
+use super::allocator::{AddressRequest, AllocateError, Allocator, NetworkSpec};
 use super::record::{Assigned, AttachmentKey, Phase, PodName, Record};
 use super::store::{Batch, Contents, Store, StoreError};
 use trunkline_api::pool::{Counts, Pool, PoolSpec};
@@ -64,7 +64,7 @@ impl IpamError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Some of this node's pools.
-    Some(Wish),
+    Some(AddressRequest),
     /// These, which somebody else has given out for this pod.
     Given {
         /// The network's name.
@@ -353,7 +353,7 @@ impl Owner {
             return Ok(Ok(record.clone()));
         }
         let (network, addresses) = match &reservation.wanted {
-            Wanted::Some(wish) => self.allocator.allocate(wish)?,
+            Wanted::Some(request) => self.allocator.allocate(request)?,
             Wanted::Given { network, addresses } => {
                 self.allocator.admit(network)?;
                 if let Some((address, holder)) = self.holder(addresses) {

@@ -31,7 +31,7 @@ fn reservation(container_id: &str) -> Reservation {
     Reservation {
         key: key(container_id),
         conf_name: "pods".to_owned(),
-        wanted: Wanted::Some(Wish::default()),
+        wanted: Wanted::Some(AddressRequest::default()),
         mac: [2, 0, 0, 0, 0, 1],
         bandwidth: Bandwidth::default(),
         extra_prefixes: Default::default(),

@@ -1,7 +1,7 @@
 //! What the agent writes into the API server: who has an IPInstance's address, this node's end of the tunnels, and its BGP peers.
 //!
-//! Nobody waits for any of it. A wish is put into a queue in which the last one for an object counts ([`super::coalesce`]), and is written when
-//! the API server takes it; after a failure everything waits, longer each time. What a restart of the agent forgets is wished for again once
+//! Nobody waits for any of it. An update is put into a queue in which the last one for an object counts ([`super::coalesce`]), and is written when
+//! the API server takes it; after a failure everything waits, longer each time. What a restart of the agent forgets is put there again once
 //! the IPInstances are listed, by comparing records with statuses.
 //!
 //! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. Nothing on DEL, as there: the controller
@@ -52,7 +52,7 @@ const MAX_DELAY: Duration = Duration::from_secs(30);
 
 /// What is to be written of a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wish {
+pub enum InstanceUpdate {
     /// It has this IPInstance's address.
     Attached(ObjectName, Holder),
     /// The sandbox is gone.
@@ -67,21 +67,21 @@ pub struct Holder {
     namespace: String,
 }
 
-impl Wish {
-    pub(super) fn attached(name: ObjectName, record: &Record) -> Wish {
+impl InstanceUpdate {
+    pub(super) fn attached(name: ObjectName, record: &Record) -> InstanceUpdate {
         let holder = Holder {
             sandbox: record.key.container_id.clone(),
             pod: record.pod.name.clone(),
             namespace: record.pod.namespace.clone(),
         };
-        Wish::Attached(name, holder)
+        InstanceUpdate::Attached(name, holder)
     }
 }
 
 /// What of this node the writer is told.
 pub struct Sources {
     /// Wishes of pods.
-    pub wishes: mpsc::UnboundedReceiver<Wish>,
+    pub updates: mpsc::UnboundedReceiver<InstanceUpdate>,
     /// How many writes are still to be made.
     pub unwritten: watch::Sender<usize>,
     /// The plan in force, which has this node's end of the tunnels.
@@ -158,9 +158,9 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         let retry = writer.vtep_not_before.filter(|_| vtep_pending);
         tokio::select! {
             biased;
-            wish = sources.wishes.recv() => match wish {
-                Some(Wish::Attached(name, holder)) => writer.instances.wish(name, holder),
-                Some(Wish::Detached(sandbox)) => writer.instances.cancel(|_, holder| holder.sandbox == sandbox),
+            update = sources.updates.recv() => match update {
+                Some(InstanceUpdate::Attached(name, holder)) => writer.instances.put(name, holder),
+                Some(InstanceUpdate::Detached(sandbox)) => writer.instances.cancel(|_, holder| holder.sandbox == sandbox),
                 None => return,
             },
             // Networks may have come or gone.
