@@ -23,7 +23,7 @@ use trunkline_bgp::types::{Family, FamilySet};
 use self::reason::Reason;
 use self::repairs::{Repaired, Repairs};
 use self::routes::WantedRoutes;
-use super::events::{Events, Heard};
+use super::events::{Events, ReadResult};
 use super::netlink::objects;
 use super::netlink::{Batch, Connection, NetlinkError, Refusal};
 use super::nft::guard::Guard;
@@ -221,12 +221,12 @@ impl Owner {
                     },
                     ready = events.readable_mut() => match ready {
                         Ok(mut ready) => match ready.get_inner_mut().read() {
-                            Ok(Heard::Some) => self.handle_notifications(ready.get_inner()),
-                            Ok(Heard::Nothing) => {
+                            Ok(ReadResult::Message) => self.handle_notifications(ready.get_inner()),
+                            Ok(ReadResult::WouldBlock) => {
                                 ready.clear_ready();
                                 self.settle_broken();
                             }
-                            Ok(Heard::Lost) => self.unsure = true,
+                            Ok(ReadResult::Overrun) => self.unsure = true,
                             Err(error) => {
                                 self.fault(Reason::Netlink, format!("notifications: {error}"));
                                 ready.clear_ready();
@@ -237,13 +237,13 @@ impl Owner {
                     },
                     Some(ready) = readable(&mut nftables) => match ready {
                         Ok(mut ready) => match ready.get_inner_mut().read() {
-                            Ok(Heard::Some) => {
+                            Ok(ReadResult::Message) => {
                                 let messages = || ready.get_inner().messages();
                                 tables_changed |= messages().any(|message| nft::concerns(&message));
                                 translates |= messages().any(|message| nft::is_others_nat(&message));
                             }
-                            Ok(Heard::Lost) => (tables_changed, translates) = (true, nft::has_nat()),
-                            Ok(Heard::Nothing) => {
+                            Ok(ReadResult::Overrun) => (tables_changed, translates) = (true, nft::has_nat()),
+                            Ok(ReadResult::WouldBlock) => {
                                 ready.clear_ready();
                                 if std::mem::take(&mut translates) {
                                     self.follow_translation();

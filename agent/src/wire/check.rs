@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::frame::{Heard, Kind, Mac};
+use super::frame::{AddressClaim, ClaimKind, Mac};
 use super::{Times, arp, nd};
 
 /// A sender address that no host has: the first 256 link-local addresses are given to nobody (RFC 3927 §2.1). Who answers it may remember it, which
@@ -92,18 +92,18 @@ impl Check {
         }
     }
 
-    /// Takes what was heard. A frame of our own that a switch sends back is not somebody else's.
-    pub(super) fn handle_heard(&mut self, heard: &Heard) {
-        if heard.mac == self.question.mac {
+    /// Handles a claim. A frame of our own that a switch sends back is not somebody else's.
+    pub(super) fn handle_claim(&mut self, claim: &AddressClaim) {
+        if claim.mac == self.question.mac {
             return;
         }
-        if heard.address == self.question.address {
-            self.owner = Some(heard.mac);
+        if claim.address == self.question.address {
+            self.owner = Some(claim.mac);
         }
         // An answer to us alone: that the router talks to others does not say that it hears this node.
-        if heard.address == self.question.gateway
-            && heard.kind == Kind::Answer
-            && heard.destination == self.question.mac
+        if claim.address == self.question.gateway
+            && claim.kind == ClaimKind::Reply
+            && claim.destination == self.question.mac
         {
             self.router_is_there = true;
         }
@@ -183,9 +183,9 @@ mod tests {
         }
     }
 
-    fn heard(address: &str, mac: Mac, kind: Kind) -> Heard {
-        let destination = if kind == Kind::Answer { OWN } else { BROADCAST };
-        Heard { address: address.parse().unwrap(), mac, kind, destination }
+    fn claim(address: &str, mac: Mac, kind: ClaimKind) -> AddressClaim {
+        let destination = if kind == ClaimKind::Reply { OWN } else { BROADCAST };
+        AddressClaim { address: address.parse().unwrap(), mac, kind, destination }
     }
 
     /// A millisecond, and the frames that went out then.
@@ -193,10 +193,14 @@ mod tests {
 
     /// Runs a check on virtual time with what is heard at which millisecond; gives each millisecond with what was sent then, and the outcome
     /// with its time.
-    fn run(question: Question, times: Times, says: &[(u64, Heard)]) -> (Vec<Sent>, u64, Result<(), Fault>) {
+    fn run(
+        question: Question,
+        times: Times,
+        claims: &[(u64, AddressClaim)],
+    ) -> (Vec<Sent>, u64, Result<(), Fault>) {
         let start = Instant::now();
         let mut check = Check::new(question, times, start);
-        let (mut sent, mut now, mut says) = (Vec::new(), start, says.iter().peekable());
+        let (mut sent, mut now, mut claims) = (Vec::new(), start, claims.iter().peekable());
         let since = |now: Instant| u64::try_from((now - start).as_millis()).unwrap();
         loop {
             match check.poll(now) {
@@ -206,11 +210,11 @@ mod tests {
                         sent.push((since(now), send));
                     }
                     assert!(until > now, "it would spin");
-                    let at = |(at, _): &&(u64, Heard)| start + Duration::from_millis(*at);
-                    match says.next_if(|next| at(next) <= until) {
+                    let at = |(at, _): &&(u64, AddressClaim)| start + Duration::from_millis(*at);
+                    match claims.next_if(|next| at(next) <= until) {
                         Some(next) => {
                             now = at(&next);
-                            check.handle_heard(&next.1);
+                            check.handle_claim(&next.1);
                         }
                         None => now = until,
                     }
@@ -230,7 +234,7 @@ mod tests {
 
     #[test]
     fn nobody_answers_and_the_router_does() {
-        let at_once = [(3, heard("10.10.0.1", ROUTER, Kind::Answer))];
+        let at_once = [(3, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
         let (sent, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &at_once);
         assert_eq!((took, outcome), (200, Ok(())));
         let sent: Vec<_> = sent.iter().map(|(at, frames)| (*at, senders(frames))).collect();
@@ -244,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_silent_router_is_asked_from_the_own_address_once_that_is_free() {
-        let late = [(1500, heard("10.10.0.1", ROUTER, Kind::Answer))];
+        let late = [(1500, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
         let (sent, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &late);
         assert_eq!((took, outcome), (1500, Ok(())));
         let sent: Vec<_> = sent[2..].iter().map(|(at, frames)| (*at, senders(frames).join(" "))).collect();
@@ -273,28 +277,30 @@ mod tests {
 
     #[test]
     fn whoever_has_the_address_or_wants_it_ends_the_check() {
-        for (at, kind) in [(1, Kind::Answer), (150, Kind::Use), (199, Kind::Probe), (2000, Kind::Answer)] {
-            let says = [(at, heard("10.10.0.7", OTHER, kind))];
-            let (_, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &says);
+        for (at, kind) in
+            [(1, ClaimKind::Reply), (150, ClaimKind::Use), (199, ClaimKind::Probe), (2000, ClaimKind::Reply)]
+        {
+            let claims = [(at, claim("10.10.0.7", OTHER, kind))];
+            let (_, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &claims);
             assert_eq!((took, outcome), (at, Err(Fault::InUse(OTHER))), "{kind:?}");
         }
     }
 
     #[test]
     fn what_means_nothing_changes_nothing() {
-        let says = [
-            (1, heard("10.10.0.7", OWN, Kind::Probe)), // sent back by a switch
-            (2, heard("10.10.0.8", OTHER, Kind::Answer)),
-            (3, heard("10.10.0.1", ROUTER, Kind::Use)), // to somebody else
-            (4, Heard { destination: BROADCAST, ..heard("10.10.0.1", ROUTER, Kind::Answer) }),
+        let claims = [
+            (1, claim("10.10.0.7", OWN, ClaimKind::Probe)), // sent back by a switch
+            (2, claim("10.10.0.8", OTHER, ClaimKind::Reply)),
+            (3, claim("10.10.0.1", ROUTER, ClaimKind::Use)), // to somebody else
+            (4, AddressClaim { destination: BROADCAST, ..claim("10.10.0.1", ROUTER, ClaimKind::Reply) }),
         ];
-        let (_, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &says);
+        let (_, took, outcome) = run(question("10.10.0.7", "10.10.0.1"), TIMES, &claims);
         assert_eq!((took, outcome), (3000, Err(Fault::NoAnswer)));
     }
 
     #[test]
     fn times_of_their_own() {
-        let answer = [(1, heard("10.10.0.1", ROUTER, Kind::Answer))];
+        let answer = [(1, claim("10.10.0.1", ROUTER, ClaimKind::Reply))];
         let asks = question("10.10.0.7", "10.10.0.1");
         let no_wait = Times { duplicate_wait: Duration::ZERO, ..TIMES };
         let (sent, took, outcome) = run(asks, no_wait, &answer);

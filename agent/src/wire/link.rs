@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trunkline_bgp::types::Family;
 
-use super::frame::{Heard, Mac};
+use super::frame::{AddressClaim, Mac};
 use super::{arp, filter, nd};
 
 /// Octets that are read of a frame: ARP and Neighbour Discovery are shorter.
@@ -43,7 +43,7 @@ struct Shared {
 #[derive(Default)]
 struct Watches {
     next: u64,
-    open: BTreeMap<u64, (Vec<IpAddr>, mpsc::Sender<io::Result<Heard>>)>,
+    open: BTreeMap<u64, (Vec<IpAddr>, mpsc::Sender<io::Result<AddressClaim>>)>,
 }
 
 impl Link {
@@ -77,14 +77,14 @@ impl Link {
 
     /// Listens for these addresses from now on.
     pub(super) fn watch(self: &Arc<Link>, addresses: Vec<IpAddr>) -> io::Result<Watch> {
-        let (says, heard) = mpsc::channel(BACKLOG);
+        let (sender, claims) = mpsc::channel(BACKLOG);
         let mut watches = self.shared.watches();
         let number = watches.next;
         watches.next += 1;
-        watches.open.insert(number, (addresses, says));
+        watches.open.insert(number, (addresses, sender));
         let filtered = self.shared.listen_for(&watches);
         drop(watches);
-        let watch = Watch { link: Arc::clone(self), number, heard };
+        let watch = Watch { link: Arc::clone(self), number, claims };
         filtered.map(|()| watch)
     }
 
@@ -107,13 +107,13 @@ impl Drop for Link {
 pub(super) struct Watch {
     link: Arc<Link>,
     number: u64,
-    heard: mpsc::Receiver<io::Result<Heard>>,
+    claims: mpsc::Receiver<io::Result<AddressClaim>>,
 }
 
 impl Watch {
     /// The next that somebody says of one of the addresses. An error: the interface went down or away.
-    pub(super) async fn hear(&mut self) -> io::Result<Heard> {
-        self.heard.recv().await.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)))
+    pub(super) async fn receive(&mut self) -> io::Result<AddressClaim> {
+        self.claims.recv().await.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)))
     }
 }
 
@@ -153,23 +153,23 @@ async fn read(shared: Arc<Shared>) {
     let Some(socket) = &shared.socket else { return };
     let mut buffer = [0; LONGEST];
     loop {
-        let heard = match socket.recv(&mut buffer).await {
+        let claim = match socket.recv(&mut buffer).await {
             Ok(length) => match shared.family {
-                Family::Ipv4Unicast => arp::hear(&buffer[..length]),
-                Family::Ipv6Unicast => nd::hear(&buffer[..length]),
+                Family::Ipv4Unicast => arp::parse(&buffer[..length]),
+                Family::Ipv6Unicast => nd::parse(&buffer[..length]),
             },
             Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
             Err(error) => {
-                for (_, says) in std::mem::take(&mut shared.watches().open).into_values() {
-                    let _ = says.try_send(Err(io::Error::new(error.kind(), error.to_string())));
+                for (_, sender) in std::mem::take(&mut shared.watches().open).into_values() {
+                    let _ = sender.try_send(Err(io::Error::new(error.kind(), error.to_string())));
                 }
                 return;
             }
         };
-        let Some(heard) = heard else { continue };
-        for (addresses, says) in shared.watches().open.values() {
-            if addresses.contains(&heard.address) {
-                let _ = says.try_send(Ok(heard));
+        let Some(claim) = claim else { continue };
+        for (addresses, sender) in shared.watches().open.values() {
+            if addresses.contains(&claim.address) {
+                let _ = sender.try_send(Ok(claim));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What is looked at on the link before a pod straight in a VLAN is ready, and what the link is told when it is.
 //!
 //! ```text
-//!  attach flow ──check──► Check (a state machine) ◄─heard── Link (a packet socket) ◄── ARP, ND
+//!  attach flow ──check──► Check (a state machine) ◄─claim── Link (a packet socket) ◄── ARP, ND
 //!              ◄─Free───             │ frames ─────────────►         │ filter: these addresses only
 //!              ──announce───────────────────────────────────────────►│
 //! ```
@@ -174,7 +174,7 @@ impl Wire {
                 link.send(&frame).await?;
             }
             tokio::select! {
-                heard = watch.hear() => check.handle_heard(&heard?),
+                claim = watch.receive() => check.handle_claim(&claim?),
                 () = sleep_until(until) => {}
             }
         }

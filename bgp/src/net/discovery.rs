@@ -134,7 +134,7 @@ impl Link {
         self.send(&ADVERTISEMENT, ALL_NODES).await;
     }
 
-    async fn hear(&self) -> io::Result<Option<Heard>> {
+    async fn receive(&self) -> io::Result<Option<NdMessage>> {
         let mut buffer = [0; 1500];
         let receive = || datagram::receive(&self.socket, &mut buffer);
         let got = self.socket.async_io(Interest::READABLE, receive).await?;
@@ -145,18 +145,18 @@ impl Link {
 
 /// A message from a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum NdMessage {
     Solicitation,
     Advertisement(Ipv6Addr),
 }
 
 /// Checks of RFC 4861 §6.1.1 and §6.1.2; the kernel has checked the checksum.
-fn parse(from: Ipv6Addr, hop_limit: Option<u8>, message: &[u8]) -> Option<Heard> {
+fn parse(from: Ipv6Addr, hop_limit: Option<u8>, message: &[u8]) -> Option<NdMessage> {
     let (&[kind, code, ..], Some(255)) = (message, hop_limit) else { return None };
     match (kind, code) {
-        (ROUTER_SOLICITATION, 0) if message.len() >= SOLICITATION.len() => Some(Heard::Solicitation),
+        (ROUTER_SOLICITATION, 0) if message.len() >= SOLICITATION.len() => Some(NdMessage::Solicitation),
         (ROUTER_ADVERTISEMENT, 0) if message.len() >= ADVERTISEMENT.len() && from.is_unicast_link_local() => {
-            Some(Heard::Advertisement(from))
+            Some(NdMessage::Advertisement(from))
         }
         _ => None,
     }
@@ -183,7 +183,7 @@ enum Outcome {
 }
 
 impl Choice {
-    fn heard(&mut self, from: Ipv6Addr, now: Instant) -> Outcome {
+    fn handle_advertisement(&mut self, from: Ipv6Addr, now: Instant) -> Outcome {
         match (self.known, self.challenger) {
             (None, _) => self.elect(from),
             (Some(known), Some((other, _))) if known == from => {
@@ -237,9 +237,9 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
                 Outcome::Same
             }
             () = contest => choice.overdue(),
-            heard = link.hear() => match heard {
-                Ok(Some(Heard::Advertisement(from))) => choice.heard(from, tick()),
-                Ok(Some(Heard::Solicitation)) => {
+            message = link.receive() => match message {
+                Ok(Some(NdMessage::Advertisement(from))) => choice.handle_advertisement(from, tick()),
+                Ok(Some(NdMessage::Solicitation)) => {
                     // At once, except for repeated solicitations.
                     round = round.min(advertised.map_or_else(tick, |last| last + FIRST_ROUND));
                     Outcome::Same
@@ -287,11 +287,11 @@ mod tests {
     #[test]
     fn only_messages_of_a_neighbour_are_accepted() {
         let from = address(1);
-        assert_eq!(parse(from, Some(255), &ADVERTISEMENT), Some(Heard::Advertisement(from)));
-        assert_eq!(parse(from, Some(255), &SOLICITATION), Some(Heard::Solicitation));
-        assert_eq!(parse(Ipv6Addr::UNSPECIFIED, Some(255), &SOLICITATION), Some(Heard::Solicitation));
+        assert_eq!(parse(from, Some(255), &ADVERTISEMENT), Some(NdMessage::Advertisement(from)));
+        assert_eq!(parse(from, Some(255), &SOLICITATION), Some(NdMessage::Solicitation));
+        assert_eq!(parse(Ipv6Addr::UNSPECIFIED, Some(255), &SOLICITATION), Some(NdMessage::Solicitation));
         let longer = [&ADVERTISEMENT[..], &[1, 1, 2, 3, 4, 5, 6, 7]].concat();
-        assert_eq!(parse(from, Some(255), &longer), Some(Heard::Advertisement(from)), "with options");
+        assert_eq!(parse(from, Some(255), &longer), Some(NdMessage::Advertisement(from)), "with options");
         let global = "2001:db8::1".parse().unwrap();
         let mut code = ADVERTISEMENT;
         code[1] = 1;
@@ -314,15 +314,15 @@ mod tests {
         let now = tick();
         let (first, second) = (address(1), address(2));
         let mut choice = Choice::default();
-        assert_eq!(choice.heard(first, now), Outcome::Found(first));
-        assert_eq!((choice.heard(first, now), choice.deadline()), (Outcome::Same, None));
-        assert_eq!(choice.heard(second, now), Outcome::Contested);
-        assert_eq!(choice.heard(second, now), Outcome::Same, "asked once");
-        assert_eq!(choice.heard(first, now), Outcome::Two(second), "it is there");
+        assert_eq!(choice.handle_advertisement(first, now), Outcome::Found(first));
+        assert_eq!((choice.handle_advertisement(first, now), choice.deadline()), (Outcome::Same, None));
+        assert_eq!(choice.handle_advertisement(second, now), Outcome::Contested);
+        assert_eq!(choice.handle_advertisement(second, now), Outcome::Same, "asked once");
+        assert_eq!(choice.handle_advertisement(first, now), Outcome::Two(second), "it is there");
         assert_eq!((choice.known, choice.deadline()), (Some(first), None));
-        assert_eq!(choice.heard(second, now), Outcome::Contested);
+        assert_eq!(choice.handle_advertisement(second, now), Outcome::Contested);
         assert_eq!(choice.deadline(), Some(now + CONTEST));
         assert_eq!(choice.overdue(), Outcome::Found(second));
-        assert_eq!((choice.heard(second, now), choice.deadline()), (Outcome::Same, None));
+        assert_eq!((choice.handle_advertisement(second, now), choice.deadline()), (Outcome::Same, None));
     }
 }

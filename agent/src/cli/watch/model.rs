@@ -38,9 +38,9 @@ pub(super) enum Over {
     Help,
 }
 
-/// What the agent tells, or that it does not.
+/// An update of the agent, or that it does not answer.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum AgentUpdate {
     /// How things stand; `at`: when that came, RFC 3339.
     State {
         snapshot: Box<Snapshot>,
@@ -48,7 +48,7 @@ pub(super) enum Told {
     },
     Events(Events),
     /// It does not answer, as was found at `at`.
-    Silence {
+    Unreachable {
         text: String,
         at: String,
     },
@@ -78,7 +78,7 @@ pub(super) enum Action {
 
 /// The agent does not answer.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(super) struct AgentUnreachable {
     pub(super) text: String,
     /// When it was found, RFC 3339.
     pub(super) at: String,
@@ -112,12 +112,12 @@ pub(super) struct Model {
     pub(super) tab: Tab,
     pub(super) over: Over,
     pub(super) filter: String,
-    pub(super) silence: Option<Silence>,
+    pub(super) unreachable: Option<AgentUnreachable>,
     /// Written by the view.
     pub(super) room: Cell<Room>,
     typing: bool,
     snapshot: Option<Snapshot>,
-    heard: Duration,
+    updated: Duration,
     now: Duration,
     entries: VecDeque<Entry>,
     counted: u64,
@@ -134,11 +134,11 @@ impl Model {
             tab: Tab::Peers,
             over: Over::Nothing,
             filter: String::new(),
-            silence: None,
+            unreachable: None,
             room: Cell::new(Room { rows: 1, last_line: 0 }),
             typing: false,
             snapshot: None,
-            heard: Duration::ZERO,
+            updated: Duration::ZERO,
             now: Duration::ZERO,
             entries: VecDeque::new(),
             counted: 0,
@@ -152,25 +152,25 @@ impl Model {
         self.now = now;
     }
 
-    /// Takes what was told.
-    pub(super) fn hear(&mut self, told: Told) {
-        match told {
-            Told::State { snapshot, at } => {
-                self.heard = self.now;
+    /// Handles an update of the agent.
+    pub(super) fn handle_update(&mut self, update: AgentUpdate) {
+        match update {
+            AgentUpdate::State { snapshot, at } => {
+                self.updated = self.now;
                 self.snapshot = Some(*snapshot);
-                if let Some(silence) = self.silence.take() {
-                    let seconds = self.now.saturating_sub(silence.since).as_secs();
+                if let Some(unreachable) = self.unreachable.take() {
+                    let seconds = self.now.saturating_sub(unreachable.since).as_secs();
                     self.note(at, false, format!("the agent answers again, after {seconds} s"));
                 }
             }
-            Told::Silence { text, at } => match &mut self.silence {
-                Some(silence) => silence.text = text,
+            AgentUpdate::Unreachable { text, at } => match &mut self.unreachable {
+                Some(unreachable) => unreachable.text = text,
                 None => {
                     self.note(at.clone(), true, format!("the agent does not answer: {text}"));
-                    self.silence = Some(Silence { text, at, since: self.now });
+                    self.unreachable = Some(AgentUnreachable { text, at, since: self.now });
                 }
             },
-            Told::Events(events) => {
+            AgentUpdate::Events(events) => {
                 if self.run.is_some_and(|run| run != events.run) {
                     let at = events.events.first().map(|event| event.at.clone()).unwrap_or_default();
                     self.note(at, false, "from here on it is another run of the agent".to_owned());
@@ -288,13 +288,13 @@ impl Model {
 
     /// For how long the agent has not answered.
     pub(super) fn silent_for(&self) -> Option<Duration> {
-        self.silence.as_ref().map(|silence| self.now.saturating_sub(silence.since))
+        self.unreachable.as_ref().map(|unreachable| self.now.saturating_sub(unreachable.since))
     }
 
     /// Since the agent said how things stand, as long as that is known to go on.
     fn age(&self) -> u64 {
-        let until = self.silence.as_ref().map_or(self.now, |silence| silence.since);
-        until.saturating_sub(self.heard).as_secs()
+        let until = self.unreachable.as_ref().map_or(self.now, |unreachable| unreachable.since);
+        until.saturating_sub(self.updated).as_secs()
     }
 
     /// The agent, as it is now.

@@ -150,16 +150,17 @@ pub(super) fn draw(model: &Model, palette: &Palette, frame: &mut Frame<'_>) {
 
 fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let columns = page.columns();
-    let silence = model.silence.as_ref().map(|silence| {
+    let unreachable = model.unreachable.as_ref().map(|unreachable| {
         let ago = duration(model.silent_for().unwrap_or_default().as_secs());
-        format!(" THE AGENT DOES NOT ANSWER since {} ({ago}): {}", clock(&silence.at), silence.text)
+        format!(" THE AGENT DOES NOT ANSWER since {} ({ago}): {}", clock(&unreachable.at), unreachable.text)
     });
     let Some(agent) = model.agent() else {
         page.line(" trunkline watch", palette.head);
-        match silence {
-            Some(silence) => {
-                wrap(&silence, columns, 1).iter().take(FAULTS).for_each(|line| page.line(line, palette.bad))
-            }
+        match unreachable {
+            Some(unreachable) => wrap(&unreachable, columns, 1)
+                .iter()
+                .take(FAULTS)
+                .for_each(|line| page.line(line, palette.bad)),
             None => page.line(&format!(" asking the agent at {}", model.socket), Style::new()),
         }
         tabs(model, palette, page);
@@ -172,11 +173,11 @@ fn header(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let right = format!("version {}   up {} ", agent.version, duration(agent.uptime_seconds));
     let left = fit(&format!(" {}   {bgp}", plain(&agent.node)), columns.saturating_sub(right.len() + 1));
     page.line(&format!("{left} {right}"), palette.head);
-    match (silence, agent.ready) {
-        (Some(silence), _) => {
+    match (unreachable, agent.ready) {
+        (Some(unreachable), _) => {
             // What follows is how it was.
             let emphasis = palette.bad.add_modifier(Modifier::REVERSED);
-            wrap(&silence, columns, 1).iter().take(2).for_each(|line| page.line(line, emphasis));
+            wrap(&unreachable, columns, 1).iter().take(2).for_each(|line| page.line(line, emphasis));
         }
         (None, true) => page.line(" READY: pods can be attached", palette.good),
         (None, false) => {
