@@ -8,7 +8,7 @@
 //!      └─────undrain─────────────┴──────────────────────┴───────────────────┘
 //! ```
 //!
-//! **What can be known**: that every peer was written everything ([`SpeakerHandle::told_all`]). That the routers behind them have
+//! **What can be known**: that every peer was written everything ([`SpeakerHandle::wait_all_advertised`]). That the routers behind them have
 //! moved, nobody tells a speaker: RFC 8326 gives them time, and so does this, [`Settings::settle`]. What *is* heard is counted
 //! afterwards: a peer that prefers another way to one of this node's prefixes tells it in turn. That count is shown and nothing
 //! hangs on it, since an address that is here alone never has another way.
@@ -399,7 +399,7 @@ impl Task {
 
     async fn all_told(&mut self, left: &Left, what: &str) {
         let Some(speaker) = &left.speaker else { return };
-        if timeout(PATIENCE, speaker.told_all()).await.is_err() {
+        if timeout(PATIENCE, speaker.wait_all_advertised()).await.is_err() {
             self.fault(format!("not every peer had taken {what} after {} s", PATIENCE.as_secs()));
         }
     }

@@ -43,7 +43,7 @@ enum Step {
     Refresh { peer: u32, demarcated: bool },
     Hold { v6: bool },
     Release { v6: bool },
-    TellOriginated,
+    AdvertiseOriginated,
     Write { peer: u32, budget: usize },
     Fib { max: usize },
 }
@@ -79,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (peer(), any::<bool>()).prop_map(|(peer, demarcated)| Step::Refresh { peer, demarcated }),
         1 => any::<bool>().prop_map(|v6| Step::Hold { v6 }),
         2 => any::<bool>().prop_map(|v6| Step::Release { v6 }),
-        1 => Just(Step::TellOriginated),
+        1 => Just(Step::AdvertiseOriginated),
         6 => (peer(), 1..200usize).prop_map(|(peer, budget)| Step::Write { peer, budget }),
         2 => (1..4usize).prop_map(|max| Step::Fib { max }),
     ]
@@ -477,7 +477,7 @@ fn run(steps: &[Step]) {
             }
             Step::Hold { v6 } => bench.rib.hold([family(v6)].into_iter().collect()),
             Step::Release { v6 } => bench.rib.release(family(v6)),
-            Step::TellOriginated => bench.rib.tell_originated(),
+            Step::AdvertiseOriginated => bench.rib.advertise_originated(),
             Step::Write { peer, budget } => {
                 if model.up.contains(&peer) {
                     bench.write(peer, budget);

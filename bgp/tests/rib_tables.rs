@@ -133,7 +133,7 @@ fn re_reporting_to_the_fib_covers_exactly_its_routes() {
         bench.withdraw(1, prefix);
     }
     assert_eq!(bench.rib.route_changes(99).len(), 99);
-    bench.rib.tell_routes_again();
+    bench.rib.resend_routes();
     let again = bench.rib.route_changes(1000);
     assert_eq!(again.iter().filter(|change| change.paths.len() == 1).count(), 100);
     assert_eq!(again.iter().filter(|change| change.paths.is_empty()).count(), 1);
@@ -188,9 +188,9 @@ fn attributes_towards_external_and_internal_peers() {
     };
     bench.announce(1, PREFIX, &sent);
     let to_external = PathAttributes { med: None, as_path: path(&[65000, 65001, 7]).as_path, ..sent.clone() };
-    assert_eq!(bench.told_of(2, PREFIX), Some((own_v4(2), to_external)));
+    assert_eq!(bench.advertised_path(2, PREFIX), Some((own_v4(2), to_external)));
     let to_internal = PathAttributes { local_pref: Some(100), ..sent };
-    assert_eq!(bench.told_of(3, PREFIX), Some((next_hop(1, &net(PREFIX)), to_internal)));
+    assert_eq!(bench.advertised_path(3, PREFIX), Some((next_hop(1, &net(PREFIX)), to_internal)));
 
     // From an internal peer: LOCAL_PREF and the reflectors' attributes stay inside the AS.
     let inside = PathAttributes {
@@ -200,7 +200,7 @@ fn attributes_towards_external_and_internal_peers() {
         ..path(&[])
     };
     bench.announce(4, "2001:db8:1::/48", &inside);
-    assert_eq!(bench.told_of(2, "2001:db8:1::/48"), Some((own_v6(2), path(&[65000]))));
+    assert_eq!(bench.advertised_path(2, "2001:db8:1::/48"), Some((own_v6(2), path(&[65000]))));
 
     let origination = Origination {
         communities: vec![Community(5)],
@@ -208,20 +208,20 @@ fn attributes_towards_external_and_internal_peers() {
         med: Some(9),
     };
     bench.rib.originate(net("10.9.0.0/16"), &origination);
-    let (hop, told) = bench.told_of(2, "10.9.0.0/16").unwrap();
+    let (hop, told) = bench.advertised_path(2, "10.9.0.0/16").unwrap();
     assert_eq!((hop, told.med, told.as_path.len()), (own_v4(2), Some(9), 1));
     assert_eq!(told.large_communities, origination.large_communities);
-    let (hop, told) = bench.told_of(3, "10.9.0.0/16").unwrap();
+    let (hop, told) = bench.advertised_path(3, "10.9.0.0/16").unwrap();
     assert_eq!((hop, told.med, told.as_path.len(), told.local_pref), (own_v4(3), Some(9), 0, Some(100)));
     // Originating the same again changes nothing; a changed community is sent.
     let announced = bench.receivers[&2].announced;
     bench.rib.originate(net("10.9.0.0/16"), &origination);
     assert!(!bench.rib.pending(PeerId(2)));
     bench.rib.originate(net("10.9.0.0/16"), &Origination { med: Some(9), ..Origination::default() });
-    assert!(bench.told_of(2, "10.9.0.0/16").unwrap().1.communities.is_empty());
+    assert!(bench.advertised_path(2, "10.9.0.0/16").unwrap().1.communities.is_empty());
     assert_eq!(bench.receivers[&2].announced, announced + 1);
     assert!(bench.rib.withdraw(net("10.9.0.0/16")) && !bench.rib.withdraw(net("10.9.0.0/16")));
-    assert_eq!(bench.told_of(2, "10.9.0.0/16"), None);
+    assert_eq!(bench.advertised_path(2, "10.9.0.0/16"), None);
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn a_new_import_policy_applies_to_kept_paths() {
     bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());
     assert_eq!(bench.fib("10.1.0.0/24"), [address(1)]);
     assert!(bench.fib("10.2.0.0/16").is_empty());
-    let (_, told) = bench.told_of(3, "10.1.0.0/24").unwrap();
+    let (_, told) = bench.advertised_path(3, "10.1.0.0/24").unwrap();
     assert_eq!(told.communities, [Community(1), Community(3)]);
     assert_eq!(told.large_communities.len(), 1);
     assert_eq!(told.as_path, path(&[65000, 65001, 65001, 65001, 7]).as_path);
@@ -329,7 +329,7 @@ fn an_export_edit_sends_only_its_changes() {
     let prepending =
         Policy { rules: vec![Rule { set, ..only_own.rules[0].clone() }], default: Verdict::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &prepending);
-    let (_, told) = bench.told_of(2, "10.0.0.0/24").unwrap();
+    let (_, told) = bench.advertised_path(2, "10.0.0.0/24").unwrap();
     assert_eq!((told.as_path, told.med), (path(&[65000, 65000, 65000]).as_path, Some(4)));
     assert_eq!(bench.receivers[&2].announced, 21);
     assert_eq!(bench.rib.counts(PeerId(2), V4).advertised, 1);
@@ -445,7 +445,7 @@ fn originations_may_be_advertised_during_a_hold() {
     bench.up(3);
     bench.rib.originate(net("10.0.0.0/16"), &Origination::default());
     assert!(bench.told(3).is_empty());
-    bench.rib.tell_originated();
+    bench.rib.advertise_originated();
     assert_eq!(bench.told(3), ["10.0.0.0/16"]);
 
     bench.up(1);
@@ -606,11 +606,11 @@ fn refresh_and_new_next_hops_send_routes_again() {
 
     let other = NextHop::V4(Ipv4Addr::new(10, 0, 200, 1));
     bench.rib.set_next_hops(PeerId(2), Some(other), Some(own_v6(2)));
-    assert_eq!(bench.told_of(2, "10.1.0.0/16").unwrap().0, other);
+    assert_eq!(bench.advertised_path(2, "10.1.0.0/16").unwrap().0, other);
     assert_eq!(announced(&bench, 2), 7);
     bench.rib.set_next_hops(PeerId(3), Some(other), Some(own_v6(3)));
-    assert_eq!(bench.told_of(3, "10.1.0.0/16").unwrap().0, next_hop(1, &net("10.1.0.0/16")));
-    assert_eq!(bench.told_of(3, "10.2.0.0/16").unwrap().0, other);
+    assert_eq!(bench.advertised_path(3, "10.1.0.0/16").unwrap().0, next_hop(1, &net("10.1.0.0/16")));
+    assert_eq!(bench.advertised_path(3, "10.2.0.0/16").unwrap().0, other);
     assert_eq!(announced(&bench, 3), 4, "only what carries our own next hop");
     let shown: Vec<_> = bench.rib.advertised(PeerId(3), V4).map(|route| route.next_hop).collect();
     assert!(shown.contains(&Some(other)) && shown.len() == 2);
@@ -633,7 +633,7 @@ fn next_hops_of_the_other_family_need_the_capability() {
     bench.up_with(3, SessionFacts { families: only(V4), ..session(3) });
     bench.rib.originate(net("10.1.0.0/16"), &Origination::default());
     bench.rib.originate(net("2001:db8:1::/48"), &Origination::default());
-    assert_eq!(bench.told_of(1, "10.1.0.0/16").unwrap().0, own_v6(1));
+    assert_eq!(bench.advertised_path(1, "10.1.0.0/16").unwrap().0, own_v6(1));
     assert_eq!(bench.told(2), ["2001:db8:1::/48"]);
     assert_eq!(bench.told(3), ["10.1.0.0/16"]);
     assert_eq!(bench.rib.not_advertised(PeerId(3), &net("2001:db8:1::/48")), Some(NotAdvertised::NoFamily));

@@ -98,7 +98,7 @@ pub async fn run(
                             PumpCommand::Drain(family) => drop(events.send(PumpEvent::Drained(family))),
                             PumpCommand::Settle(since) => drop(events.send(PumpEvent::Settled(since))),
                             PumpCommand::Relearn => {
-                                if speaker.tell_routes_again().await.is_err() {
+                                if speaker.resend_routes().await.is_err() {
                                     return;
                                 }
                                 break;

@@ -136,9 +136,9 @@ impl SpeakerHandle {
 
     /// Waits until every Established peer has been written all that there is to tell it. There is no time limit: put one around
     /// it.
-    pub async fn told_all(&self) -> Result<(), Stopped> {
+    pub async fn wait_all_advertised(&self) -> Result<(), Stopped> {
         let (sender, receiver) = oneshot::channel();
-        self.call(move |owner, _| owner.told_all(sender)).await?;
+        self.call(move |owner, _| owner.watch_all_advertised(sender)).await?;
         receiver.await.map_err(|_| Stopped)
     }
 
@@ -204,8 +204,8 @@ impl SpeakerHandle {
     /// Has [`RouteChanges`] tell every prefix again that it has told a path of: whoever listens has lost them.
     ///
     /// [`RouteChanges`]: super::RouteChanges
-    pub async fn tell_routes_again(&self) -> Result<(), Stopped> {
-        self.call(|owner, _| owner.speaker.tell_routes_again()).await
+    pub async fn resend_routes(&self) -> Result<(), Stopped> {
+        self.call(|owner, _| owner.speaker.resend_routes()).await
     }
 
     /// The paths of the first `limit` prefixes that have what is looked for. Between pieces of the search the speaker goes on with its work;

@@ -131,7 +131,7 @@ fn explain_paths<'a, F: AddressFamily>(
     };
     let mut used = table.candidates(shared, row);
     let mut lost = FxHashMap::default();
-    decision::select_and_tell(&mut used, shared.config.max_paths, |path, step, by| {
+    decision::select_and_explain(&mut used, shared.config.max_paths, |path, step, by| {
         lost.insert(path.path, (*path, step, *by));
     });
     let compare = |path: &Candidate, step: Step, other: &Candidate, limit| Comparison {
@@ -186,14 +186,14 @@ fn explain_exports<F: AddressFamily>(
     };
     let family = F::FAMILY.index();
     let facts = shared.peer(peer);
-    let told = facts.is_some_and(|peer| peer.out[family].is_told(row));
+    let told = facts.is_some_and(|peer| peer.out[family].is_advertised(row));
     let most = facts.and_then(|peer| {
         let session = peer.session.as_ref()?;
         session.add_path.contains(F::FAMILY).then(|| usize::from(session.paths.max(1)))
     });
     let mut explained = Vec::new();
     let mut explain = |shared: &mut Shared, number: u32, path: &Path| {
-        let outcome = adj_out::sayable::<F>(shared, peer, prefix, path);
+        let outcome = adj_out::exportable::<F>(shared, peer, prefix, path);
         let out = shared.peer(peer).map(|peer| &peer.out[family]);
         let told = out.is_some_and(|out| out.has(row, number, outcome.ok()));
         shared.release(outcome.ok());

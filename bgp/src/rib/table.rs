@@ -692,7 +692,7 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// One peer more, or one less, has been told of a row.
-    pub(super) fn count_told(&mut self, row: u32, told: bool) {
+    pub(super) fn count_advertised(&mut self, row: u32, told: bool) {
         let count = &mut self.rows[row as usize].told;
         match (*count, told) {
             (u16::MAX, _) => {} // no longer counted: the row stays

@@ -150,7 +150,7 @@ impl Transform {
         self.policy.rules.is_empty()
             && in_front.is_none()
             && self.policy.default == Verdict::Accept
-            && !rules.local_role.is_some_and(Role::hears_from_above)
+            && !rules.local_role.is_some_and(Role::adds_otc_on_ingress)
             && !(external && (rules.graceful_shutdown || table.digest(input).has_graceful_shutdown()))
     }
 
@@ -288,7 +288,7 @@ impl Transform {
         }
         match self.direction {
             Direction::Import { external, rules, neighbour_as, in_front } => {
-                if rules.local_role.is_some_and(Role::hears_from_above) {
+                if rules.local_role.is_some_and(Role::adds_otc_on_ingress) {
                     attributes.only_to_customer.get_or_insert(neighbour_as);
                 }
                 // After the policy, which sees the path as received.
@@ -306,7 +306,7 @@ impl Transform {
                 if rules.graceful_shutdown {
                     add_community(&mut attributes, Community::GRACEFUL_SHUTDOWN);
                 }
-                if rules.local_role.is_some_and(Role::tells_downwards) {
+                if rules.local_role.is_some_and(Role::adds_otc_on_egress) {
                     // The AS that the peer knows and compares (RFC 9234 §5).
                     attributes.only_to_customer.get_or_insert(in_front.unwrap_or(local_as));
                 }

@@ -14,7 +14,7 @@ impl<F: AddressFamily> Table<F> {
     }
 
     /// Reports every row in the FIB again: this only marks the rows, the reader pulls the changes.
-    pub(in crate::rib) fn tell_routes_again(&mut self) {
+    pub(in crate::rib) fn resend_routes(&mut self) {
         let in_fib = |row: &u32| self.rows[*row as usize].is(Row::<F>::IN_FIB);
         for row in (0..self.rows.len() as u32).filter(in_fib) {
             self.dirty.insert(row);
