@@ -21,8 +21,8 @@ use serde_json::json;
 use trunkline_api::kube::Lenient;
 use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::IPInstanceSpec;
-use trunkline_controller::books::Books;
 use trunkline_controller::ipam::{Allocation, Ipam, Request, Seen, instance_name};
+use trunkline_controller::state::ControllerState;
 use trunkline_controller::watch::Watched as _;
 
 /// Size of the /12, without its first and last address.
@@ -91,9 +91,9 @@ fn cluster(namespaces: &[String]) -> usize {
 /// pod.
 fn rows(namespaces: &[String]) -> f64 {
     const COUNT: u32 = 100_000;
-    let mut books = Books::default();
+    let mut state = ControllerState::default();
     let held = counting::held(|| {
-        Lenient::<IPInstanceSpec>::begin(&mut books);
+        Lenient::<IPInstanceSpec>::begin(&mut state);
         for number in 0..COUNT {
             let address = address(Ipv4Addr::new(10, 0, 0, 1), number);
             let namespace = &namespaces[number as usize % namespaces.len()];
@@ -119,11 +119,11 @@ fn rows(namespaces: &[String]) -> f64 {
                 },
             });
             let object: Lenient<IPInstanceSpec> = serde_json::from_value(object).unwrap();
-            object.apply(&mut books);
+            object.apply(&mut state);
         }
-        Lenient::<IPInstanceSpec>::end(&mut books);
+        Lenient::<IPInstanceSpec>::end(&mut state);
     });
-    assert_eq!(books.cluster.instances().count(), COUNT as usize);
+    assert_eq!(state.cluster.instances().count(), COUNT as usize);
     held as f64 / f64::from(COUNT)
 }
 

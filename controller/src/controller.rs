@@ -17,11 +17,11 @@ use trunkline_daemon::connections::{self, ConnectionLimiter};
 use trunkline_daemon::http::{self, Paths, Probe};
 use trunkline_daemon::{apiserver, logging, panics};
 
-use crate::books::Shared;
 use crate::config::Config;
 use crate::events::Events;
 use crate::leader;
 use crate::metrics::{self, Metrics};
+use crate::state::SharedState;
 use crate::term::{Lead, lead};
 use crate::watch::{Relist, Watched, follow};
 use crate::webhook::{self, View as _};
@@ -47,7 +47,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         .context("finding the API server: set KUBECONFIG, or run in a pod with a service account")?;
     let client = apiserver::client(api_server).context("the client of the API server")?;
     let metrics = Arc::new(Metrics::new().context("making the metrics")?);
-    let shared = Shared::new(Arc::clone(&metrics));
+    let shared = SharedState::new(Arc::clone(&metrics));
     let listeners = [
         (Paths::Metrics, "metrics", bind("--http-address", config.http_address).await?),
         (Paths::Probes, "probes", bind("--probe-address", config.probe_address).await?),
@@ -132,7 +132,7 @@ async fn admit(
 
 struct Watches {
     client: Client,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 impl Watches {
@@ -146,7 +146,7 @@ impl Watches {
 
 /// Source of the health probes' answers.
 struct Probes {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 impl Probe for Probes {

@@ -9,11 +9,11 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use trunkline_api::kube::NodeInfoObject;
 
-use crate::books::{Queues, Shared};
 use crate::events::Events;
 use crate::leader::Fence;
 use crate::reconcile::{Context, conflict, ipinstance, network, node, pod, subnet};
 use crate::selection::Policy;
+use crate::state::{Queues, SharedState};
 use crate::watch::pod::Pod;
 use crate::watch::{Relist, follow};
 use crate::webhook::View as _;
@@ -31,7 +31,7 @@ pub struct Lead {
     /// Client of the API server.
     pub client: Client,
     /// The shared state.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedState>,
     /// The defaults for pods without annotations.
     pub policy: Arc<Policy>,
     /// Queue of events to write.
@@ -90,9 +90,9 @@ async fn work(lead: &Lead, fence: &Fence) {
     };
     let queues = Queues::new(lead.status_interval);
     {
-        let mut books = context.shared.lock();
-        books.begin_term(Arc::clone(&queues));
-        let cluster = &books.cluster;
+        let mut state = context.shared.lock();
+        state.begin_term(Arc::clone(&queues));
+        let cluster = &state.cluster;
         tracing::info!(
             ipinstances = cluster.instances().count(),
             networks = cluster.networks().count(),

@@ -79,8 +79,8 @@ pub async fn reconcile(context: Context, address: IpAddr) -> Outcome {
 /// Reads the IPInstances of an address from the API server, except those with a deletion timestamp.
 async fn look_up(context: &Context, address: IpAddr) -> Result<Vec<Side>, Outcome> {
     let namespaces: BTreeSet<Arc<str>> = {
-        let books = context.shared.lock();
-        let conflicts = books.term.iter().flat_map(|term| term.ipam.conflicts());
+        let state = context.shared.lock();
+        let conflicts = state.term.iter().flat_map(|term| term.ipam.conflicts());
         conflicts
             .filter(|conflict| conflict.address == address)
             .flat_map(|conflict| [conflict.holder, conflict.contender])
@@ -112,8 +112,8 @@ fn side(context: &Context, key: Key, address: IpAddr, object: &IPInstanceObject)
         (pod, binding.pod_uid.clone())
     });
     let reported = pod.as_ref().is_some_and(|(pod, uid)| {
-        let books = context.shared.lock();
-        books.cluster.pod(pod).is_some_and(|row| *row.uid == **uid && row.addresses.contains(&address))
+        let state = context.shared.lock();
+        state.cluster.pod(pod).is_some_and(|row| *row.uid == **uid && row.addresses.contains(&address))
     });
     let attached = object.status.as_ref().is_some_and(|status| !status.sandbox_id.is_empty());
     let uid = object.metadata.uid.as_deref().unwrap_or_default().into();

@@ -18,10 +18,10 @@ use crate::queue::Outcome;
 /// Removes the finalizer of a deleted IPInstance that no pod uses.
 pub async fn reconcile(context: Context, key: Key) -> Outcome {
     let (uid, place) = {
-        let books = context.shared.lock();
-        let Some(row) = books.cluster.instance(&key) else { return Outcome::Done };
+        let state = context.shared.lock();
+        let Some(row) = state.cluster.instance(&key) else { return Outcome::Done };
         let Some(place) = row.finalizer else { return Outcome::Done };
-        let pod = row.pod_key(&key).and_then(|pod| books.cluster.pod(&pod));
+        let pod = row.pod_key(&key).and_then(|pod| state.cluster.pod(&pod));
         // The end of the pod is an event that queues this key again.
         if !row.deleting || is_held(row, pod) {
             return Outcome::Done;

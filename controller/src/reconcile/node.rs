@@ -24,10 +24,10 @@ use trunkline_api::resources::NetworkType;
 
 use super::quota::{self, quota};
 use super::{Context, is_gone, reference};
-use crate::books::Books;
 use crate::cluster::NodeRow;
 use crate::events::reason;
 use crate::queue::Outcome;
+use crate::state::ControllerState;
 
 /// Changes to write to a node.
 #[derive(Debug, PartialEq)]
@@ -41,8 +41,8 @@ pub struct Changes {
 /// Updates a node's labels and condition.
 pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     let found = {
-        let books = context.shared.lock();
-        books.cluster.node(&name).map(|node| (changes(&books, node), Arc::clone(&node.uid)))
+        let state = context.shared.lock();
+        state.cluster.node(&name).map(|node| (changes(&state, node), Arc::clone(&node.uid)))
     };
     let Some((changes, uid)) = found else { return remove_node_info(&context, &name).await };
     let api: Api<Node> = Api::all(context.client.clone());
@@ -91,12 +91,12 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
 }
 
 /// Computes the changes to a node.
-pub fn changes(books: &Books, node: &NodeRow) -> Changes {
-    let cluster = &books.cluster;
+pub fn changes(state: &ControllerState, node: &NodeRow) -> Changes {
+    let cluster = &state.cluster;
     let underlay = cluster.underlay_of(node);
     let overlay = cluster.network_of_type(NetworkType::Overlay).is_some();
     let left =
-        underlay.and_then(|network| Some(quota(&books.term.as_ref()?.ipam.network_usage(network.name()))));
+        underlay.and_then(|network| Some(quota(&state.term.as_ref()?.ipam.network_usage(network.name()))));
     let attached = |attached: bool| attached.then_some(ATTACHED);
     let attachments = [
         (label::UNDERLAY_NETWORK_ATTACHMENT, attached(underlay.is_some())),

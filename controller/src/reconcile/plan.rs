@@ -4,7 +4,7 @@
 //! A plan names everything that its execution needs, since the state changes while the execution
 //! waits for the API server. The addresses stay set aside for this pod until the API server has
 //! answered. On success, the IPInstance is a row; on refusal, the address is returned. Without an
-//! answer the plan is remembered ([`Unanswered`]) and the same request is sent again: a second
+//! answer the plan is remembered ([`PendingCreate`]) and the same request is sent again: a second
 //! create of the same name cannot allocate a second address.
 
 use std::collections::BTreeSet;
@@ -18,10 +18,10 @@ use trunkline_api::validate::Fault;
 
 use super::decide::{Decision, Give, Want, decide};
 use super::recover::{self, NotRecovered};
-use crate::books::{Books, Unanswered};
 use crate::cluster::{Key, Life, PodRow};
 use crate::ipam::{AllocateError, Granted, Request};
 use crate::selection::{Policy, Selection, place, select};
+use crate::state::{ControllerState, PendingCreate};
 
 /// Writes for a pod.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub enum Plan {
     /// Create or bind these IPInstances.
     Give(Box<Giving>),
     /// Find out whether these were created: their pod needs them no more.
-    Settle(Unanswered),
+    Settle(PendingCreate),
 }
 
 /// An existing IPInstance, identified by name and UID.
@@ -91,17 +91,17 @@ impl Refused {
     }
 }
 
-impl Books {
+impl ControllerState {
     /// Plans the writes for a pod of this name, and sets the addresses aside. A MAC address takes
     /// 24 bits of `random`.
     pub fn plan_pod(&mut self, key: &Key, policy: &Policy, random: u32) -> Result<Plan, Refused> {
         let Some(term) = &mut self.term else { return Ok(Plan::Nothing) };
         term.waiting.remove(key);
         let pod = self.cluster.pod(key);
-        if let Some(unanswered) = term.unanswered.remove(key) {
+        if let Some(unanswered) = term.pending_creates.remove(key) {
             let pod = pod.filter(|pod| pod.uid == unanswered.pod_uid && pod.life == Life::Alive);
             let Some(pod) = pod.cloned() else { return Ok(Plan::Settle(unanswered)) };
-            let Unanswered { network, granted, family, .. } = unanswered;
+            let PendingCreate { network, granted, family, .. } = unanswered;
             let stateful = policy.is_stateful(pod.owner.as_ref());
             let give_back = Vec::new();
             // An annotation that became unreadable later must not block addresses that were already
@@ -207,7 +207,7 @@ impl Books {
         let granted = match term.ipam.allocate(&request, random) {
             Ok(granted) => granted,
             Err(error @ AllocateError::Exhausted { .. }) => {
-                term.starving.entry(network.name().into()).or_default().join(key);
+                term.starving.entry(network.name().into()).or_default().push(key);
                 return Err(self.wait(key, Refused::new("exhausted", error)));
             }
             Err(error) => return Err(self.wait(key, Refused::new("address", error))),

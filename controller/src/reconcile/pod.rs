@@ -21,11 +21,11 @@ use trunkline_api::resources::{Address, Binding, IPInstanceSpec, IpVersion, Refe
 
 use super::plan::{Existing, Giving, Plan};
 use super::{Context, WriteError, is_gone, random, reference};
-use crate::books::Unanswered;
 use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
 use crate::queue::Outcome;
+use crate::state::PendingCreate;
 use crate::watch::pod::Pod;
 
 /// The layout of IPInstances: hybridnet's third, which Trunkline shares.
@@ -34,9 +34,9 @@ const VERSION: &str = "v1.2";
 /// Reconciles the addresses of a pod with its state.
 pub async fn reconcile(context: Context, key: Key) -> Outcome {
     let plan = {
-        let mut books = context.shared.lock();
-        let pod = books.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
-        match books.plan_pod(&key, &context.policy, random()) {
+        let mut state = context.shared.lock();
+        let pod = state.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
+        match state.plan_pod(&key, &context.policy, random()) {
             Ok(plan) => Ok((plan, pod)),
             Err(refused) => Err((refused, pod)),
         }
@@ -55,7 +55,7 @@ pub async fn reconcile(context: Context, key: Key) -> Outcome {
         Plan::GiveBack(instances) => {
             let outcome = delete(&context, &instances).await;
             if outcome == Outcome::Done && !instances.is_empty() {
-                told_release(&context, &key, pod.as_deref(), &instances);
+                record_release(&context, &key, pod.as_deref(), &instances);
             }
             outcome
         }
@@ -69,7 +69,7 @@ pub(super) fn about(key: &Key, uid: Option<&str>) -> ObjectReference {
     reference("Pod", "v1", Some(&key.namespace), &key.name, uid.unwrap_or_default())
 }
 
-fn told_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Existing]) {
+fn record_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[Existing]) {
     context.shared.metrics().released(instances.len());
     // Events of a deleted pod would have no reader.
     if pod.is_some() {
@@ -193,7 +193,7 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
     let began = Instant::now();
     let pod = &giving.pod;
     if delete(context, &giving.give_back).await == Outcome::Done && !giving.give_back.is_empty() {
-        told_release(context, key, Some(&pod.uid), &giving.give_back);
+        record_release(context, key, Some(&pod.uid), &giving.give_back);
     }
     let written =
         join_all(giving.granted.addresses.iter().map(|assigned| give_one(context, key, &giving, assigned)))
@@ -201,8 +201,8 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
     let mut faults = Vec::new();
     let mut unanswered = Vec::new();
     {
-        let mut books = context.shared.lock();
-        let Some(term) = &mut books.term else { return Outcome::Failed };
+        let mut state = context.shared.lock();
+        let Some(term) = &mut state.term else { return Outcome::Failed };
         for (assigned, written) in giving.granted.addresses.iter().zip(written) {
             match written {
                 Written::Yes => {}
@@ -219,8 +219,8 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
         if !unanswered.is_empty() {
             let granted = crate::ipam::Granted { addresses: unanswered, mac: giving.granted.mac };
             let (network, family) = (Arc::clone(&giving.network), giving.family);
-            let unanswered = Unanswered { pod_uid: Arc::clone(&pod.uid), network, granted, family };
-            term.unanswered.insert(key.clone(), unanswered);
+            let unanswered = PendingCreate { pod_uid: Arc::clone(&pod.uid), network, granted, family };
+            term.pending_creates.insert(key.clone(), unanswered);
         }
     }
     if !faults.is_empty() {
@@ -290,8 +290,8 @@ async fn bind(
     object: &IPInstanceObject,
 ) -> Result<IPInstanceObject, WriteError> {
     let known = {
-        let books = context.shared.lock();
-        books.cluster.instance(instance).map(|row| (Arc::clone(&row.uid), row.finalizer.is_some()))
+        let state = context.shared.lock();
+        state.cluster.instance(instance).map(|row| (Arc::clone(&row.uid), row.finalizer.is_some()))
     };
     let (uid, has_finalizer) = known.unzip();
     let mut annotations = json!(object.metadata.annotations);
@@ -337,16 +337,16 @@ fn remove(value: &mut Value, at: &str, field: &str) {
 
 /// Applies the API server's answer before the watch shows it.
 fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
-    let mut books = context.shared.lock();
-    if let Ok(row) = InstanceRow::of(object, &mut books.cluster.interner) {
-        books.set_instance(key, row);
+    let mut state = context.shared.lock();
+    if let Ok(row) = InstanceRow::of(object, &mut state.cluster.interner) {
+        state.set_instance(key, row);
     }
 }
 
 /// Finds out whether IPInstances were created for, or bound to, a pod that needs them no more.
 /// Existing ones become rows and are released like those of any deleted pod. For the others, the
 /// addresses are returned.
-async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome {
+async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Outcome {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     for assigned in &unanswered.granted.addresses {
         let address = assigned.address.addr();
@@ -364,7 +364,7 @@ async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome
             Err(error) => {
                 tracing::debug!(ipinstance = %instance, %error, "whether it was created is not known yet");
                 if let Some(term) = &mut context.shared.lock().term {
-                    term.unanswered.insert(key.clone(), unanswered.clone());
+                    term.pending_creates.insert(key.clone(), unanswered.clone());
                 }
                 return Outcome::Failed;
             }
@@ -381,8 +381,8 @@ async fn settle(context: &Context, key: &Key, unanswered: Unanswered) -> Outcome
 /// Writes the annotation for a policy-only Calico, once the pod has all of its addresses.
 async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> Outcome {
     let addresses = {
-        let books = context.shared.lock();
-        let rows = books.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| row.pod_uid == pod.uid);
+        let state = context.shared.lock();
+        let rows = state.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| row.pod_uid == pod.uid);
         rows.map(|(_, row)| row.address.to_string()).collect::<Vec<_>>().join(",")
     };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);

@@ -18,7 +18,6 @@ use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{NetworkType, Subnet};
 
 use super::{Context, ipinstance, pod, subnet};
-use crate::books::{Books, Queues, Shared, Unanswered};
 use crate::cluster::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said};
 use crate::events::Events;
 use crate::ipam::{Assigned, Granted, State};
@@ -26,6 +25,7 @@ use crate::leader::Fence;
 use crate::metrics::Metrics;
 use crate::queue::Outcome;
 use crate::selection::Policy;
+use crate::state::{ControllerState, PendingCreate, Queues, SharedState};
 
 /// Method, path and body of a request.
 type Asked = (String, String, Value);
@@ -57,9 +57,9 @@ fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'stati
     });
     let client = Client::new(service, "default");
     let metrics = Arc::new(Metrics::new().unwrap());
-    let shared = Shared::new(Arc::clone(&metrics));
+    let shared = SharedState::new(Arc::clone(&metrics));
     {
-        let mut books = shared.lock();
+        let mut state = shared.lock();
         for (kind, name, spec) in [
             ("Network", "net", json!({"type": "Overlay", "netID": 9})),
             (
@@ -72,11 +72,11 @@ fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'stati
                 "apiVersion": "networking.alibaba.com/v1", "kind": kind, "metadata": {"name": name}, "spec": spec,
             });
             match kind {
-                "Network" => books.set_network(&name.into(), serde_json::from_value(object).unwrap()),
-                _ => books.set_subnet(&name.into(), serde_json::from_value(object).unwrap()),
+                "Network" => state.set_network(&name.into(), serde_json::from_value(object).unwrap()),
+                _ => state.set_subnet(&name.into(), serde_json::from_value(object).unwrap()),
             }
         }
-        books.begin_term(Queues::new(Duration::ZERO));
+        state.begin_term(Queues::new(Duration::ZERO));
     }
     let policy = Policy {
         family: IpFamily::V4,
@@ -100,31 +100,31 @@ impl Leader {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Books) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&mut ControllerState) -> T) -> T {
         look(&mut self.context.shared.lock())
     }
 
     /// Simulates an IPInstance in the watch.
     fn show(&self, object: &Value) {
-        self.with(|books| {
+        self.with(|state| {
             let object: IPInstanceObject = serde_json::from_value(object.clone()).unwrap();
-            let row = InstanceRow::of(&object, &mut books.cluster.interner).unwrap();
-            books.set_instance(&key("10-0-0-1"), row);
+            let row = InstanceRow::of(&object, &mut state.cluster.interner).unwrap();
+            state.set_instance(&key("10-0-0-1"), row);
         });
     }
 
     fn state(&self) -> Option<State> {
-        self.with(|books| {
-            let ipam = &books.term.as_ref().unwrap().ipam;
+        self.with(|state| {
+            let ipam = &state.term.as_ref().unwrap().ipam;
             ipam.holder("10.0.0.1".parse().unwrap()).map(|(_, state)| state)
         })
     }
 
     /// Takes all pods from the queue, and returns their number.
     fn queued(&self) -> usize {
-        self.with(|books| {
+        self.with(|state| {
             let old =
-                std::mem::replace(&mut books.term.as_mut().unwrap().queues, Queues::new(Duration::ZERO));
+                std::mem::replace(&mut state.term.as_mut().unwrap().queues, Queues::new(Duration::ZERO));
             old.pods.depth()
         })
     }
@@ -192,7 +192,7 @@ async fn foreign_finalizer_stays() {
         "spec": {"network": "net", "range": {"version": "4", "cidr": "10.0.0.0/24"}},
     }))
     .unwrap();
-    leader.with(|books| books.set_subnet(&"sub".into(), going));
+    leader.with(|state| state.set_subnet(&"sub".into(), going));
     assert_eq!(subnet::reconcile(leader.context.clone(), "sub".into()).await, Outcome::Done);
     let path = "/apis/networking.alibaba.com/v1/subnets/sub".to_owned();
     assert_eq!(leader.asked(), [("PATCH".to_owned(), path, steps("u", 0, METRICS_REGISTERED))]);
@@ -218,9 +218,9 @@ async fn moved_finalizer_is_left_to_its_own_event() {
 
 /// Simulates that pod web-0 is gone, and that a write for it has had no answer.
 fn unanswered(leader: &Leader, rebind: bool) {
-    leader.with(|books| {
-        let network = Arc::clone(books.cluster.network("net").unwrap());
-        let term = books.term.as_mut().unwrap();
+    leader.with(|state| {
+        let network = Arc::clone(state.cluster.network("net").unwrap());
+        let term = state.term.as_mut().unwrap();
         let request = crate::ipam::Request {
             namespace: "default",
             network: "net",
@@ -230,13 +230,13 @@ fn unanswered(leader: &Leader, rebind: bool) {
         };
         let granted = term.ipam.allocate(&request, 1).unwrap();
         assert!(matches!(granted.addresses.as_slice(), [Assigned { rebind: it, .. }] if *it == rebind));
-        let unanswered = Unanswered {
+        let unanswered = PendingCreate {
             pod_uid: "p".into(),
             network,
             granted: Granted { addresses: granted.addresses, mac: granted.mac },
             family: IpFamily::V4,
         };
-        term.unanswered.insert(key("web-0"), unanswered);
+        term.pending_creates.insert(key("web-0"), unanswered);
     });
 }
 
@@ -273,7 +273,7 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     unanswered(&here, false);
     assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Failed);
     assert_eq!(here.state(), Some(State::Given));
-    assert!(here.with(|books| books.term.as_ref().unwrap().unanswered.contains_key(&key("web-0"))));
+    assert!(here.with(|state| state.term.as_ref().unwrap().pending_creates.contains_key(&key("web-0"))));
 }
 
 #[tokio::test]
@@ -304,8 +304,8 @@ async fn retained_address_gets_the_next_pods_prefixes() {
     for (own, written) in [(Some("10.9.0.0/16,10.9.0.0/16"), json!("10.9.0.0/16")), (None, Value::Null)] {
         let leader = leader(move |_| (200, instance("2", "new", json!({"finalizers": [IP_ALLOCATED]}))));
         leader.show(&instance("1", "", json!({"finalizers": [IP_ALLOCATED], "annotations": former})));
-        leader.with(|books| {
-            books.set_node(&"n1".into(), NodeRow::default());
+        leader.with(|state| {
+            state.set_node(&"n1".into(), NodeRow::default());
             let owner = Owner {
                 api_version: "apps/v1".into(),
                 kind: "StatefulSet".into(),
@@ -326,7 +326,7 @@ async fn retained_address_gets_the_next_pods_prefixes() {
                 finalizer: false,
                 addresses: Vec::new(),
             };
-            books.set_pod(&key("web-0"), row);
+            state.set_pod(&key("web-0"), row);
         });
         assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, Outcome::Done);
         let asked = leader.asked();

@@ -59,9 +59,9 @@ pub(in super::super) async fn keep(
         last: None,
         bundles: [None, None],
     };
-    let mut secrets = pin!(told(watch_object(keeper.secrets.clone(), name)));
-    let mut validating = pin!(told(watch_object(keeper.validating.clone(), NAME)));
-    let mut mutating = pin!(told(watch_object(keeper.mutating.clone(), NAME)));
+    let mut secrets = pin!(without_errors(watch_object(keeper.secrets.clone(), name)));
+    let mut validating = pin!(without_errors(watch_object(keeper.validating.clone(), NAME)));
+    let mut mutating = pin!(without_errors(watch_object(keeper.mutating.clone(), NAME)));
     let mut next = None;
     loop {
         let timer = async {
@@ -88,7 +88,7 @@ pub(in super::super) async fn keep(
 }
 
 /// The stream of a watch, without its errors: the watch retries by itself with growing delays.
-fn told<K>(
+fn without_errors<K>(
     watch: impl Stream<Item = kube::runtime::watcher::Result<Option<K>>>,
 ) -> impl Stream<Item = Option<K>> {
     watch.backoff(Delays::default()).filter_map(|event| async {
