@@ -74,9 +74,9 @@ pub struct Pods {
     pub turns: Turns,
 }
 
-/// When something was asked for, and where that came from.
+/// The time of a request, and its origin.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RequestContext {
     /// When the first octet came.
     pub began: Instant,
     /// What the client says of itself.
@@ -89,10 +89,10 @@ impl Pods {
         &self,
         request: Attach,
         netns: Option<OwnedFd>,
-        asked: Asked,
+        context: RequestContext,
         abandoned: impl Future<Output = ()>,
     ) -> Result<Attachment, Failure> {
-        let Asked { began, origin } = asked;
+        let RequestContext { began, origin } = context;
         let mut steps = self.tracer.begin("attach", began, origin.as_ref());
         let mut network = String::new();
         let outcome = self.try_attach(request, netns, began, abandoned, &mut network, &mut steps).await;
@@ -370,9 +370,9 @@ impl Pods {
         &self,
         request: Detach,
         netns: Option<OwnedFd>,
-        asked: Asked,
+        context: RequestContext,
     ) -> Result<Done, Failure> {
-        let Asked { began, origin } = asked;
+        let RequestContext { began, origin } = context;
         let mut steps = self.tracer.begin("detach", began, origin.as_ref());
         steps.of_interface(&request.interface);
         let key = key_of(&request.interface);

@@ -15,7 +15,7 @@ use trunkline_daemon::http::pause_accepting;
 
 use crate::change_notifier::ChangeNotifier;
 use crate::observe::{Observer, Routes};
-use crate::pods::{Asked, Pods};
+use crate::pods::{Pods, RequestContext};
 use crate::socket;
 
 /// A client has this long to say what it wants.
@@ -71,8 +71,8 @@ impl Server {
             Command::Attach(attach) => {
                 let key = format!("{}/{}", attach.interface.container_id, attach.interface.ifname);
                 let name = attach.pod.as_ref().map(|pod| full_name(&pod.namespace, &pod.name));
-                let asked = Asked { began, origin };
-                let outcome = self.pods.attach(*attach, descriptor, asked, socket::gone(&stream)).await;
+                let context = RequestContext { began, origin };
+                let outcome = self.pods.attach(*attach, descriptor, context, socket::gone(&stream)).await;
                 self.notifier.notify();
                 let ms = began.elapsed().as_micros() as f64 / 1000.0;
                 match &outcome {
@@ -97,7 +97,7 @@ impl Server {
             }
             Command::Detach(detach) => {
                 let key = format!("{}/{}", detach.interface.container_id, detach.interface.ifname);
-                let outcome = self.pods.detach(detach, descriptor, Asked { began, origin }).await;
+                let outcome = self.pods.detach(detach, descriptor, RequestContext { began, origin }).await;
                 self.notifier.notify();
                 failed("detach", &key, &outcome);
                 answer(&mut stream, outcome).await;

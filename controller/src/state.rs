@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::{Network, ObjectMeta, Subnet};
 
-use crate::cluster::{Cluster, InstanceRow, Key, NodeRow, PodRow, Said};
+use crate::cluster::{Cluster, InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow};
 use crate::ipam::{Allocation, Granted, Ipam, Seen, named_address};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -466,10 +466,10 @@ impl ControllerState {
     }
 
     /// Handles an added or changed Namespace.
-    pub(crate) fn set_namespace(&mut self, name: &Arc<str>, said: Said) {
+    pub(crate) fn set_namespace(&mut self, name: &Arc<str>, metadata: NetworkingMetadata) {
         self.changed.send_modify(|count| *count += 1);
-        let same = self.cluster.namespaces.get(name) == Some(&said);
-        self.cluster.namespaces.set(Arc::clone(name), said);
+        let same = self.cluster.namespaces.get(name) == Some(&metadata);
+        self.cluster.namespaces.set(Arc::clone(name), metadata);
         if let Some(term) = &mut self.term
             && !same
         {

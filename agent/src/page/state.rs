@@ -54,19 +54,19 @@ struct PeerRow {
     flaps: u64,
     bfd: Option<String>,
     /// Why it last left Established.
-    down: Option<Said>,
+    down: Option<TimestampedText>,
     /// What went wrong last.
-    error: Option<Said>,
+    error: Option<TimestampedText>,
     /// Why there is no Established session, and what to do.
     cause: Option<Caused>,
     /// Why the last attempt failed.
-    attempt: Option<Said>,
+    attempt: Option<TimestampedText>,
     trend: Trend,
 }
 
-/// Something said, and when.
+/// A text and its time.
 #[derive(Debug, Serialize)]
-struct Said {
+struct TimestampedText {
     text: String,
     at: u64,
 }
@@ -149,8 +149,8 @@ fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Inst
     let name = status.key().to_string();
     let sum = |count: fn(&speaker::FamilyStatus) -> usize| status.families.iter().map(count).sum::<usize>();
     let ago = |duration: Duration| now.saturating_sub(milliseconds(duration));
-    let said = |said: &Option<speaker::Failure>| {
-        said.as_ref().map(|said| Said { text: said.text.clone(), at: ago(said.ago) })
+    let timestamped = |failure: &Option<speaker::Failure>| {
+        failure.as_ref().map(|failure| TimestampedText { text: failure.text.clone(), at: ago(failure.ago) })
     };
     // Between two attempts the state changes every few seconds: what counts is when the session was lost.
     let since = match status.state {
@@ -173,10 +173,10 @@ fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Inst
         limit: status.max_prefixes,
         flaps: status.flaps,
         bfd: status.bfd.as_ref().map(|bfd| bfd.status.state.to_string()),
-        down: said(&status.last_down),
-        error: said(&status.last_error),
+        down: timestamped(&status.last_down),
+        error: timestamped(&status.last_error),
         cause: causes::of(status).cause.map(Caused::from),
-        attempt: said(&status.last_attempt),
+        attempt: timestamped(&status.last_attempt),
         trend: trends.trend(&name, when),
         name,
     }
@@ -188,7 +188,7 @@ fn unfound(waiting: &Waiting, trends: &Trends, now: u64, when: Instant) -> PeerR
     PeerRow {
         remote_as: waiting.remote_as,
         optional: waiting.optional,
-        error: Some(Said { text: waiting.reason.clone(), at: now }),
+        error: Some(TimestampedText { text: waiting.reason.clone(), at: now }),
         cause: Some(causes::not_found(waiting).into()),
         ..row
     }
@@ -203,7 +203,7 @@ fn stopped(peer: &Peer, trends: &Trends, now: u64, when: Instant) -> PeerRow {
         error: peer
             .last_error
             .as_ref()
-            .map(|error| Said { text: error.text.clone(), at: at(error.seconds_ago) }),
+            .map(|error| TimestampedText { text: error.text.clone(), at: at(error.seconds_ago) }),
         cause: peer.cause.clone().map(Caused::from),
         ..idle(peer.name(), trends, when)
     }

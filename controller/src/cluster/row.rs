@@ -43,17 +43,17 @@ impl std::fmt::Display for Key {
 
 /// Annotations and labels about networking; rows omit all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct NetworkingMetadata {
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
 }
 
-impl Said {
+impl NetworkingMetadata {
     /// Extracts them from an object's metadata.
     pub fn of(metadata: &ObjectMeta) -> Self {
-        Said { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
+        NetworkingMetadata { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
     }
 }
 
@@ -114,7 +114,7 @@ pub struct PodRow {
     /// Its controller.
     pub owner: Option<Owner>,
     /// Its networking annotations and labels.
-    pub said: Said,
+    pub networking: NetworkingMetadata,
     /// The phase of its life.
     pub life: Life,
     /// Whether a container runs.
@@ -148,7 +148,7 @@ impl PodRow {
                 .map(|name| interner.get(name)),
             host_network: pod.spec.host_network,
             owner: Owner::controller(&pod.metadata.owner_references, interner),
-            said: Said::of(&pod.metadata),
+            networking: NetworkingMetadata::of(&pod.metadata),
             life,
             running: pod.is_running(),
             started: pod.has_started(),

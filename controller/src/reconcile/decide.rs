@@ -166,7 +166,7 @@ pub fn decide(
         give.give_back = all(&|_| true);
         return Ok(Decision::Give(give));
     }
-    let pools = Pools::read(&key.name, &pod.said.annotations)
+    let pools = Pools::read(&key.name, &pod.networking.annotations)
         .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     let ordinal = ordinal(&key.name);
     let entry = |kind: &str, len: usize| {
@@ -185,7 +185,7 @@ pub fn decide(
         let wanted = pools.addresses(ordinal).ok_or_else(|| entry("ip-pool", pools.addresses.len()))?;
         give.give_back = all(&|row| !wanted.contains(&row.address));
         give.want = Want::Named(wanted.to_vec());
-    } else if !retains(&pod.said.annotations, policy.retain) {
+    } else if !retains(&pod.networking.annotations, policy.retain) {
         if !half {
             give.give_back = all(&|_| true);
         }
@@ -231,7 +231,7 @@ mod tests {
     use trunkline_api::resources::NetworkType;
 
     use super::*;
-    use crate::cluster::{Owner, Said};
+    use crate::cluster::{NetworkingMetadata, Owner};
 
     fn policy() -> Policy {
         Policy {
@@ -254,7 +254,10 @@ mod tests {
             node: Some("n1".into()),
             host_network: false,
             owner: owner(kind),
-            said: Said { annotations: annotations.collect(), ..Said::default() },
+            networking: NetworkingMetadata {
+                annotations: annotations.collect(),
+                ..NetworkingMetadata::default()
+            },
             life: Life::Alive,
             running: false,
             started: false,

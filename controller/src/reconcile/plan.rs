@@ -163,8 +163,8 @@ impl ControllerState {
                 Selection { network, subnets: Vec::new(), network_type, family: *family, retained: true }
             }
             Want::Any | Want::Named(_) | Want::Recover(_) => {
-                let said = &pod.said;
-                select(&self.cluster, key, &said.annotations, &said.labels, false, policy)
+                let metadata = &pod.networking;
+                select(&self.cluster, key, &metadata.annotations, &metadata.labels, false, policy)
                     .map_err(|faults| Refused::faults(&faults))?
             }
         };
@@ -238,7 +238,7 @@ impl ControllerState {
 
 /// The additional prefixes that a pod names.
 fn named(key: &Key, pod: &PodRow) -> Result<BTreeSet<IpNet>, Refused> {
-    extra_prefixes(&key.name, &pod.said.annotations).map_err(|faults| Refused::faults(&faults))
+    extra_prefixes(&key.name, &pod.networking.annotations).map_err(|faults| Refused::faults(&faults))
 }
 
 /// The families of these addresses.

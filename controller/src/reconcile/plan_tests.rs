@@ -10,7 +10,7 @@ use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::NetworkType;
 
 use super::{Giving, Plan, Refused};
-use crate::cluster::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said};
+use crate::cluster::{InstanceRow, Key, Life, NetworkingMetadata, NodeRow, Owner, PodRow};
 use crate::reconcile::{network, node, subnet};
 use crate::selection::Policy;
 use crate::state::{ControllerState, PendingCreate, Queues};
@@ -67,7 +67,10 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
         node: Some(node.into()),
         host_network: false,
         owner: Some(owner),
-        said: Said { annotations: annotations.collect(), ..Said::default() },
+        networking: NetworkingMetadata {
+            annotations: annotations.collect(),
+            ..NetworkingMetadata::default()
+        },
         life: Life::Alive,
         running: false,
         started: false,
@@ -143,7 +146,10 @@ fn pod_gets_the_selected_network_and_family() {
     // The namespace's annotations count where the pod has none, and only as a whole.
     let mut state = state();
     let annotations = [(annotation::NETWORK_TYPE.to_owned(), "Overlay".to_owned())].into();
-    state.set_namespace(&"default".into(), Said { annotations, ..Said::default() });
+    state.set_namespace(
+        &"default".into(),
+        NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
+    );
     assert_eq!(giving(plan(&mut state, "p", pod("n1", "ReplicaSet", &[]))).network.name(), "over");
     let own = giving(plan(&mut state, "q", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "IPv6")])));
     assert_eq!((own.network.name(), addresses(&own)), ("rack", vec!["fd00::1/112".to_owned()]));
@@ -156,8 +162,10 @@ fn extra_prefixes_come_from_the_pod_only() {
     let shown =
         |giving: &Giving| -> Vec<String> { giving.extra_prefixes.iter().map(ToString::to_string).collect() };
     let mut state = state();
-    state
-        .set_namespace(&"default".into(), Said { annotations: [EXTRA].map(owned).into(), ..Said::default() });
+    state.set_namespace(
+        &"default".into(),
+        NetworkingMetadata { annotations: [EXTRA].map(owned).into(), ..NetworkingMetadata::default() },
+    );
     assert!(shown(&giving(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])))).is_empty());
     let given = giving(plan(&mut state, "q", pod("n1", "ReplicaSet", &[EXTRA])));
     assert_eq!(shown(&given), ["10.9.0.0/16", "fd00:9::/64"]);

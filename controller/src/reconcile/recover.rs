@@ -76,7 +76,7 @@ mod tests {
     use trunkline_api::resources::NetworkType;
 
     use super::*;
-    use crate::cluster::{Life, Said};
+    use crate::cluster::{Life, NetworkingMetadata};
 
     fn known(network: &str) -> Known {
         Known {
@@ -135,7 +135,7 @@ mod tests {
                 node: Some("n1".into()),
                 host_network: false,
                 owner: None,
-                said: Said::default(),
+                networking: NetworkingMetadata::default(),
                 life: Life::Alive,
                 running: true,
                 started,

@@ -18,7 +18,7 @@ use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{NetworkType, Subnet};
 
 use super::{Context, ipinstance, pod, subnet};
-use crate::cluster::{InstanceRow, Key, Life, NodeRow, Owner, PodRow, Said};
+use crate::cluster::{InstanceRow, Key, Life, NetworkingMetadata, NodeRow, Owner, PodRow};
 use crate::events::Events;
 use crate::ipam::{Assigned, Granted, State};
 use crate::leader::Fence;
@@ -28,28 +28,28 @@ use crate::selection::Policy;
 use crate::state::{ControllerState, PendingCreate, Queues, SharedState};
 
 /// Method, path and body of a request.
-type Asked = (String, String, Value);
+type SentRequest = (String, String, Value);
 
 /// A leader, and the requests that it has sent.
 struct Leader {
     context: Context,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    sent: Arc<Mutex<Vec<SentRequest>>>,
 }
 
 /// A leader with one network of three addresses. Its API server answers each request with a status
 /// and an object.
-fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'static) -> Leader {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&asked);
+fn leader(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 'static) -> Leader {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&sent);
     let service = service_fn(move |request: Request<Body>| {
-        let (answer, heard) = (answer.clone(), Arc::clone(&heard));
+        let (answer, recorded) = (answer.clone(), Arc::clone(&recorded));
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect().await?.to_bytes();
             let body = serde_json::from_slice(&body).unwrap_or_default();
-            let asked = (head.method.to_string(), head.uri.path().to_owned(), body);
-            let (status, object) = answer(&asked);
-            heard.lock().unwrap().push(asked);
+            let sent = (head.method.to_string(), head.uri.path().to_owned(), body);
+            let (status, object) = answer(&sent);
+            recorded.lock().unwrap().push(sent);
             let response =
                 Response::builder().status(status).body(Body::from(object.to_string().into_bytes()));
             Ok::<_, kube::Error>(response.unwrap())
@@ -92,12 +92,12 @@ fn leader(answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'stati
         calico: false,
         fence: Fence::new(Instant::now() + Duration::from_secs(600), Duration::from_secs(5)),
     };
-    Leader { context, asked }
+    Leader { context, sent }
 }
 
 impl Leader {
-    fn asked(&self) -> Vec<Asked> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    fn sent(&self) -> Vec<SentRequest> {
+        std::mem::take(&mut self.sent.lock().unwrap())
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut ControllerState) -> T) -> T {
@@ -175,13 +175,13 @@ async fn foreign_finalizer_stays() {
     leader.show(&instance("1", "", json!({"deletionTimestamp": deleted, "finalizers": finalizers})));
     assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
     let path = "/apis/networking.alibaba.com/v1/namespaces/default/ipinstances/10-0-0-1".to_owned();
-    assert_eq!(leader.asked(), [("PATCH".to_owned(), path, steps("i", 1, IP_ALLOCATED))]);
+    assert_eq!(leader.sent(), [("PATCH".to_owned(), path, steps("i", 1, IP_ALLOCATED))]);
     // Without Trunkline's finalizer only the other one is left. The address stays unavailable until
     // the object is gone.
     let left = json!({"deletionTimestamp": deleted, "finalizers": ["backup.example.com/copy"]});
     leader.show(&instance("2", "", left));
     assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
-    assert_eq!((leader.asked(), leader.state()), (Vec::new(), Some(State::Releasing)));
+    assert_eq!((leader.sent(), leader.state()), (Vec::new(), Some(State::Releasing)));
 
     let going: Subnet = serde_json::from_value(json!({
         "apiVersion": "networking.alibaba.com/v1", "kind": "Subnet",
@@ -195,7 +195,7 @@ async fn foreign_finalizer_stays() {
     leader.with(|state| state.set_subnet(&"sub".into(), going));
     assert_eq!(subnet::reconcile(leader.context.clone(), "sub".into()).await, Outcome::Done);
     let path = "/apis/networking.alibaba.com/v1/subnets/sub".to_owned();
-    assert_eq!(leader.asked(), [("PATCH".to_owned(), path, steps("u", 0, METRICS_REGISTERED))]);
+    assert_eq!(leader.sent(), [("PATCH".to_owned(), path, steps("u", 0, METRICS_REGISTERED))]);
 }
 
 #[tokio::test]
@@ -262,9 +262,9 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     here.queued();
     assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
     assert_eq!(here.queued(), 1, "its pod is looked at again");
-    here.asked();
+    here.sent();
     assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
-    assert_eq!(here.asked().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);
+    assert_eq!(here.sent().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);
 
     // Still unknown: asked again.
     let here = leader(move |_| {
@@ -319,7 +319,7 @@ async fn retained_address_gets_the_next_pods_prefixes() {
                 node: Some("n1".into()),
                 host_network: false,
                 owner: Some(owner),
-                said: Said { annotations, ..Said::default() },
+                networking: NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
                 life: Life::Alive,
                 running: false,
                 started: false,
@@ -329,9 +329,9 @@ async fn retained_address_gets_the_next_pods_prefixes() {
             state.set_pod(&key("web-0"), row);
         });
         assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, Outcome::Done);
-        let asked = leader.asked();
-        let (method, _, body) = asked.first().unwrap();
-        assert_eq!(method, "PATCH", "{asked:?}");
+        let sent = leader.sent();
+        let (method, _, body) = sent.first().unwrap();
+        assert_eq!(method, "PATCH", "{sent:?}");
         let annotations = body["metadata"]["annotations"].as_object().unwrap();
         assert_eq!(annotations.get(EXTRA_PREFIXES), Some(&written), "{body}");
         assert!(!annotations.contains_key("note"), "others' annotations stay: {body}");

@@ -38,7 +38,7 @@ use tokio::time::sleep;
 use trunkline_api::kube::{Kind, Lenient, Unreadable};
 use trunkline_api::resources::{IPInstanceSpec, NetworkSpec, SubnetSpec};
 
-use crate::cluster::{InstanceRow, Key, NodeRow, PodRow, Said, version};
+use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow, version};
 use crate::state::{ControllerState, ParseFault, SharedState};
 use delays::Delays;
 use pod::Pod;
@@ -325,7 +325,7 @@ impl Watched for Namespace {
 
     fn apply(self, state: &mut ControllerState) {
         let name = name(&self.metadata, state);
-        state.set_namespace(&name, Said::of(&self.metadata));
+        state.set_namespace(&name, NetworkingMetadata::of(&self.metadata));
     }
 
     fn remove(self, state: &mut ControllerState) {

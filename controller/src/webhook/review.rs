@@ -39,16 +39,16 @@ use crate::selection::Policy;
 
 /// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum ReviewKind {
     Validate,
     Mutate,
 }
 
-impl Asked {
+impl ReviewKind {
     fn path(self) -> &'static str {
         match self {
-            Asked::Validate => "/validate",
-            Asked::Mutate => "/mutate",
+            ReviewKind::Validate => "/validate",
+            ReviewKind::Mutate => "/mutate",
         }
     }
 }
@@ -119,7 +119,7 @@ impl<V: View> Reviewer<V> {
     /// Answers an AdmissionReview.
     pub(super) async fn review(
         &self,
-        asked: Asked,
+        kind: ReviewKind,
         body: &[u8],
         client: &Client,
     ) -> Result<Vec<u8>, ReviewError> {
@@ -130,16 +130,16 @@ impl<V: View> Reviewer<V> {
             review.try_into().map_err(|error: kube::core::admission::ConvertAdmissionReviewError| {
                 ReviewError::Unreadable(error.to_string())
             })?;
-        let answer = self.answer(asked, &request, client).await;
+        let answer = self.answer(kind, &request, client).await;
         let outcome = match &answer {
             Ok(answer) if answer.faults.is_empty() => Outcome::Accepted,
             Ok(_) => Outcome::Refused,
             Err(_) => Outcome::Failed,
         };
         let took = began.elapsed();
-        self.metrics.count(asked.path(), known_kind(&request), outcome, took);
+        self.metrics.count(kind.path(), known_kind(&request), outcome, took);
         if let Some(omitted) = self.log.admits(client.source(), Instant::now()) {
-            log(asked, &request, outcome, took, &answer, client.source(), omitted);
+            log(kind, &request, outcome, took, &answer, client.source(), omitted);
         }
         let response = respond(&request, answer?)?;
         serde_json::to_vec(&response.into_review())
@@ -147,28 +147,28 @@ impl<V: View> Reviewer<V> {
     }
 
     /// Counts a request without a verdict in time.
-    pub(super) fn timed_out(&self, asked: Asked, client: &Client) {
-        self.metrics.count(asked.path(), "unknown", Outcome::Failed, Duration::ZERO);
+    pub(super) fn timed_out(&self, kind: ReviewKind, client: &Client) {
+        self.metrics.count(kind.path(), "unknown", Outcome::Failed, Duration::ZERO);
         let source = client.source();
         if let Some(omitted) = self.log.admits(source, Instant::now()) {
-            tracing::warn!(path = asked.path(), %source, omitted, "an admission request had no verdict in time");
+            tracing::warn!(path = kind.path(), %source, omitted, "an admission request had no verdict in time");
         }
     }
 
     async fn answer(
         &self,
-        asked: Asked,
+        kind: ReviewKind,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
     ) -> Result<Answer, ReviewError> {
         let is_ours = request.kind.group == GROUP;
-        match (asked, request.kind.kind.as_str()) {
-            (Asked::Validate, "Network") if is_ours => self.network(request, client).await,
-            (Asked::Validate, "Subnet") if is_ours => self.subnet(request, client).await,
-            (Asked::Validate, "IPInstance") if is_ours => self.ipinstance(request, client).await,
-            (Asked::Validate, "NodeInfo") if is_ours => self.nodeinfo(request, client).await,
+        match (kind, request.kind.kind.as_str()) {
+            (ReviewKind::Validate, "Network") if is_ours => self.network(request, client).await,
+            (ReviewKind::Validate, "Subnet") if is_ours => self.subnet(request, client).await,
+            (ReviewKind::Validate, "IPInstance") if is_ours => self.ipinstance(request, client).await,
+            (ReviewKind::Validate, "NodeInfo") if is_ours => self.nodeinfo(request, client).await,
             (_, "Pod") if request.kind.group.is_empty() && request.operation == Operation::Create => {
-                self.pod(asked, request, client).await
+                self.pod(kind, request, client).await
             }
             // From a configuration with more rules than it should have.
             _ => Ok(Answer::default()),
@@ -250,7 +250,7 @@ impl<V: View> Reviewer<V> {
 
     async fn pod(
         &self,
-        asked: Asked,
+        kind: ReviewKind,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
     ) -> Result<Answer, ReviewError> {
@@ -260,9 +260,9 @@ impl<V: View> Reviewer<V> {
             serde_json::from_value(object).map_err(|error| ReviewError::Unreadable(error.to_string()))?;
         let new = NewPod::of(object, request.namespace.as_deref().unwrap_or_default());
         self.await_names(&new, client).await?;
-        let judged = self.view.look(|cluster| match asked {
-            Asked::Validate => pod::validate(&new, cluster, &self.policy).map(|()| Mutation::default()),
-            Asked::Mutate => pod::mutate(&new, cluster, &self.policy),
+        let judged = self.view.look(|cluster| match kind {
+            ReviewKind::Validate => pod::validate(&new, cluster, &self.policy).map(|()| Mutation::default()),
+            ReviewKind::Mutate => pod::mutate(&new, cluster, &self.policy),
         });
         Ok(match judged {
             Ok(Mutation { patch, warnings }) => Answer { patch, warnings, ..Answer::default() },
@@ -416,7 +416,7 @@ const LOGGED_REASON: usize = 1024;
 
 /// Logs a verdict. The client controls every text of the request: names are escaped and cut off.
 fn log(
-    asked: Asked,
+    kind: ReviewKind,
     request: &AdmissionRequest<DynamicObject>,
     outcome: Outcome,
     took: Duration,
@@ -432,7 +432,7 @@ fn log(
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
-                path = asked.path(),
+                path = kind.path(),
                 operation = ?request.operation,
                 kind = name(Some(&request.kind.kind)),
                 namespace = name(request.namespace.as_deref()),

@@ -23,7 +23,7 @@ pub(in super::super) async fn watch(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     // Capacity one: a pending event stands for all later ones.
-    let (tell, mut without_errors) = mpsc::channel(1);
+    let (tell, mut changes) = mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         let is_read = event.as_ref().is_ok_and(|event| event.kind.is_access());
         if !is_read {
@@ -37,7 +37,7 @@ pub(in super::super) async fn watch(
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            event = without_errors.recv() => if event.is_none() { return Ok(()) },
+            event = changes.recv() => if event.is_none() { return Ok(()) },
         }
         match read(folder, &served) {
             Ok(()) => tracing::info!(folder = %folder.display(), "the webhook's certificate was read again"),

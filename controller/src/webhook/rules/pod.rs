@@ -394,7 +394,7 @@ mod tests {
 
     use super::super::tests::{expect, instance, network, subnet};
     use super::*;
-    use crate::cluster::{InstanceRow, Said};
+    use crate::cluster::{InstanceRow, NetworkingMetadata};
 
     fn policy() -> Policy {
         Policy {
@@ -440,7 +440,9 @@ mod tests {
         for (name, annotations) in
             [("plain", texts(&[])), ("told", texts(&[(a::SPECIFIED_NETWORK, "rack1")]))]
         {
-            cluster.namespaces.set(name.into(), Said { annotations, ..Said::default() });
+            cluster
+                .namespaces
+                .set(name.into(), NetworkingMetadata { annotations, ..NetworkingMetadata::default() });
         }
         cluster
     }
@@ -760,12 +762,17 @@ mod tests {
         // A namespace cannot set prefixes: its annotation is not read, but its Network counts.
         let told = |annotations| NewPod { namespace: "told".to_owned(), ..pod(annotations) };
         let mut said = texts(&[(a::SPECIFIED_NETWORK, "rack1"), (a::EXTRA_PREFIXES, "10.10.0.0/16")]);
-        cluster.namespaces.set("told".into(), Said { annotations: said.clone(), ..Said::default() });
+        cluster.namespaces.set(
+            "told".into(),
+            NetworkingMetadata { annotations: said.clone(), ..NetworkingMetadata::default() },
+        );
         expect("the namespace's prefixes", validate(&told(&[]), &cluster, &policy()), "");
         let own = [(a::EXTRA_PREFIXES, "10.9.0.0/16")];
         expect("the namespace's Network", validate(&told(&own), &cluster, &policy()), "");
         said.insert(a::SPECIFIED_NETWORK.to_owned(), "bgp".to_owned());
-        cluster.namespaces.set("told".into(), Said { annotations: said, ..Said::default() });
+        cluster
+            .namespaces
+            .set("told".into(), NetworkingMetadata { annotations: said, ..NetworkingMetadata::default() });
         expect("another", validate(&told(&own), &cluster, &policy()), "Network bgp allows nothing");
         // Retained addresses are enough, however full the network is.
         give(&mut cluster, "10.5.0.7/24", "overlay", "o4", "kept-1");
