@@ -50,7 +50,7 @@ use crate::kernel::{KernelConfig, KernelHandle};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::page::{Page, Served};
-use crate::pods::{Pods, Turns};
+use crate::pods::{AttachmentLocks, Pods};
 use crate::probe;
 use crate::reconcile::{self, Reconcile};
 use crate::recover::{Recovery, recover};
@@ -210,7 +210,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         metrics: metrics.clone(),
         tracer: telemetry.tracer(),
         readiness_timeout: config.readiness_timeout(),
-        turns: Turns::default(),
+        locks: AttachmentLocks::default(),
     };
 
     let page = Page::start(config.page, Arc::clone(&observer), &notifier);

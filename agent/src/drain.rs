@@ -106,7 +106,7 @@ pub struct Settings {
 #[derive(Clone)]
 pub struct Drain {
     orders: mpsc::Sender<Order>,
-    standing: watch::Receiver<Standing>,
+    state: watch::Receiver<DrainState>,
     task: AbortHandle,
 }
 
@@ -125,9 +125,9 @@ enum Order {
     },
 }
 
-/// How it stands.
+/// The state of the drain.
 #[derive(Clone, Debug)]
-struct Standing {
+struct DrainState {
     phase: DrainPhase,
     /// Of a node that is not undrained.
     cause: Option<DrainCause>,
@@ -143,9 +143,9 @@ struct Standing {
     faults: Vec<String>,
 }
 
-impl Standing {
-    fn new(phase: DrainPhase, cause: Option<DrainCause>, message: String) -> Standing {
-        Standing {
+impl DrainState {
+    fn new(phase: DrainPhase, cause: Option<DrainCause>, message: String) -> DrainState {
+        DrainState {
             phase,
             cause,
             cordon: None,
@@ -182,13 +182,13 @@ impl Drain {
         let phase = stored.as_ref().map_or(DrainPhase::Undrained, Stored::phase);
         let Stored { message, cause, overruled, .. } = stored.unwrap_or_default();
         let cause = (phase != DrainPhase::Undrained).then_some(cause);
-        let begins = Standing { is_overruled: overruled, ..Standing::new(phase, cause, message) };
-        let (standing, reader) = watch::channel(begins);
+        let begins = DrainState { is_overruled: overruled, ..DrainState::new(phase, cause, message) };
+        let (state, reader) = watch::channel(begins);
         let (orders, inbox) = mpsc::channel(8);
         let Settings { settle, stored: _, reconcile, ipam, history } = settings;
-        let task = Task { settle, reconcile, ipam, history, standing };
+        let task = Task { settle, reconcile, ipam, history, state };
         let task = tokio::spawn(task.run(inbox)).abort_handle();
-        Drain { orders, standing: reader, task }
+        Drain { orders, state: reader, task }
     }
 
     /// Begins to leave the fabric. What is under way or done already stays so, and its text too; what a cordon has begun is the operator's from now on.
@@ -218,14 +218,14 @@ impl Drain {
 
     /// How far this node has left the fabric.
     pub fn status(&self) -> DrainStatus {
-        self.standing.borrow().status()
+        self.state.borrow().status()
     }
 
     /// The same, once nothing is under way.
     pub async fn settled(&self) -> Result<DrainStatus, Failure> {
-        let mut standing = self.standing.clone();
-        let settled = standing.wait_for(|standing| standing.phase.is_settled()).await;
-        settled.map(|standing| standing.status()).map_err(|_| stopping())
+        let mut state = self.state.clone();
+        let settled = state.wait_for(|state| state.phase.is_settled()).await;
+        settled.map(|state| state.status()).map_err(|_| stopping())
     }
 
     /// Ends the task where it is, and lets go whoever waits for it: the agent stops.
@@ -243,13 +243,13 @@ struct Task {
     reconcile: Reconcile,
     ipam: Ipam,
     history: History,
-    standing: watch::Sender<Standing>,
+    state: watch::Sender<DrainState>,
 }
 
 impl Task {
     async fn run(mut self, mut inbox: mpsc::Receiver<Order>) {
         loop {
-            let phase = self.standing.borrow().phase;
+            let phase = self.state.borrow().phase;
             // An order ends a step wherever it is: every step may be begun again.
             let order = tokio::select! {
                 biased;
@@ -266,25 +266,25 @@ impl Task {
     }
 
     async fn drain(&mut self, phase: DrainPhase, message: String) -> Result<(), Failure> {
-        let cause = self.standing.borrow().cause;
+        let cause = self.state.borrow().cause;
         match cause {
             None => self.begin(DrainCause::Operator, message, "this node is drained by an operator").await,
             Some(DrainCause::Operator) => Ok(()),
             Some(DrainCause::Cordon) => {
                 let (down, cause) = (phase == DrainPhase::Drained, DrainCause::Operator);
-                let message = self.standing.borrow().message.clone();
+                let message = self.state.borrow().message.clone();
                 self.store(Some(&Stored { message, down, cause, overruled: false })).await?;
                 self.tell(
                     "this node, drained as it is cordoned in Kubernetes, stays so for an operator".to_owned(),
                 );
-                self.standing.send_modify(|standing| standing.cause = Some(cause));
+                self.state.send_modify(|state| state.cause = Some(cause));
                 Ok(())
             }
         }
     }
 
     async fn undrain(&mut self, phase: DrainPhase) -> Result<(), Failure> {
-        let Standing { cause, cordon, is_overruled, .. } = *self.standing.borrow();
+        let DrainState { cause, cordon, is_overruled, .. } = *self.state.borrow();
         // The cordon that drained it, or is about to, would do so again at once.
         let overrules = cause == Some(DrainCause::Cordon) || matches!(cordon, Some(Cordon::Yes { .. }));
         if phase != DrainPhase::Undrained {
@@ -293,15 +293,15 @@ impl Task {
         if overrules && !is_overruled {
             self.store(Some(&Stored { overruled: true, ..Stored::default() })).await?;
             self.tell("this node stays, for an operator, although it is cordoned in Kubernetes".to_owned());
-            self.standing.send_modify(|standing| standing.is_overruled = true);
+            self.state.send_modify(|state| state.is_overruled = true);
         }
         Ok(())
     }
 
     async fn cordon(&mut self, phase: DrainPhase, cordon: Option<Cordon>) -> Result<(), Failure> {
-        self.standing.send_modify(|standing| standing.cordon = cordon);
+        self.state.send_modify(|state| state.cordon = cordon);
         let Some(cordon) = cordon else { return Ok(()) };
-        let Standing { cause, is_overruled, .. } = *self.standing.borrow();
+        let DrainState { cause, is_overruled, .. } = *self.state.borrow();
         match decide(cordon, phase, cause, is_overruled) {
             Next::Nothing => Ok(()),
             Next::Drain => {
@@ -313,7 +313,7 @@ impl Task {
             }
             Next::Forget => {
                 self.store(None).await?;
-                self.standing.send_modify(|standing| standing.is_overruled = false);
+                self.state.send_modify(|state| state.is_overruled = false);
                 Ok(())
             }
         }
@@ -322,7 +322,7 @@ impl Task {
     async fn begin(&mut self, cause: DrainCause, message: String, why: &str) -> Result<(), Failure> {
         self.store(Some(&Stored { message: message.clone(), cause, ..Stored::default() })).await?;
         self.tell(why.to_owned());
-        self.turn(Standing::new(DrainPhase::Announcing, Some(cause), message));
+        self.set_state(DrainState::new(DrainPhase::Announcing, Some(cause), message));
         Ok(())
     }
 
@@ -331,15 +331,15 @@ impl Task {
         self.store(overrules.then_some(&overruled)).await?;
         self.reconcile.leave(Stage::There).await.ok_or_else(stopping)?;
         self.tell(why.to_owned());
-        let undrained = Standing::new(DrainPhase::Undrained, None, String::new());
-        self.turn(Standing { is_overruled: overrules, ..undrained });
+        let undrained = DrainState::new(DrainPhase::Undrained, None, String::new());
+        self.set_state(DrainState { is_overruled: overrules, ..undrained });
         Ok(())
     }
 
     /// Stands otherwise from now on, with the Node as it is.
-    fn turn(&self, standing: Standing) {
-        let cordon = self.standing.borrow().cordon;
-        self.standing.send_replace(Standing { cordon, ..standing });
+    fn set_state(&self, state: DrainState) {
+        let cordon = self.state.borrow().cordon;
+        self.state.send_replace(DrainState { cordon, ..state });
     }
 
     /// What a phase consists of, and then the next.
@@ -360,16 +360,16 @@ impl Task {
         self.all_told(&left, "that this node leaves").await;
         // Who began in the middle of a restart has no session yet, and nobody who could move away.
         // An order that changes nothing begins this step again, and the time does not.
-        let until = self.standing.borrow().settled_at.unwrap_or_else(|| Instant::now() + self.settle);
-        self.standing.send_modify(|standing| standing.settled_at = Some(until));
+        let until = self.state.borrow().settled_at.unwrap_or_else(|| Instant::now() + self.settle);
+        self.state.send_modify(|state| state.settled_at = Some(until));
         sleep_until(until).await;
         let alternatives = match &left.speaker {
             Some(speaker) => alternatives(speaker, &left).await,
             None => 0,
         };
-        self.next(DrainPhase::Withdrawing, |standing| {
-            standing.prefixes = left.prefixes.len() as u64;
-            standing.alternatives = alternatives;
+        self.next(DrainPhase::Withdrawing, |state| {
+            state.prefixes = left.prefixes.len() as u64;
+            state.alternatives = alternatives;
         });
         self.tell(format!(
             "the fabric had {} s to move away; of {} prefixes of this node peers know another way to {alternatives}",
@@ -383,8 +383,8 @@ impl Task {
         let left = self.reconcile.leave(Stage::Withdrawn).await?;
         self.all_told(&left, "that nothing leads here any more").await;
         let (message, cause) = {
-            let standing = self.standing.borrow();
-            (standing.message.clone(), standing.cause.unwrap_or_default())
+            let state = self.state.borrow();
+            (state.message.clone(), state.cause.unwrap_or_default())
         };
         self.reconcile.leave(Stage::Down { message: message.clone() }).await?;
         if let Err(failure) = self.store(Some(&Stored { message, down: true, cause, overruled: false })).await
@@ -404,16 +404,16 @@ impl Task {
         }
     }
 
-    fn next(&self, phase: DrainPhase, edit: impl FnOnce(&mut Standing)) {
-        self.standing.send_modify(|standing| {
-            (standing.phase, standing.since) = (phase, Instant::now());
-            edit(standing);
+    fn next(&self, phase: DrainPhase, edit: impl FnOnce(&mut DrainState)) {
+        self.state.send_modify(|state| {
+            (state.phase, state.since) = (phase, Instant::now());
+            edit(state);
         });
     }
 
     fn fault(&self, fault: String) {
         tracing::warn!(fault, "drain");
-        self.standing.send_modify(|standing| standing.faults.push(fault));
+        self.state.send_modify(|state| state.faults.push(fault));
     }
 
     fn tell(&self, text: String) {

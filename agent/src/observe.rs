@@ -31,7 +31,7 @@ use crate::history::History;
 use crate::ipam::{Counts, Ipam, Phase, Summary};
 use crate::kernel::KernelHandle;
 use crate::kernel::nft::unassigned::Counters;
-use crate::metrics::{Metrics, Standing};
+use crate::metrics::{Metrics, ScrapeData};
 use crate::plan::Mode;
 use crate::pods::show_mac;
 use crate::probe::Probes;
@@ -137,7 +137,7 @@ impl Observer {
 
     /// Everything that `/metrics` shows of how things stand, each owner asked once: while a full table comes in, the speaker answers between
     /// two batches of it.
-    async fn standing(&self) -> Result<Standing, Failure> {
+    async fn scrape_data(&self) -> Result<ScrapeData, Failure> {
         let view = self.view().await?;
         let (statuses, ranges) = tokio::join!(statuses(&view), ranges(&view));
         let agent = self.agent_with(&view, &statuses, &ranges).await?;
@@ -155,7 +155,7 @@ impl Observer {
             Some(bgp) => bgp.speaker.bfd_refused().await.unwrap_or_default(),
             None => Vec::new(),
         };
-        Ok(Standing {
+        Ok(ScrapeData {
             agent,
             peers: peers.unwrap_or_default(),
             established_peers: established_peers(&view, &statuses),
@@ -537,8 +537,8 @@ impl Observer {
 
 impl Probe for Observer {
     async fn metrics(&self) -> String {
-        let Ok(standing) = self.standing().await else { return String::new() };
-        match self.metrics.render(&standing) {
+        let Ok(data) = self.scrape_data().await else { return String::new() };
+        match self.metrics.render(&data) {
             Ok(text) => text,
             Err(error) => {
                 tracing::error!(%error, "the metrics cannot be written");

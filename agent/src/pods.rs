@@ -15,7 +15,7 @@
 //! An ADD that fails takes back what it did. One that comes again for the same container and interface runs the same
 //! steps over the record that is there, and so gives the same answer.
 //!
-//! Requests for one attachment are served one after another ([`Turns`]); different ones do not wait for each other.
+//! Requests for one attachment are served one after another ([`AttachmentLocks`]); different ones do not wait for each other.
 //!
 //! [`recover`]: crate::recover
 
@@ -71,7 +71,7 @@ pub struct Pods {
     /// How long an ADD waits for the fabric.
     pub readiness_timeout: Duration,
     /// One after another for each attachment.
-    pub turns: Turns,
+    pub locks: AttachmentLocks,
 }
 
 /// The time of a request, and its origin.
@@ -128,7 +128,7 @@ impl Pods {
         if let Some(pod) = &request.pod {
             steps.of_pod(&pod.namespace, &pod.name, &pod.uid);
         }
-        let _turn = self.turn(&key, steps).await;
+        let _guard = self.lock(&key, steps).await;
         // Before a plan is in force there are no pools, and "no network" would be the wrong answer.
         self.reconcile.started().map_err(pod_failure)?;
         let (record, new) = match self.ipam.get(key.clone()).await {
@@ -209,7 +209,7 @@ impl Pods {
             Err(IpamError::Held { holder, .. }) if self.is_over(&holder, &reservation).await => {
                 tracing::info!(attachment = %holder.key, by = %key, "a sandbox whose DEL has not come gives way to the pod's next one");
                 {
-                    let _turn = self.turns.take(&holder.key).await;
+                    let _guard = self.locks.lock(&holder.key).await;
                     steps.time("former sandbox", self.remove(&holder.key, None, &mut Steps::none())).await?;
                 }
                 steps.time("record", self.ipam.reserve(reservation)).await.map_err(ipam_failure)
@@ -376,7 +376,7 @@ impl Pods {
         let mut steps = self.tracer.begin("detach", began, origin.as_ref());
         steps.of_interface(&request.interface);
         let key = key_of(&request.interface);
-        let _turn = self.turn(&key, &mut steps).await;
+        let _guard = self.lock(&key, &mut steps).await;
         let outcome = self.remove(&key, netns, &mut steps).await;
         let record = outcome.as_ref().ok().and_then(Option::as_ref);
         let network = record.map(|record| record.network.as_str()).unwrap_or_default();
@@ -429,13 +429,13 @@ impl Pods {
         }
     }
 
-    /// Waits its turn: an ADD or DEL that is under way is no stranger.
+    /// Takes the lock: an ADD or DEL that is under way is no stranger.
     async fn mend_limits(&self, host_ifname: &str) -> Result<(), DeviceError> {
         let Some((container_id, ifname)) = self.devices.owner(host_ifname.to_owned()).await? else {
             return Ok(());
         };
         let key = AttachmentKey { container_id, ifname };
-        let _turn = self.turns.take(&key).await;
+        let _guard = self.locks.lock(&key).await;
         let limits = self.ipam.get(key).await.map(|record| record.bandwidth).unwrap_or_default();
         if limits.is_empty() {
             return Ok(());
@@ -451,12 +451,12 @@ impl Pods {
         Ok(())
     }
 
-    /// Waits for its turn.
-    async fn turn(&self, key: &AttachmentKey, steps: &mut Steps) -> Turn {
+    /// Locks the attachment.
+    async fn lock(&self, key: &AttachmentKey, steps: &mut Steps) -> AttachmentGuard {
         let began = Instant::now();
-        let turn = self.turns.take(key).await;
+        let guard = self.locks.lock(key).await;
         steps.step("turn", began, began.elapsed(), None::<&Failure>);
-        turn
+        guard
     }
 
     async fn take_back(&self, key: &AttachmentKey) {
@@ -468,7 +468,7 @@ impl Pods {
     /// CHECK.
     pub async fn check(&self, request: Check, netns: Option<OwnedFd>) -> Result<Done, Failure> {
         let key = key_of(&request.interface);
-        let _turn = self.turns.take(&key).await;
+        let _guard = self.locks.lock(&key).await;
         let Some(record) = self.ipam.get(key.clone()).await else {
             return Err(Failure::new(
                 Code::UnknownContainer,
@@ -519,7 +519,7 @@ impl Pods {
             if record.conf_name != request.conf_name || valid.contains(&record.key) {
                 continue;
             }
-            let _turn = self.turns.take(&record.key).await;
+            let _guard = self.locks.lock(&record.key).await;
             let removed = self.remove(&record.key, None, &mut Steps::none()).await;
             if outcome.is_ok() {
                 outcome = removed.map(|_| Done {});
@@ -714,39 +714,39 @@ fn pod_failure(error: PodError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// One turn at a time for each attachment.
+/// One lock for each attachment.
 #[derive(Clone, Debug, Default)]
-pub struct Turns {
-    places: Arc<Mutex<HashMap<AttachmentKey, Arc<tokio::sync::Mutex<()>>>>>,
+pub struct AttachmentLocks {
+    locks: Arc<Mutex<HashMap<AttachmentKey, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
-/// A turn; it ends when this is dropped.
-pub struct Turn {
-    turns: Turns,
+/// A locked attachment; dropping it releases the lock.
+pub struct AttachmentGuard {
+    locks: AttachmentLocks,
     key: AttachmentKey,
     held: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
-impl Turns {
-    /// Waits until nobody else has a turn at this attachment.
-    pub async fn take(&self, key: &AttachmentKey) -> Turn {
+impl AttachmentLocks {
+    /// Waits until no other request holds the lock of this attachment.
+    pub async fn lock(&self, key: &AttachmentKey) -> AttachmentGuard {
         let place = {
-            let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(places.entry(key.clone()).or_default())
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(locks.entry(key.clone()).or_default())
         };
-        let mut turn = Turn { turns: self.clone(), key: key.clone(), held: None };
-        turn.held = Some(place.lock_owned().await);
-        turn
+        let mut guard = AttachmentGuard { locks: self.clone(), key: key.clone(), held: None };
+        guard.held = Some(place.lock_owned().await);
+        guard
     }
 }
 
-impl Drop for Turn {
+impl Drop for AttachmentGuard {
     fn drop(&mut self) {
         self.held = None;
-        let mut places = self.turns.places.lock().unwrap_or_else(PoisonError::into_inner);
-        // The map's own reference alone: nobody has a turn here or waits for one.
-        if places.get(&self.key).is_some_and(|place| Arc::strong_count(place) == 1) {
-            places.remove(&self.key);
+        let mut locks = self.locks.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map's own reference alone: no request holds the lock or waits for it.
+        if locks.get(&self.key).is_some_and(|place| Arc::strong_count(place) == 1) {
+            locks.remove(&self.key);
         }
     }
 }
@@ -763,19 +763,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turns_at_one_attachment_follow_each_other_and_leave_nothing() {
-        let turns = Turns::default();
+    async fn locks_of_one_attachment_exclude_each_other_and_leave_nothing() {
+        let locks = AttachmentLocks::default();
         let key = |id: &str| AttachmentKey { container_id: id.to_owned(), ifname: "eth0".to_owned() };
-        let first = turns.take(&key("a")).await;
-        let _other = turns.take(&key("b")).await;
-        let waiting = tokio::time::timeout(Duration::from_millis(10), turns.take(&key("a"))).await;
+        let first = locks.lock(&key("a")).await;
+        let _other = locks.lock(&key("b")).await;
+        let waiting = tokio::time::timeout(Duration::from_millis(10), locks.lock(&key("a"))).await;
         assert!(waiting.is_err());
         let second = tokio::spawn({
-            let (turns, key) = (turns.clone(), key("a"));
-            async move { drop(turns.take(&key).await) }
+            let (locks, key) = (locks.clone(), key("a"));
+            async move { drop(locks.lock(&key).await) }
         });
         drop(first);
         second.await.unwrap();
-        assert_eq!(turns.places.lock().unwrap().len(), 1, "only b's");
+        assert_eq!(locks.locks.lock().unwrap().len(), 1, "only b's");
     }
 }

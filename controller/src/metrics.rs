@@ -9,7 +9,7 @@ use std::time::Duration;
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::metrics::of_controller as m;
 use trunkline_daemon::connections::ConnectionMetrics;
-use trunkline_daemon::metrics::{Standing, counter, histogram};
+use trunkline_daemon::metrics::{Exposition, counter, histogram};
 
 use crate::state::{ControllerState, Queues, SharedState};
 
@@ -83,7 +83,7 @@ impl Metrics {
 
 /// All metrics in Prometheus' text format.
 pub fn text(shared: &SharedState) -> String {
-    let mut page = Standing::default();
+    let mut page = Exposition::default();
     write_state(&mut page, &shared.lock());
     match trunkline_daemon::metrics::text(&shared.metrics().registry, page) {
         Ok(text) => text,
@@ -94,7 +94,7 @@ pub fn text(shared: &SharedState) -> String {
     }
 }
 
-fn write_state(page: &mut Standing, state: &ControllerState) {
+fn write_state(page: &mut Exposition, state: &ControllerState) {
     let term = state.term.as_ref();
     page.put_bool(m::LEADER, &[], term.is_some());
     page.put_bool(m::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], true);

@@ -29,13 +29,7 @@ impl Observer {
         }
         // A change while the owners are asked is worth another answer.
         let number = *changes.borrow_and_update();
-        let standing = self.standing().await?;
-        Ok(Snapshot {
-            run: this,
-            number,
-            agent: standing.agent,
-            peers: standing.peers,
-            pods: self.pods().await?,
-        })
+        let data = self.scrape_data().await?;
+        Ok(Snapshot { run: this, number, agent: data.agent, peers: data.peers, pods: self.pods().await? })
     }
 }

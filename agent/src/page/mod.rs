@@ -70,7 +70,7 @@ pub struct Page {
     audience: Arc<Audience>,
     changes: watch::Receiver<u64>,
     pods: Mutex<Option<(u64, Bytes)>>,
-    turns: Semaphore,
+    permits: Semaphore,
     waiting: Semaphore,
 }
 
@@ -87,7 +87,7 @@ impl Page {
             audience,
             changes: notifier.subscribe(),
             pods: Mutex::new(None),
-            turns: Semaphore::new(QUESTIONS),
+            permits: Semaphore::new(QUESTIONS),
             waiting: Semaphore::new(QUESTIONS + WAITING),
         }
     }
@@ -118,26 +118,26 @@ impl Page {
         let answer = match head.uri.path() {
             "/page/live" => return self.live(head),
             "/page/pods" => self.pods().await,
-            "/page/events" => match self.turn().await {
-                Ok(_turn) => {
+            "/page/events" => match self.permit().await {
+                Ok(_permit) => {
                     json(Ok(self.observer.history.since(given("after").parse().unwrap_or_default())))
                 }
                 Err(busy) => return busy,
             },
-            "/page/peer" => match self.turn().await {
-                Ok(_turn) => json(self.observer.peers(Some(given("name"))).await),
+            "/page/peer" => match self.permit().await {
+                Ok(_permit) => json(self.observer.peers(Some(given("name"))).await),
                 Err(busy) => return busy,
             },
             "/page/routes" => match search::read(&given("q"), &given("from"), &given("fate")) {
-                Ok(filter) => match self.turn().await {
-                    Ok(_turn) => json(self.search(filter).await),
+                Ok(filter) => match self.permit().await {
+                    Ok(_permit) => json(self.search(filter).await),
                     Err(busy) => return busy,
                 },
                 Err(why) => Err(Failure::new(Code::InvalidContent, why)),
             },
             "/page/explain" => match given("prefix").parse() {
-                Ok(prefix) => match self.turn().await {
-                    Ok(_turn) => json(self.observer.explain(prefix).await),
+                Ok(prefix) => match self.permit().await {
+                    Ok(_permit) => json(self.observer.explain(prefix).await),
                     Err(busy) => return busy,
                 },
                 Err(_) => {
@@ -184,11 +184,11 @@ impl Page {
     }
 
     /// A place among those whose question is being answered.
-    async fn turn(&self) -> Result<Turn<'_>, Response<Body>> {
+    async fn permit(&self) -> Result<SearchPermit<'_>, Response<Body>> {
         let busy = || try_later("2", "too many questions at a time: ask again\n");
         let waiting = self.waiting.try_acquire().map_err(|_| busy())?;
-        let turn = self.turns.acquire().await.map_err(|_| busy())?;
-        Ok(Turn { _waiting: waiting, _turn: turn })
+        let permit = self.permits.acquire().await.map_err(|_| busy())?;
+        Ok(SearchPermit { _waiting: waiting, _permit: permit })
     }
 
     async fn search(&self, filter: trunkline_bgp::speaker::RouteFilter) -> Result<Found, Failure> {
@@ -222,9 +222,9 @@ impl Page {
     }
 }
 
-struct Turn<'a> {
+struct SearchPermit<'a> {
     _waiting: tokio::sync::SemaphorePermit<'a>,
-    _turn: tokio::sync::SemaphorePermit<'a>,
+    _permit: tokio::sync::SemaphorePermit<'a>,
 }
 
 /// What a search came to.

@@ -22,13 +22,13 @@ use crate::types::{AddressFamily, Family, PeerId};
 
 /// The result of the decision for a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum SelectionResult {
     /// The best path, which is advertised to peers.
     Best,
     /// Used together with the best path; the comparison names the only difference from it.
     Used(Comparison),
     /// Not used; the comparison names the reason.
-    Lost(Comparison),
+    NotSelected(Comparison),
     /// Rejected before the decision.
     Refused(Filtered),
     /// Not decided yet: paths are collected after a restart (RFC 4724 §4.1).
@@ -67,7 +67,7 @@ pub struct ExplainedPath<'a> {
     /// The path.
     pub entry: PathEntry<'a>,
     /// The result of the decision.
-    pub standing: Standing,
+    pub selection: SelectionResult,
     /// The verdict of import policy; none if the policy was not consulted.
     pub import: Option<Ruling>,
 }
@@ -141,22 +141,22 @@ fn explain_paths<'a, F: AddressFamily>(
         other_peer: table.peer_of(other.path),
         limit,
     };
-    let standing = |number: u32, path: &Path| {
+    let selection = |number: u32, path: &Path| {
         if let Some(refused) = path.filtered() {
-            return Standing::Refused(refused);
+            return SelectionResult::Refused(refused);
         }
         if shared.is_held(F::FAMILY) && !path.is_selected() {
-            return Standing::Waiting;
+            return SelectionResult::Waiting;
         }
         if let Some((path, step, by)) = lost.get(&number) {
             let limit = step.is_tie_break().then_some(used.len());
-            return Standing::Lost(compare(path, *step, by, limit));
+            return SelectionResult::NotSelected(compare(path, *step, by, limit));
         }
         match (used.first(), used.iter().find(|path| path.path == number)) {
             (Some(best), Some(path)) if best.path != number => {
-                Standing::Used(compare(path, decision::tie_break(best, path), best, None))
+                SelectionResult::Used(compare(path, decision::tie_break(best, path), best, None))
             }
-            _ => Standing::Best,
+            _ => SelectionResult::Best,
         }
     };
     let paths = table.numbered_paths(row).enumerate();
@@ -166,7 +166,7 @@ fn explain_paths<'a, F: AddressFamily>(
         let import = import.filter(|_| was_asked).zip(path.received());
         Some(ExplainedPath {
             entry: entry(shared, prefix, path_id, path, place == 0)?,
-            standing: standing(number, path),
+            selection: selection(number, path),
             import: import.and_then(|(import, received)| ruling(shared, import, prefix, received, false)),
         })
     });

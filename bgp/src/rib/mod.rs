@@ -43,7 +43,7 @@ use rustc_hash::FxHashSet;
 
 pub use adj_out::NotAdvertised;
 pub use decision::Step;
-pub use explain::{Comparison, ExplainedExport, ExplainedPath, Ruling, Standing};
+pub use explain::{Comparison, ExplainedExport, ExplainedPath, Ruling, SelectionResult};
 pub use facts::{Counts, FibPath, Origination, RibConfig, RibPeer, RouteChange, SessionFacts, UpdateOutcome};
 pub use listing::{AdvertisedRoute, PathEntry, RouteAttributes};
 pub use table::Filtered;

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::route::{Route, refused};
 use super::{Speaker, State};
-use crate::rib::{Comparison, NotAdvertised, Ruling, Standing, Step};
+use crate::rib::{Comparison, NotAdvertised, Ruling, SelectionResult, Step};
 use crate::types::{PeerId, PeerKey};
 
 /// The explanation of one prefix.
@@ -94,16 +94,16 @@ impl Speaker {
 
     fn path(&self, path: &crate::rib::ExplainedPath<'_>) -> ExplainedPath {
         let import = path.import.clone().filter(|ruling| ruling.rule.is_some() || !ruling.accepted);
-        let (standing, reason, step) = match &path.standing {
-            Standing::Best => ("best", String::new(), None),
-            Standing::Used(by) => ("used", self.used(by), Some(by.step)),
-            Standing::Lost(by) => ("lost", self.lost(by), Some(by.step)),
-            Standing::Refused(reason) => {
+        let (standing, reason, step) = match &path.selection {
+            SelectionResult::Best => ("best", String::new(), None),
+            SelectionResult::Used(by) => ("used", self.used(by), Some(by.step)),
+            SelectionResult::NotSelected(by) => ("lost", self.lost(by), Some(by.step)),
+            SelectionResult::Refused(reason) => {
                 let by = import.as_ref().filter(|ruling| !ruling.accepted).map(rule);
                 let reason = refused(*reason).to_owned();
                 ("refused", by.map_or(reason.clone(), |by| format!("{reason}, {by}")), None)
             }
-            Standing::Waiting => {
+            SelectionResult::Waiting => {
                 ("waiting", "paths are being collected before the first decision".to_owned(), None)
             }
         };

@@ -315,7 +315,7 @@ impl Model {
         let peers = self.snapshot.iter().flat_map(|snapshot| &snapshot.peers);
         let mut peers: Vec<Peer> = peers.map(|peer| aged(peer, age)).collect();
         // The agent's order but for that.
-        peers.sort_by_key(standing);
+        peers.sort_by_key(peer_health);
         peers
     }
 
@@ -383,26 +383,26 @@ fn name_of(pod: &PodStatus) -> String {
     format!("{} {}", pod.container_id, pod.ifname)
 }
 
-/// How a peer stands, the worst first.
+/// The health of a peer, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
+pub(super) enum PeerHealth {
     /// Somebody should look.
     Down,
     /// Down, and that is meant so, or pods do without.
-    Spared,
+    ExpectedDown,
     /// Up, and something beside the session is not.
-    Impaired,
+    Degraded,
     Up,
 }
 
-pub(super) fn standing(peer: &Peer) -> Standing {
+pub(super) fn peer_health(peer: &Peer) -> PeerHealth {
     let bfd = peer.bfd.as_ref().is_some_and(|bfd| bfd.state != "Up");
     let stale = peer.families.iter().any(|family| family.stale > 0);
     match (peer.state == "Established", peer.shutdown || peer.optional) {
-        (true, _) if bfd || stale => Standing::Impaired,
-        (true, _) => Standing::Up,
-        (false, true) => Standing::Spared,
-        (false, false) => Standing::Down,
+        (true, _) if bfd || stale => PeerHealth::Degraded,
+        (true, _) => PeerHealth::Up,
+        (false, true) => PeerHealth::ExpectedDown,
+        (false, false) => PeerHealth::Down,
     }
 }
 

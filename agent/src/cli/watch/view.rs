@@ -12,7 +12,7 @@ use trunkline_api::control::{
     AgentStatus, DrainPhase, NetworkStatus, Peer, PeerFamily, PodStatus, SubnetStatus,
 };
 
-use super::model::{Entry, Model, Over, Room, Standing, Tab, since, standing, state};
+use super::model::{Entry, Model, Over, PeerHealth, Room, Tab, peer_health, since, state};
 use super::text::{Grid, fit, number, plain, words, wrap};
 use crate::cli::show;
 use crate::cli::table::duration;
@@ -64,11 +64,11 @@ impl Palette {
         }
     }
 
-    fn of(&self, standing: Standing) -> Style {
-        match standing {
-            Standing::Down => self.bad,
-            Standing::Spared | Standing::Impaired => self.warning,
-            Standing::Up => Style::new(),
+    fn of(&self, peer_health: PeerHealth) -> Style {
+        match peer_health {
+            PeerHealth::Down => self.bad,
+            PeerHealth::ExpectedDown | PeerHealth::Degraded => self.warning,
+            PeerHealth::Up => Style::new(),
         }
     }
 }
@@ -252,7 +252,7 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
 }
 
 fn tabs(model: &Model, palette: &Palette, page: &mut Page<'_>) {
-    let down = model.all_peers().iter().filter(|peer| standing(peer) == Standing::Down).count();
+    let down = model.all_peers().iter().filter(|peer| peer_health(peer) == PeerHealth::Down).count();
     let down = if down > 0 { format!(", {down} DOWN") } else { String::new() };
     let titles = [
         (Tab::Peers, format!(" 1 Peers ({}{down}) ", model.all_peers().len())),
@@ -310,7 +310,7 @@ fn table(
 fn peers(model: &Model, palette: &Palette, page: &mut Page<'_>) {
     let shown = model.peers();
     let (head, lines) = peer_lines(&shown, page.columns());
-    let styles = shown.iter().map(|peer| palette.of(standing(peer)));
+    let styles = shown.iter().map(|peer| palette.of(peer_health(peer)));
     let lines: Vec<(String, Style)> = lines.into_iter().zip(styles).collect();
     // Beneath them, where there is room: what is wrong with the one that is chosen, networks, and what happened last.
     let mut said: Vec<String> = shown.get(model.chosen()).map(last_words).unwrap_or_default();
@@ -398,11 +398,11 @@ fn peer_lines(peers: &[Peer], columns: usize) -> (String, Vec<String>) {
     for peer in peers {
         let sum =
             |count: fn(&PeerFamily) -> usize| peer.families.iter().map(count).sum::<usize>().to_string();
-        let mark = match standing(peer) {
-            Standing::Down => "!",
-            Standing::Spared => "-",
-            Standing::Impaired => "~",
-            Standing::Up => " ",
+        let mark = match peer_health(peer) {
+            PeerHealth::Down => "!",
+            PeerHealth::ExpectedDown => "-",
+            PeerHealth::Degraded => "~",
+            PeerHealth::Up => " ",
         };
         grid.row([
             mark.to_owned(),
