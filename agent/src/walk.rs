@@ -26,7 +26,7 @@ use crate::attach::device::{DeviceError, Step as _};
 use crate::kernel::netlink::lookup::{self, Found, Match, Packet, kind_name};
 use crate::kernel::netlink::objects::{self, LinkInfo};
 use crate::kernel::netlink::vxlan::{self, VxlanInfo};
-use crate::kernel::netlink::{Batch, Connection, Outcome, Refusal};
+use crate::kernel::netlink::{Batch, BatchResult, Connection, Refusal};
 use crate::plan::{Hop, LinkKind};
 use crate::pods::show_mac;
 
@@ -287,7 +287,7 @@ impl Side<'_> {
 }
 
 /// The answer to one look-up of a batch.
-fn found(outcome: &Outcome, index: usize) -> Option<Found> {
+fn found(outcome: &BatchResult, index: usize) -> Option<Found> {
     outcome.replies.iter().find(|(at, ..)| *at == index).and_then(|(.., body)| lookup::read_found(body))
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::cni::{self, Sandbox};
 use crate::fabric::{Fabric, Place};
 use crate::link_faults::Suffered;
-use crate::pinger::{Flow, Outcome, Pinger, some, unreachable};
+use crate::pinger::{Flow, FlowResult, Pinger, some, unreachable};
 use crate::progress::{say, seconds, step, step_with, table};
 use crate::routes::RouteMonitor;
 use crate::stats::percentile;
@@ -384,7 +384,7 @@ impl<'a> Tour<'a> {
 
     /// Ends an agent, leaves it away for two seconds, starts it, and waits until all is as before, with pings between
     /// all of its pods and a pod of every other node all the while.
-    fn through_restart(&self, node: &str, signal: Signal) -> Result<(Vec<Outcome>, usize)> {
+    fn through_restart(&self, node: &str, signal: Signal) -> Result<(Vec<FlowResult>, usize)> {
         let host = self.fabric.host(node)?;
         let own = client::peers(host)?;
         let sessions: Vec<(&str, String)> = self.tors_of(node)?;
@@ -568,11 +568,11 @@ fn packets(host: &crate::host::Host, interface: &str) -> Result<u64> {
     count("rx").zip(count("tx")).map(|(rx, tx)| rx + tx).with_context(|| format!("no counters in {text}"))
 }
 
-fn count(outcomes: &[Outcome]) -> (usize, usize) {
+fn count(outcomes: &[FlowResult]) -> (usize, usize) {
     (outcomes.iter().map(|o| o.sent).sum(), outcomes.iter().map(|o| o.lost.len()).sum())
 }
 
-fn words_of_loss((outcomes, routes): &(Vec<Outcome>, usize)) -> String {
+fn words_of_loss((outcomes, routes): &(Vec<FlowResult>, usize)) -> String {
     let (sent, lost) = count(outcomes);
     let slowest = outcomes.iter().map(|o| o.slowest).max().unwrap_or_default();
     let of: Vec<&str> = outcomes.iter().filter(|o| !o.lost.is_empty()).map(|o| o.name.as_str()).collect();

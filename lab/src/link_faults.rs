@@ -22,7 +22,7 @@ pub(crate) use list::{CABLE_CUT, CROSSED, LINK_FAULTS, NODE_FAULTS, PODS_REFUSED
 use crate::cni::{self, Sandbox};
 use crate::fabric::Fabric;
 use crate::netns::Namespace;
-use crate::pinger::{Flow, Outcome, Pinger};
+use crate::pinger::{Flow, FlowResult, Pinger};
 use crate::shell::{Seen, wait_for};
 use crate::{client, routers};
 
@@ -167,7 +167,7 @@ pub(crate) fn flows(inside: &[End], others: &[End]) -> Vec<Flow> {
     inside.iter().flat_map(|pod| others.iter().flat_map(move |other| both(pod, other))).collect()
 }
 
-fn losses(outcomes: &[Outcome]) -> Vec<Loss> {
+fn losses(outcomes: &[FlowResult]) -> Vec<Loss> {
     let mut kinds: BTreeMap<&str, Loss> = BTreeMap::new();
     for outcome in outcomes {
         let kind = outcome.name.split(": ").next().unwrap_or_default();
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn losses_are_summed_by_kind_and_direction() {
-        let outcome = |name: &str, lost: usize, gap: u64| Outcome {
+        let outcome = |name: &str, lost: usize, gap: u64| FlowResult {
             name: name.to_owned(),
             sent: 100,
             lost: vec![std::time::Instant::now(); lost],

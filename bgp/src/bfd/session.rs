@@ -173,7 +173,7 @@ pub(super) struct Session {
 
 /// The result of a packet or a timeout.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Outcome {
+pub(super) struct SessionChange {
     pub(super) changed: bool,
     pub(super) down: Option<Down>,
     /// A packet with F must be sent now.
@@ -289,8 +289,8 @@ impl Session {
     }
 
     /// Handles a packet (§6.8.6, after the session was found). `at` is the arrival time.
-    pub(super) fn handle_packet(&mut self, packet: &Packet, at: Instant) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(super) fn handle_packet(&mut self, packet: &Packet, at: Instant) -> SessionChange {
+        let mut outcome = SessionChange::default();
         if self.state == State::AdminDown {
             return outcome;
         }
@@ -358,8 +358,8 @@ impl Session {
     }
 
     /// Handles an expired detection time.
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> SessionChange {
+        let mut outcome = SessionChange::default();
         if self.detection_deadline().is_some_and(|deadline| deadline <= now) {
             let control_plane_independent = self.remote_independent;
             if self.state >= State::Init {

@@ -171,7 +171,7 @@ struct Choice {
 
 /// The result of an advertisement.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+enum AdvertisementResult {
     /// No change.
     Same,
     /// This address is the neighbour now.
@@ -183,18 +183,18 @@ enum Outcome {
 }
 
 impl Choice {
-    fn handle_advertisement(&mut self, from: Ipv6Addr, now: Instant) -> Outcome {
+    fn handle_advertisement(&mut self, from: Ipv6Addr, now: Instant) -> AdvertisementResult {
         match (self.known, self.challenger) {
             (None, _) => self.elect(from),
             (Some(known), Some((other, _))) if known == from => {
                 self.challenger = None;
-                Outcome::Two(other)
+                AdvertisementResult::Two(other)
             }
             (Some(known), None) if known != from => {
                 self.challenger = Some((from, now + CONTEST));
-                Outcome::Contested
+                AdvertisementResult::Contested
             }
-            _ => Outcome::Same,
+            _ => AdvertisementResult::Same,
         }
     }
 
@@ -203,13 +203,13 @@ impl Choice {
     }
 
     /// Replaces the known neighbour, which has not answered.
-    fn overdue(&mut self) -> Outcome {
-        self.challenger.map_or(Outcome::Same, |(other, _)| self.elect(other))
+    fn overdue(&mut self) -> AdvertisementResult {
+        self.challenger.map_or(AdvertisementResult::Same, |(other, _)| self.elect(other))
     }
 
-    fn elect(&mut self, neighbour: Ipv6Addr) -> Outcome {
+    fn elect(&mut self, neighbour: Ipv6Addr) -> AdvertisementResult {
         *self = Choice { known: Some(neighbour), challenger: None };
-        Outcome::Found(neighbour)
+        AdvertisementResult::Found(neighbour)
     }
 }
 
@@ -234,7 +234,7 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
                 }
                 round = tick() + wait;
                 wait = (wait * 2).min(INTERVAL);
-                Outcome::Same
+                AdvertisementResult::Same
             }
             () = contest => choice.overdue(),
             message = link.receive() => match message {
@@ -242,9 +242,9 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
                 Ok(Some(NdMessage::Solicitation)) => {
                     // At once, except for repeated solicitations.
                     round = round.min(advertised.map_or_else(tick, |last| last + FIRST_ROUND));
-                    Outcome::Same
+                    AdvertisementResult::Same
                 }
-                Ok(None) => Outcome::Same,
+                Ok(None) => AdvertisementResult::Same,
                 Err(error) => {
                     warn!(interface = %link.interface, %error, "router advertisements are not heard any more");
                     return;
@@ -252,15 +252,15 @@ async fn run(mut link: Link, neighbours: watch::Sender<Neighbours>) {
             },
         };
         match outcome {
-            Outcome::Same => {}
-            Outcome::Contested => link.solicit().await,
-            Outcome::Two(other) if !link.complained => {
+            AdvertisementResult::Same => {}
+            AdvertisementResult::Contested => link.solicit().await,
+            AdvertisementResult::Two(other) if !link.complained => {
                 link.complained = true;
                 let (interface, known) = (link.interface, choice.known.unwrap_or(Ipv6Addr::UNSPECIFIED));
                 warn!(%interface, neighbour = %known, %other, "two routers are on one link: the first stays the peer");
             }
-            Outcome::Two(_) => {}
-            Outcome::Found(neighbour) => {
+            AdvertisementResult::Two(_) => {}
+            AdvertisementResult::Found(neighbour) => {
                 info!(interface = %link.interface, %neighbour, "neighbour found by its router advertisement");
                 neighbours.send_modify(|neighbours| {
                     neighbours.insert(link.interface, neighbour);
@@ -314,15 +314,21 @@ mod tests {
         let now = tick();
         let (first, second) = (address(1), address(2));
         let mut choice = Choice::default();
-        assert_eq!(choice.handle_advertisement(first, now), Outcome::Found(first));
-        assert_eq!((choice.handle_advertisement(first, now), choice.deadline()), (Outcome::Same, None));
-        assert_eq!(choice.handle_advertisement(second, now), Outcome::Contested);
-        assert_eq!(choice.handle_advertisement(second, now), Outcome::Same, "asked once");
-        assert_eq!(choice.handle_advertisement(first, now), Outcome::Two(second), "it is there");
+        assert_eq!(choice.handle_advertisement(first, now), AdvertisementResult::Found(first));
+        assert_eq!(
+            (choice.handle_advertisement(first, now), choice.deadline()),
+            (AdvertisementResult::Same, None)
+        );
+        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Contested);
+        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Same, "asked once");
+        assert_eq!(choice.handle_advertisement(first, now), AdvertisementResult::Two(second), "it is there");
         assert_eq!((choice.known, choice.deadline()), (Some(first), None));
-        assert_eq!(choice.handle_advertisement(second, now), Outcome::Contested);
+        assert_eq!(choice.handle_advertisement(second, now), AdvertisementResult::Contested);
         assert_eq!(choice.deadline(), Some(now + CONTEST));
-        assert_eq!(choice.overdue(), Outcome::Found(second));
-        assert_eq!((choice.handle_advertisement(second, now), choice.deadline()), (Outcome::Same, None));
+        assert_eq!(choice.overdue(), AdvertisementResult::Found(second));
+        assert_eq!(
+            (choice.handle_advertisement(second, now), choice.deadline()),
+            (AdvertisementResult::Same, None)
+        );
     }
 }

@@ -44,7 +44,7 @@ use rustc_hash::FxHashSet;
 pub use adj_out::NotAdvertised;
 pub use decision::Step;
 pub use explain::{Comparison, ExplainedExport, ExplainedPath, Ruling, SelectionResult};
-pub use facts::{Counts, FibPath, Origination, RibConfig, RibPeer, RouteChange, SessionFacts, UpdateOutcome};
+pub use facts::{Counts, FibPath, Origination, RibConfig, RibPeer, RouteChange, SessionFacts, UpdateResult};
 pub use listing::{AdvertisedRoute, PathEntry, RouteAttributes};
 pub use table::Filtered;
 
@@ -142,8 +142,8 @@ impl Rib {
 
     /// Takes in an UPDATE: withdrawals, then announcements. One whose attributes are faulty withdraws all that it
     /// names (RFC 7606 §2). An End-of-RIB marker changes nothing here.
-    pub fn handle_update(&mut self, peer: PeerId, update: &Update<'_>) -> UpdateOutcome {
-        let mut outcome = UpdateOutcome::default();
+    pub fn handle_update(&mut self, peer: PeerId, update: &Update<'_>) -> UpdateResult {
+        let mut outcome = UpdateResult::default();
         for prefixes in update.withdrawn() {
             outcome.withdrawn += prefixes.len();
             match prefixes {

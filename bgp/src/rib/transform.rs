@@ -42,16 +42,16 @@ pub(super) enum Direction {
 const CLASSES: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Outcome {
+struct CachedResult {
     /// Generation of the input set.
     input: u32,
-    /// The result: [`Outcome::UNKNOWN`], [`Outcome::REJECTED`] or the number of a set.
+    /// The result: [`CachedResult::UNKNOWN`], [`CachedResult::REJECTED`] or the number of a set.
     output: u32,
     /// Generation of the output set.
     generation: u32,
 }
 
-impl Outcome {
+impl CachedResult {
     const UNKNOWN: u32 = 0;
     const REJECTED: u32 = u32::MAX;
 }
@@ -65,11 +65,11 @@ pub(super) struct Transform {
     /// The number of peers that use it.
     users: usize,
     /// Results by rule mask, then by the number of the input set.
-    classes: FxHashMap<RuleMask, Vec<Outcome>>,
+    classes: FxHashMap<RuleMask, Vec<CachedResult>>,
     /// The only mask of a policy without prefix conditions.
     every_prefix: RuleMask,
     /// The results of such a policy.
-    every_outcome: Vec<Outcome>,
+    every_result: Vec<CachedResult>,
     /// Buffer of [`Transform::shortcut`].
     scratch: Vec<u8>,
 }
@@ -86,7 +86,7 @@ impl Transform {
             users: 0,
             classes: FxHashMap::default(),
             every_prefix,
-            every_outcome: Vec::new(),
+            every_result: Vec::new(),
             scratch: Vec::new(),
         }
     }
@@ -104,7 +104,7 @@ impl Transform {
         }
         let mask = self.looks_at_prefix.then(|| self.policy.rule_mask(&prefix.into()));
         let class = match &mask {
-            None => Some(&self.every_outcome),
+            None => Some(&self.every_result),
             Some(mask) => self.classes.get(mask),
         };
         let place = input.get() as usize - 1;
@@ -113,8 +113,8 @@ impl Transform {
             && outcome.input == generation
         {
             match outcome.output {
-                Outcome::UNKNOWN => {}
-                Outcome::REJECTED => return None,
+                CachedResult::UNKNOWN => {}
+                CachedResult::REJECTED => return None,
                 number => {
                     if let Some(output) = table.recall(number, outcome.generation) {
                         return Some(table.acquire(output));
@@ -124,7 +124,7 @@ impl Transform {
         }
         let output = self.compute(table, mask.as_ref(), input, originated);
         let class = match mask {
-            None => &mut self.every_outcome,
+            None => &mut self.every_result,
             Some(mask) => {
                 if self.classes.len() >= CLASSES && !self.classes.contains_key(&mask) {
                     self.classes.clear();
@@ -133,13 +133,13 @@ impl Transform {
             }
         };
         if class.len() <= place {
-            class.resize(place + 1, Outcome::default());
+            class.resize(place + 1, CachedResult::default());
         }
         class[place] = match output {
             Some(output) => {
-                Outcome { input: generation, output: output.get(), generation: table.generation(output) }
+                CachedResult { input: generation, output: output.get(), generation: table.generation(output) }
             }
-            None => Outcome { input: generation, output: Outcome::REJECTED, generation: 0 },
+            None => CachedResult { input: generation, output: CachedResult::REJECTED, generation: 0 },
         };
         output
     }
@@ -389,7 +389,7 @@ impl Transforms {
     pub(super) fn forget(&mut self) {
         for transform in self.0.iter_mut().flatten() {
             transform.classes.clear();
-            transform.every_outcome = Vec::new();
+            transform.every_result = Vec::new();
         }
     }
 

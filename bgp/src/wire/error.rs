@@ -207,9 +207,9 @@ pub enum UpdateError {
     },
 }
 
-/// The outcome of a fault (RFC 7606 §2), the mildest first.
+/// The handling of a malformed attribute (RFC 7606 §2), the mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Outcome {
+pub enum ErrorHandling {
     /// The attribute is discarded; the routes stay.
     AttributeDiscard,
     /// The routes of the message are withdrawn.

@@ -26,7 +26,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::attributes::as_path;
 use super::attributes::table::{self, Sender, flags};
 use super::attributes::{Attributes, push_attribute};
-use super::error::{AttributeFault, AttributeFaultKind, Outcome, UpdateError};
+use super::error::{AttributeFault, AttributeFaultKind, ErrorHandling, UpdateError};
 use super::nlri::{Nlri, Prefixes};
 use crate::types::{Asn, Family, FamilySet, Ipv4, NextHop};
 
@@ -315,8 +315,8 @@ fn decode_carefully<'a>(
         if let Err(kind) = (row.check)(value, context) {
             let found = AttributeFault { code, kind };
             match row.malformed {
-                Outcome::AttributeDiscard => discarded.push(found),
-                Outcome::TreatAsWithdraw | Outcome::SessionReset => first_fault(found),
+                ErrorHandling::AttributeDiscard => discarded.push(found),
+                ErrorHandling::TreatAsWithdraw | ErrorHandling::SessionReset => first_fault(found),
             }
             continue;
         }

@@ -39,7 +39,7 @@ pub(crate) enum Session {
 
 /// The expected outcome of the UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum ExpectedHandling {
     /// The route is accepted, the attribute of this name is ignored.
     Discard(&'static str),
     /// The session stays, the route is withdrawn.
@@ -47,7 +47,7 @@ pub(crate) enum Outcome {
     /// NOTIFICATION 3 with this subcode.
     Reset(u8),
 }
-use Outcome::{Discard, Reset, Withdraw};
+use ExpectedHandling::{Discard, Reset, Withdraw};
 use Session::{External, Internal, TwoOctet};
 
 /// One UPDATE.
@@ -59,7 +59,7 @@ pub(crate) struct Row {
     pub(crate) attributes: String,
     /// The route is 2001:db8:9::/48 in MP_REACH_NLRI, not 10.9.0.0/16.
     pub(crate) v6: bool,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ExpectedHandling,
 }
 
 pub(crate) const ORIGIN: &str = "40010100";
@@ -86,7 +86,7 @@ struct AttributeCases {
     long: &'static str,
     malformed: Option<&'static str>,
     /// Outcomes of wrong flags, wrong length, a wrong value.
-    outcomes: [Outcome; 3],
+    outcomes: [ExpectedHandling; 3],
     session: Session,
 }
 

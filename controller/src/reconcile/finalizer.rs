@@ -16,7 +16,7 @@ use trunkline_api::names::finalizer::METRICS_REGISTERED;
 use trunkline_api::resources::ObjectMeta as Metadata;
 
 use super::{Context, WriteError, is_gone};
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
 
 /// A finalizer and its observed position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,18 +39,23 @@ pub fn of_metrics(metadata: &Metadata) -> Option<Seen<'_>> {
 }
 
 /// Removes the finalizer from the object of this name.
-pub(super) async fn take_off<K>(context: &Context, api: &Api<K>, name: &str, seen: Seen<'_>) -> Outcome
+pub(super) async fn take_off<K>(
+    context: &Context,
+    api: &Api<K>,
+    name: &str,
+    seen: Seen<'_>,
+) -> ReconcileResult
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let request = async { api.patch(name, &PatchParams::default(), &patch(seen)?).await };
     match context.write(request).await {
         // The watch reports the deletion: this answer is the object's last state, not its end.
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) || is_elsewhere(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) || is_elsewhere(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(kind = %K::kind(&()), name, %error, "the finalizer {} was not taken off", seen.finalizer);
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }

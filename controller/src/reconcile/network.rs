@@ -10,16 +10,16 @@ use trunkline_api::resources::{Count, NetworkSpec, NetworkStatus, NetworkType};
 
 use super::{Context, finalizer, is_gone, quota, record_fault};
 use crate::ipam::{NetworkUsage, Usage};
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
 use crate::state::ControllerState;
 
 /// Updates a Network's status, and queues its nodes if its quota has changed.
-pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
+pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     record_fault::<NetworkSpec>(&context, &name);
     let (patch, network) = {
         let mut state = context.shared.lock();
-        let Some(network) = state.cluster.network(&name).cloned() else { return Outcome::Done };
-        let Some(term) = &state.term else { return Outcome::Done };
+        let Some(network) = state.cluster.network(&name).cloned() else { return ReconcileResult::Done };
+        let Some(term) = &state.term else { return ReconcileResult::Done };
         let usage = term.ipam.network_usage(&name);
         let status = status(&mut state, &name, &usage);
         if network.network_type() == NetworkType::Underlay {
@@ -32,13 +32,13 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     if let Some(seen) = finalizer::of_metrics(&network.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
     }
-    let Some(patch) = patch else { return Outcome::Done };
+    let Some(patch) = patch else { return ReconcileResult::Done };
     match context.write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(network = %name, %error, "the status was not written");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }

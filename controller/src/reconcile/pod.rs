@@ -24,7 +24,7 @@ use super::{Context, WriteError, is_gone, random, reference};
 use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
 use crate::ipam::{Assigned, instance_name};
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
 use crate::state::PendingCreate;
 use crate::watch::pod::Pod;
 
@@ -32,7 +32,7 @@ use crate::watch::pod::Pod;
 const VERSION: &str = "v1.2";
 
 /// Reconciles the addresses of a pod with its state.
-pub async fn reconcile(context: Context, key: Key) -> Outcome {
+pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
     let plan = {
         let mut state = context.shared.lock();
         let pod = state.cluster.pod(&key).map(|pod| Arc::clone(&pod.uid));
@@ -47,14 +47,14 @@ pub async fn reconcile(context: Context, key: Key) -> Outcome {
             context.shared.metrics().failed(refused.reason);
             tracing::debug!(pod = %key, reason = refused.reason, text = refused.text, "a pod got no address");
             context.events.warning(about(&key, pod.as_deref()), reason::ALLOCATION_FAILED, refused.text);
-            return Outcome::Failed;
+            return ReconcileResult::Failed;
         }
     };
     match plan {
-        Plan::Nothing => Outcome::Done,
+        Plan::Nothing => ReconcileResult::Done,
         Plan::GiveBack(instances) => {
             let outcome = delete(&context, &instances).await;
-            if outcome == Outcome::Done && !instances.is_empty() {
+            if outcome == ReconcileResult::Done && !instances.is_empty() {
                 record_release(&context, &key, pod.as_deref(), &instances);
             }
             outcome
@@ -79,17 +79,17 @@ fn record_release(context: &Context, key: &Key, pod: Option<&str>, instances: &[
 }
 
 /// Deletes IPInstances.
-pub(super) async fn delete(context: &Context, instances: &[Existing]) -> Outcome {
+pub(super) async fn delete(context: &Context, instances: &[Existing]) -> ReconcileResult {
     let deleted = join_all(instances.iter().map(|instance| async {
         let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
         let preconditions = Preconditions { uid: Some(instance.uid.to_string()), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         match context.write(api.delete(&instance.key.name, &parameters)).await {
-            Ok(_) => Outcome::Done,
-            Err(error) if is_gone(&error) => Outcome::Done,
+            Ok(_) => ReconcileResult::Done,
+            Err(error) if is_gone(&error) => ReconcileResult::Done,
             Err(error) => {
                 tracing::warn!(ipinstance = %instance.key, %error, "an IPInstance was not deleted");
-                Outcome::Failed
+                ReconcileResult::Failed
             }
         }
     }))
@@ -97,8 +97,12 @@ pub(super) async fn delete(context: &Context, instances: &[Existing]) -> Outcome
     all(deleted)
 }
 
-fn all(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
-    if outcomes.into_iter().all(|outcome| outcome == Outcome::Done) { Outcome::Done } else { Outcome::Failed }
+fn all(outcomes: impl IntoIterator<Item = ReconcileResult>) -> ReconcileResult {
+    if outcomes.into_iter().all(|outcome| outcome == ReconcileResult::Done) {
+        ReconcileResult::Done
+    } else {
+        ReconcileResult::Failed
+    }
 }
 
 async fn leave(
@@ -107,10 +111,10 @@ async fn leave(
     keep: Vec<Existing>,
     unblock: Option<Arc<str>>,
     pod: Option<&str>,
-) -> Outcome {
+) -> ReconcileResult {
     let outcomes = join_all(keep.iter().map(|instance| reserve(context, instance))).await;
-    if all(outcomes) == Outcome::Failed {
-        return Outcome::Failed;
+    if all(outcomes) == ReconcileResult::Failed {
+        return ReconcileResult::Failed;
     }
     if !keep.is_empty() {
         context.shared.metrics().reserved(keep.len());
@@ -126,12 +130,12 @@ async fn leave(
     }
     match unblock {
         Some(uid) => take_finalizer(context, key, &uid).await,
-        None => Outcome::Done,
+        None => ReconcileResult::Done,
     }
 }
 
 /// Unbinds the IPInstance from node and pod, and retains it for the next pod of the name.
-pub(super) async fn reserve(context: &Context, instance: &Existing) -> Outcome {
+pub(super) async fn reserve(context: &Context, instance: &Existing) -> ReconcileResult {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &instance.key.namespace);
     let patch = json!({
         "metadata": {"uid": &*instance.uid, "labels": {label::NODE: null, label::POD_UID: null}},
@@ -155,29 +159,29 @@ pub(super) async fn reserve(context: &Context, instance: &Existing) -> Outcome {
     match written {
         Ok(object) => {
             learn(context, &instance.key, &object);
-            Outcome::Done
+            ReconcileResult::Done
         }
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(ipinstance = %instance.key, %error, "an IPInstance was not marked as reserved");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }
 
 /// Removes hybridnet's finalizer from a pod.
-async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> Outcome {
+async fn take_finalizer(context: &Context, key: &Key, uid: &str) -> ReconcileResult {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
     let patch = json!({"metadata": {
         "uid": uid,
         "$deleteFromPrimitiveList/finalizers": [finalizer::IP_ALLOCATED],
     }});
     match context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch))).await {
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(pod = %key, %error, "the pod's finalizer was not taken off");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }
@@ -189,10 +193,10 @@ enum Written {
     Unknown(String),
 }
 
-async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
+async fn give(context: &Context, key: &Key, giving: Giving) -> ReconcileResult {
     let began = Instant::now();
     let pod = &giving.pod;
-    if delete(context, &giving.give_back).await == Outcome::Done && !giving.give_back.is_empty() {
+    if delete(context, &giving.give_back).await == ReconcileResult::Done && !giving.give_back.is_empty() {
         record_release(context, key, Some(&pod.uid), &giving.give_back);
     }
     let written =
@@ -202,7 +206,7 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
     let mut unanswered = Vec::new();
     {
         let mut state = context.shared.lock();
-        let Some(term) = &mut state.term else { return Outcome::Failed };
+        let Some(term) = &mut state.term else { return ReconcileResult::Failed };
         for (assigned, written) in giving.granted.addresses.iter().zip(written) {
             match written {
                 Written::Yes => {}
@@ -229,7 +233,7 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
             tracing::warn!(pod = %key, text, "an address was not given");
             context.events.warning(about(key, Some(&pod.uid)), reason::ALLOCATION_FAILED, text);
         }
-        return Outcome::Failed;
+        return ReconcileResult::Failed;
     }
     let addresses = giving.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
     let addresses = addresses.collect::<Vec<_>>();
@@ -240,7 +244,7 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> Outcome {
     if context.calico {
         return annotate(context, key, pod).await;
     }
-    Outcome::Done
+    ReconcileResult::Done
 }
 
 async fn give_one(context: &Context, key: &Key, giving: &Giving, assigned: &Assigned) -> Written {
@@ -346,7 +350,7 @@ fn learn(context: &Context, key: &Key, object: &IPInstanceObject) {
 /// Finds out whether IPInstances were created for, or bound to, a pod that needs them no more.
 /// Existing ones become rows and are released like those of any deleted pod. For the others, the
 /// addresses are returned.
-async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Outcome {
+async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> ReconcileResult {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     for assigned in &unanswered.granted.addresses {
         let address = assigned.address.addr();
@@ -366,7 +370,7 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Outc
                 if let Some(term) = &mut context.shared.lock().term {
                     term.pending_creates.insert(key.clone(), unanswered.clone());
                 }
-                return Outcome::Failed;
+                return ReconcileResult::Failed;
             }
         }
     }
@@ -375,11 +379,11 @@ async fn settle(context: &Context, key: &Key, unanswered: PendingCreate) -> Outc
     if let Some(term) = &context.shared.lock().term {
         term.queues.pods.add(key.clone());
     }
-    Outcome::Done
+    ReconcileResult::Done
 }
 
 /// Writes the annotation for a policy-only Calico, once the pod has all of its addresses.
-async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> Outcome {
+async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> ReconcileResult {
     let addresses = {
         let state = context.shared.lock();
         let rows = state.cluster.instances_of_pod(key).into_iter().filter(|(_, row)| row.pod_uid == pod.uid);
@@ -389,11 +393,11 @@ async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> Outcome {
     let patch =
         json!({"metadata": {"uid": &*pod.uid, "annotations": {annotation::CALICO_POD_IPS: addresses}}});
     match context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await {
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(pod = %key, %error, "the annotation {} was not written", annotation::CALICO_POD_IPS);
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }

@@ -9,15 +9,15 @@ use trunkline_api::kube::Lenient;
 use trunkline_api::resources::{SubnetSpec, SubnetStatus};
 
 use super::{Context, finalizer, is_gone, record_fault};
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
 use crate::state::ControllerState;
 
 /// Updates a Subnet's status.
-pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
+pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
     record_fault::<SubnetSpec>(&context, &name);
     let (status, subnet) = {
         let state = context.shared.lock();
-        let Some(subnet) = state.cluster.subnet(&name) else { return Outcome::Done };
+        let Some(subnet) = state.cluster.subnet(&name) else { return ReconcileResult::Done };
         let status = status(&state, &name).filter(|status| subnet.status.as_ref() != Some(status));
         (status, Arc::clone(subnet))
     };
@@ -27,14 +27,14 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> Outcome {
     if let Some(seen) = finalizer::of_metrics(&subnet.metadata) {
         return finalizer::take_off(&context, &api, &name, seen).await;
     }
-    let Some(status) = status else { return Outcome::Done };
+    let Some(status) = status else { return ReconcileResult::Done };
     let patch = json!({ "status": status });
     match context.write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await {
-        Ok(_) => Outcome::Done,
-        Err(error) if is_gone(&error) => Outcome::Done,
+        Ok(_) => ReconcileResult::Done,
+        Err(error) if is_gone(&error) => ReconcileResult::Done,
         Err(error) => {
             tracing::warn!(subnet = %name, %error, "the status was not written");
-            Outcome::Failed
+            ReconcileResult::Failed
         }
     }
 }

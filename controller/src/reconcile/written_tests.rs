@@ -23,7 +23,7 @@ use crate::events::Events;
 use crate::ipam::{Assigned, Granted, State};
 use crate::leader::Fence;
 use crate::metrics::Metrics;
-use crate::queue::Outcome;
+use crate::queue::ReconcileResult;
 use crate::selection::Policy;
 use crate::state::{ControllerState, PendingCreate, Queues, SharedState};
 
@@ -173,14 +173,14 @@ async fn foreign_finalizer_stays() {
     let deleted = "2026-01-01T00:00:00Z";
     let finalizers = json!(["backup.example.com/copy", IP_ALLOCATED]);
     leader.show(&instance("1", "", json!({"deletionTimestamp": deleted, "finalizers": finalizers})));
-    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
+    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, ReconcileResult::Done);
     let path = "/apis/networking.alibaba.com/v1/namespaces/default/ipinstances/10-0-0-1".to_owned();
     assert_eq!(leader.sent(), [("PATCH".to_owned(), path, steps("i", 1, IP_ALLOCATED))]);
     // Without Trunkline's finalizer only the other one is left. The address stays unavailable until
     // the object is gone.
     let left = json!({"deletionTimestamp": deleted, "finalizers": ["backup.example.com/copy"]});
     leader.show(&instance("2", "", left));
-    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, Outcome::Done);
+    assert_eq!(ipinstance::reconcile(leader.context.clone(), key("10-0-0-1")).await, ReconcileResult::Done);
     assert_eq!((leader.sent(), leader.state()), (Vec::new(), Some(State::Releasing)));
 
     let going: Subnet = serde_json::from_value(json!({
@@ -193,16 +193,19 @@ async fn foreign_finalizer_stays() {
     }))
     .unwrap();
     leader.with(|state| state.set_subnet(&"sub".into(), going));
-    assert_eq!(subnet::reconcile(leader.context.clone(), "sub".into()).await, Outcome::Done);
+    assert_eq!(subnet::reconcile(leader.context.clone(), "sub".into()).await, ReconcileResult::Done);
     let path = "/apis/networking.alibaba.com/v1/subnets/sub".to_owned();
     assert_eq!(leader.sent(), [("PATCH".to_owned(), path, steps("u", 0, METRICS_REGISTERED))]);
 }
 
 #[tokio::test]
 async fn moved_finalizer_is_left_to_its_own_event() {
-    for (code, outcome) in
-        [(422, Outcome::Done), (409, Outcome::Done), (403, Outcome::Failed), (500, Outcome::Failed)]
-    {
+    for (code, outcome) in [
+        (422, ReconcileResult::Done),
+        (409, ReconcileResult::Done),
+        (403, ReconcileResult::Failed),
+        (500, ReconcileResult::Failed),
+    ] {
         let leader = leader(move |_| {
             (
                 code,
@@ -248,7 +251,7 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     let here = leader(move |_| (404, absent.clone()));
     unanswered(&here, false);
     assert_eq!(here.state(), Some(State::Given));
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Done);
     assert_eq!(here.state(), None);
 
     // Written, as a new list has already shown. The pod is queued although the answer brings no
@@ -260,10 +263,10 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
     here.show(&written);
     assert_eq!(here.state(), Some(State::InUse));
     here.queued();
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Done);
     assert_eq!(here.queued(), 1, "its pod is looked at again");
     here.sent();
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Done);
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Done);
     assert_eq!(here.sent().iter().map(|(method, ..)| method.as_str()).collect::<Vec<_>>(), ["DELETE"]);
 
     // Still unknown: asked again.
@@ -271,7 +274,7 @@ async fn unanswered_create_is_settled_when_its_pod_is_gone() {
         (503, json!({"kind": "Status", "status": "Failure", "code": 503, "message": "later"}))
     });
     unanswered(&here, false);
-    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, Outcome::Failed);
+    assert_eq!(pod::reconcile(here.context.clone(), key("web-0")).await, ReconcileResult::Failed);
     assert_eq!(here.state(), Some(State::Given));
     assert!(here.with(|state| state.term.as_ref().unwrap().pending_creates.contains_key(&key("web-0"))));
 }
@@ -292,7 +295,7 @@ async fn unanswered_binding_is_settled_when_its_pod_is_gone() {
         leader.show(&kept);
         unanswered(&leader, true);
         assert_eq!(leader.state(), Some(State::Rebinding));
-        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, Outcome::Done);
+        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, ReconcileResult::Done);
         assert_eq!(leader.state(), Some(state), "{there}");
     }
 }
@@ -328,7 +331,7 @@ async fn retained_address_gets_the_next_pods_prefixes() {
             };
             state.set_pod(&key("web-0"), row);
         });
-        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, Outcome::Done);
+        assert_eq!(pod::reconcile(leader.context.clone(), key("web-0")).await, ReconcileResult::Done);
         let sent = leader.sent();
         let (method, _, body) = sent.first().unwrap();
         assert_eq!(method, "PATCH", "{sent:?}");

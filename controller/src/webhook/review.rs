@@ -32,7 +32,7 @@ use trunkline_daemon::logging::shown;
 use super::View;
 use super::facts::Reader;
 use super::log_limit::LogLimit;
-use super::metrics::{Metrics, Outcome};
+use super::metrics::{Metrics, ReviewResult};
 use super::rules::pod::{Missing, Mutation, NewPod};
 use super::rules::{Verdict, ipinstance, network, nodeinfo, pod, subnet};
 use crate::selection::Policy;
@@ -132,9 +132,9 @@ impl<V: View> Reviewer<V> {
             })?;
         let answer = self.answer(kind, &request, client).await;
         let outcome = match &answer {
-            Ok(answer) if answer.faults.is_empty() => Outcome::Accepted,
-            Ok(_) => Outcome::Refused,
-            Err(_) => Outcome::Failed,
+            Ok(answer) if answer.faults.is_empty() => ReviewResult::Accepted,
+            Ok(_) => ReviewResult::Refused,
+            Err(_) => ReviewResult::Failed,
         };
         let took = began.elapsed();
         self.metrics.count(kind.path(), known_kind(&request), outcome, took);
@@ -148,7 +148,7 @@ impl<V: View> Reviewer<V> {
 
     /// Counts a request without a verdict in time.
     pub(super) fn timed_out(&self, kind: ReviewKind, client: &Client) {
-        self.metrics.count(kind.path(), "unknown", Outcome::Failed, Duration::ZERO);
+        self.metrics.count(kind.path(), "unknown", ReviewResult::Failed, Duration::ZERO);
         let source = client.source();
         if let Some(omitted) = self.log.admits(source, Instant::now()) {
             tracing::warn!(path = kind.path(), %source, omitted, "an admission request had no verdict in time");
@@ -418,7 +418,7 @@ const LOGGED_REASON: usize = 1024;
 fn log(
     kind: ReviewKind,
     request: &AdmissionRequest<DynamicObject>,
-    outcome: Outcome,
+    outcome: ReviewResult,
     took: Duration,
     answer: &Result<Answer, ReviewError>,
     source: Source,
@@ -450,8 +450,8 @@ fn log(
     }
     match outcome {
         // Every pod of the cluster causes one.
-        Outcome::Accepted if request.kind.kind == "Pod" => line!(debug),
-        Outcome::Accepted | Outcome::Refused => line!(info),
-        Outcome::Failed => line!(warn),
+        ReviewResult::Accepted if request.kind.kind == "Pod" => line!(debug),
+        ReviewResult::Accepted | ReviewResult::Refused => line!(info),
+        ReviewResult::Failed => line!(warn),
     }
 }

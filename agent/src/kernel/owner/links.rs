@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::super::netlink::objects::{self, LinkInfo};
 use super::super::netlink::vxlan::{self, VxlanInfo};
-use super::super::netlink::{Batch, Outcome, Refusal};
+use super::super::netlink::{Batch, BatchResult, Refusal};
 use super::super::scan::Neighbours;
 use super::super::topology::LinkState;
 use super::{KernelError, Owner, Reason, Request};
@@ -187,7 +187,7 @@ impl Owner {
         self.hear_link_gone(link.index).map_err(|error| error.to_string())
     }
 
-    fn ask(&mut self, batch: &mut Batch) -> Result<Outcome, String> {
+    fn ask(&mut self, batch: &mut Batch) -> Result<BatchResult, String> {
         self.connection.run(batch).map_err(|error| {
             self.unsure = true;
             error.to_string()
@@ -301,6 +301,6 @@ impl Owner {
     }
 }
 
-fn first_link(outcome: &Outcome) -> Option<LinkInfo> {
+fn first_link(outcome: &BatchResult) -> Option<LinkInfo> {
     outcome.replies.iter().find_map(|(_, _, body)| objects::read_link(body))
 }

@@ -12,7 +12,7 @@ use trunkline_api::control::{EventKind, Events, WayOut};
 use super::{Bed, ELSEWHERE, HERE, attach, ready};
 use crate::client;
 use crate::link_faults::{End, flows};
-use crate::pinger::{Outcome, Pinger};
+use crate::pinger::{FlowResult, Pinger};
 use crate::progress::say;
 use crate::shell::{Seen, wait_for};
 use crate::tests::bed::{INTERVAL, PATIENCE, lab};
@@ -96,7 +96,7 @@ fn prepare(bed: &Bed<'_>) -> Result<()> {
 }
 
 /// The worst of each kind of flow.
-fn worst(outcomes: &[Outcome]) -> String {
+fn worst(outcomes: &[FlowResult]) -> String {
     let mut kinds = BTreeMap::<&str, (usize, usize, u128)>::new();
     for outcome in outcomes {
         let (lost, sent, gap) = kinds.entry(outcome.name.split(": ").next().unwrap_or_default()).or_default();
