@@ -22,9 +22,9 @@ use crate::events::Events;
 use crate::leader;
 use crate::metrics::{self, Metrics};
 use crate::state::SharedState;
-use crate::term::{Lead, lead};
+use crate::term::{TermDependencies, lead};
 use crate::watch::{Relist, Watched, follow};
-use crate::webhook::{self, View as _};
+use crate::webhook::{self, ClusterReader as _};
 
 /// Runs until a termination signal.
 pub fn run(config: Config) -> anyhow::Result<()> {
@@ -68,7 +68,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     }
 
     let events = Events::start(client.clone(), config.identity.clone(), metrics);
-    let leading = Lead {
+    let leading = TermDependencies {
         client: client.clone(),
         shared,
         policy: Arc::new(config.policy()),
@@ -107,7 +107,7 @@ async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
 async fn admit(
     config: &Config,
     client: Client,
-    leading: &Lead,
+    leading: &TermDependencies,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     for relist in leading.others.iter().chain([&leading.instances]) {
@@ -160,7 +160,7 @@ impl Probe for Probes {
     }
 
     async fn unready(&self) -> Vec<String> {
-        let missing = self.shared.look(|cluster| cluster.unlisted());
+        let missing = self.shared.with_cluster(|cluster| cluster.unlisted());
         missing
             .into_iter()
             .map(|kind| format!("{kind} were not listed yet: does the API server answer, and allow it?"))

@@ -19,10 +19,10 @@ use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::{Network, ObjectMeta, Subnet};
 
 use crate::cluster::{Cluster, InstanceRow, Key, NetworkingMetadata, NodeRow, PodRow};
-use crate::ipam::{Allocation, Granted, Ipam, Seen, named_address};
+use crate::ipam::{AllocatedAddresses, Allocation, InstanceState, Ipam, named_address};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::webhook::View;
+use crate::webhook::ClusterReader;
 
 /// State shared by all tasks.
 pub struct SharedState {
@@ -48,8 +48,8 @@ impl SharedState {
     }
 }
 
-impl View for SharedState {
-    fn look<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
+impl ClusterReader for SharedState {
+    fn with_cluster<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
         look(&self.lock().cluster)
     }
 
@@ -181,7 +181,7 @@ pub struct PendingCreate {
     /// Their network.
     pub network: Arc<Network>,
     /// What was granted.
-    pub granted: Granted,
+    pub granted: AllocatedAddresses,
     /// The address families that the pod has in all.
     pub family: trunkline_api::pod::IpFamily,
 }
@@ -231,7 +231,7 @@ impl Term {
         }
     }
 
-    fn adopt(&mut self, key: &Key, address: IpAddr, mac: Option<[u8; 6]>, seen: Seen) {
+    fn adopt(&mut self, key: &Key, address: IpAddr, mac: Option<[u8; 6]>, seen: InstanceState) {
         let mac = mac.unwrap_or_default();
         let allocation = Allocation { address, namespace: &key.namespace, mac, seen };
         if let Err(conflict) = self.ipam.adopt(&allocation) {
@@ -242,9 +242,9 @@ impl Term {
 
     fn adopt_row(&mut self, key: &Key, row: &InstanceRow) {
         let seen = match row {
-            _ if row.deleting => Seen::Deleting,
-            _ if row.is_reserved() => Seen::Kept,
-            _ => Seen::Bound,
+            _ if row.deleting => InstanceState::Deleting,
+            _ if row.is_reserved() => InstanceState::Kept,
+            _ => InstanceState::Bound,
         };
         self.adopt(key, row.address, row.mac, seen);
     }
@@ -305,7 +305,7 @@ impl ControllerState {
         }
         for (key, ()) in self.cluster.unreadable.iter() {
             if let Some(address) = named_address(&key.name) {
-                term.adopt(key, address, None, Seen::Bound);
+                term.adopt(key, address, None, InstanceState::Bound);
             }
         }
         for (key, _) in self.cluster.pods.iter() {
@@ -534,7 +534,7 @@ impl ControllerState {
         self.cluster.instances.note(key);
         self.cluster.unreadable.set(key.clone(), ());
         if let (Some(term), Some(address)) = (&mut self.term, named_address(&key.name)) {
-            term.adopt(key, address, None, Seen::Bound);
+            term.adopt(key, address, None, InstanceState::Bound);
         }
     }
 

@@ -15,7 +15,7 @@ use prost::Message as _;
 use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use trunkline_daemon::outward::{Answer, Outward};
+use trunkline_daemon::outbound::{HttpResponse, OutboundClient};
 
 use super::config::Otlp;
 use super::proto::ExportServiceResponse;
@@ -73,7 +73,7 @@ pub(super) trait Source: Send + 'static {
 #[derive(Clone)]
 pub(super) struct Collector {
     otlp: Arc<Otlp>,
-    client: Arc<OnceCell<Outward>>,
+    client: Arc<OnceCell<OutboundClient>>,
 }
 
 /// Why a batch was not taken.
@@ -104,7 +104,7 @@ impl Collector {
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
-        let client = || async { Outward::new(to, self.otlp.ca_file.as_deref()) };
+        let client = || async { OutboundClient::new(to, self.otlp.ca_file.as_deref()) };
         let client = self.client.get_or_try_init(client).await.map_err(|error| later(words(&*error)))?;
         match timeout(self.otlp.timeout(), client.post(to.clone(), headers, body)).await {
             Ok(Ok(answer)) => taken(&answer),
@@ -115,7 +115,7 @@ impl Collector {
 }
 
 /// What an answer means. Its text is not repeated: it is for the collector's log, and may have what was sent in it.
-fn taken(answer: &Answer) -> Result<u64, Trouble> {
+fn taken(answer: &HttpResponse) -> Result<u64, Trouble> {
     let words = format!("the collector answers HTTP {}", answer.status);
     match answer.status {
         StatusCode::TOO_MANY_REQUESTS

@@ -211,7 +211,7 @@ async fn a_stop_is_one_attempt_more_and_no_other() {
 
 #[test]
 fn a_collector_may_not_ask_for_patience_without_end() {
-    let answer = |status, retry_after| Answer { status, retry_after, body: Bytes::new() };
+    let answer = |status, retry_after| HttpResponse { status, retry_after, body: Bytes::new() };
     let trouble = taken(&answer(StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(86_400))));
     assert!(matches!(trouble, Err(Trouble::Later(_, PATIENCE))), "{trouble:?}");
     assert!(matches!(taken(&answer(StatusCode::UNAUTHORIZED, None)), Err(Trouble::Never(_))));

@@ -12,7 +12,7 @@
 //!
 //! **Why not OpenTelemetry's SDK**: its exporter comes with reqwest or tonic, a second HTTP stack and another copy of rand beside those that are
 //! here, and its batch processors with a thread each; what is exported here is two kinds of records that the agent has in its own shape
-//! already. So the messages are structs of our own (`proto`) and the way out is [`trunkline_daemon::outward`].
+//! already. So the messages are structs of our own (`proto`) and the way out is [`trunkline_daemon::outbound`].
 //!
 //! **Stop**: what is there is told at once, in at most `FLUSH`.
 

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use trunkline_api::resources::{Network, NetworkMode, NetworkType, Subnet};
 
 pub use interner::Interner;
-pub use row::{InstanceRow, Key, Life, NetworkingMetadata, NodeRow, Owner, PodRow, pod_label, version};
+pub use row::{
+    InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow, pod_label, version,
+};
 pub use table::Table;
 
 /// Rows and indexes of the cluster.

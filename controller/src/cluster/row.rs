@@ -93,7 +93,7 @@ impl Owner {
 
 /// The phase of a pod's life, as far as its addresses are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum PodLifecycle {
     /// Running, or about to run.
     Alive,
     /// It has a deletion timestamp.
@@ -116,7 +116,7 @@ pub struct PodRow {
     /// Its networking annotations and labels.
     pub networking: NetworkingMetadata,
     /// The phase of its life.
-    pub life: Life,
+    pub life: PodLifecycle,
     /// Whether a container runs.
     pub running: bool,
     /// Whether its phase is Running: its containers were started.
@@ -132,11 +132,11 @@ impl PodRow {
     /// Row of a pod from the API server.
     pub fn of(pod: &Pod, interner: &mut Interner) -> Self {
         let life = if pod.metadata.deletion_timestamp.is_some() {
-            Life::Terminating
+            PodLifecycle::Terminating
         } else if pod.is_evicted() || pod.is_completed() {
-            Life::Over
+            PodLifecycle::Over
         } else {
-            Life::Alive
+            PodLifecycle::Alive
         };
         PodRow {
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),

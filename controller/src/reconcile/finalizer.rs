@@ -20,7 +20,7 @@ use crate::queue::ReconcileResult;
 
 /// A finalizer and its observed position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen<'a> {
+pub struct FinalizerRef<'a> {
     /// The object's UID.
     pub uid: &'a str,
     /// The finalizer.
@@ -31,11 +31,11 @@ pub struct Seen<'a> {
 
 /// hybridnet's finalizer on a Network or Subnet with a deletion timestamp. Trunkline sets none
 /// there.
-pub fn of_metrics(metadata: &Metadata) -> Option<Seen<'_>> {
+pub fn of_metrics(metadata: &Metadata) -> Option<FinalizerRef<'_>> {
     let place = metadata.finalizers.iter().position(|name| name == METRICS_REGISTERED)?;
     let going = metadata.deletion_timestamp.is_some();
     let uid = metadata.uid.as_deref()?;
-    going.then_some(Seen { uid, finalizer: METRICS_REGISTERED, place })
+    going.then_some(FinalizerRef { uid, finalizer: METRICS_REGISTERED, place })
 }
 
 /// Removes the finalizer from the object of this name.
@@ -43,7 +43,7 @@ pub(super) async fn take_off<K>(
     context: &Context,
     api: &Api<K>,
     name: &str,
-    seen: Seen<'_>,
+    seen: FinalizerRef<'_>,
 ) -> ReconcileResult
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -60,7 +60,7 @@ where
     }
 }
 
-fn patch(seen: Seen<'_>) -> kube::Result<Patch<()>> {
+fn patch(seen: FinalizerRef<'_>) -> kube::Result<Patch<()>> {
     let at = format!("/metadata/finalizers/{}", seen.place);
     let steps = json!([
         {"op": "test", "path": "/metadata/uid", "value": seen.uid},

@@ -11,7 +11,7 @@ use trunkline_api::names::finalizer::IP_ALLOCATED;
 
 use super::Context;
 use super::decide::is_held;
-use super::finalizer::{self, Seen};
+use super::finalizer::{self, FinalizerRef};
 use crate::cluster::Key;
 use crate::queue::ReconcileResult;
 
@@ -29,5 +29,6 @@ pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
         (row.uid.clone(), place.into())
     };
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
-    finalizer::take_off(&context, &api, &key.name, Seen { uid: &uid, finalizer: IP_ALLOCATED, place }).await
+    finalizer::take_off(&context, &api, &key.name, FinalizerRef { uid: &uid, finalizer: IP_ALLOCATED, place })
+        .await
 }

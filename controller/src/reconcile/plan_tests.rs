@@ -9,8 +9,8 @@ use trunkline_api::names::annotation;
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::NetworkType;
 
-use super::{Giving, Plan, Refused};
-use crate::cluster::{InstanceRow, Key, Life, NetworkingMetadata, NodeRow, Owner, PodRow};
+use super::{AllocationRefusal, AssignPlan, Plan};
+use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
 use crate::reconcile::{network, node, subnet};
 use crate::selection::Policy;
 use crate::state::{ControllerState, PendingCreate, Queues};
@@ -71,7 +71,7 @@ fn pod(node: &str, kind: &str, annotations: &[(&str, &str)]) -> PodRow {
             annotations: annotations.collect(),
             ..NetworkingMetadata::default()
         },
-        life: Life::Alive,
+        life: PodLifecycle::Alive,
         running: false,
         started: false,
         finalizer: false,
@@ -83,38 +83,38 @@ fn key(name: &str) -> Key {
     Key::new("default", name)
 }
 
-fn plan(state: &mut ControllerState, name: &str, pod: PodRow) -> Result<Plan, Refused> {
+fn plan(state: &mut ControllerState, name: &str, pod: PodRow) -> Result<Plan, AllocationRefusal> {
     state.set_pod(&key(name), pod);
     state.plan_pod(&key(name), &policy(), 1)
 }
 
-fn giving(plan: Result<Plan, Refused>) -> Giving {
+fn assignment(plan: Result<Plan, AllocationRefusal>) -> AssignPlan {
     match plan {
-        Ok(Plan::Give(giving)) => *giving,
+        Ok(Plan::Assign(assignment)) => *assignment,
         other => panic!("{other:?}"),
     }
 }
 
-fn addresses(giving: &Giving) -> Vec<String> {
-    giving.granted.addresses.iter().map(|assigned| assigned.address.to_string()).collect()
+fn addresses(assignment: &AssignPlan) -> Vec<String> {
+    assignment.granted.addresses.iter().map(|assigned| assigned.address.to_string()).collect()
 }
 
 /// Adds the rows of all planned writes, as if the API server had accepted each.
-fn answered(state: &mut ControllerState, name: &str, giving: &Giving) {
-    for assigned in &giving.granted.addresses {
+fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
+    for assigned in &assignment.granted.addresses {
         let address = assigned.address.addr();
         let row = InstanceRow {
             uid: "instance".into(),
             version: 1,
-            network: giving.network.name().into(),
+            network: assignment.network.name().into(),
             subnet: Arc::clone(&assigned.subnet),
             address,
-            mac: Some(giving.granted.mac),
-            node: giving.pod.node.clone(),
+            mac: Some(assignment.granted.mac),
+            node: assignment.pod.node.clone(),
             pod: Some(name.into()),
-            pod_uid: Arc::clone(&giving.pod.uid),
-            owner: giving.pod.owner.clone(),
-            family: Some(giving.family),
+            pod_uid: Arc::clone(&assignment.pod.uid),
+            owner: assignment.pod.owner.clone(),
+            family: Some(assignment.family),
             deleting: false,
             finalizer: Some(0),
         };
@@ -136,9 +136,9 @@ fn pod_gets_the_selected_network_and_family() {
         ("subnet", "n1", &[(annotation::SPECIFIED_SUBNET, "rack-v4")], "rack", &["10.0.0.1/24"]),
     ] {
         let mut state = state();
-        let giving = giving(plan(&mut state, "p", pod(node, "ReplicaSet", annotations)));
+        let assignment = assignment(plan(&mut state, "p", pod(node, "ReplicaSet", annotations)));
         assert_eq!(
-            (giving.network.name(), addresses(&giving).as_slice()),
+            (assignment.network.name(), addresses(&assignment).as_slice()),
             (network, &given.iter().map(ToString::to_string).collect::<Vec<_>>()[..]),
             "{case}"
         );
@@ -150,8 +150,8 @@ fn pod_gets_the_selected_network_and_family() {
         &"default".into(),
         NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
     );
-    assert_eq!(giving(plan(&mut state, "p", pod("n1", "ReplicaSet", &[]))).network.name(), "over");
-    let own = giving(plan(&mut state, "q", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "IPv6")])));
+    assert_eq!(assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[]))).network.name(), "over");
+    let own = assignment(plan(&mut state, "q", pod("n1", "ReplicaSet", &[(annotation::IP_FAMILY, "IPv6")])));
     assert_eq!((own.network.name(), addresses(&own)), ("rack", vec!["fd00::1/112".to_owned()]));
 }
 
@@ -159,15 +159,16 @@ fn pod_gets_the_selected_network_and_family() {
 #[test]
 fn extra_prefixes_come_from_the_pod_only() {
     const EXTRA: (&str, &str) = (annotation::EXTRA_PREFIXES, "fd00:9::/64, 10.9.0.0/16");
-    let shown =
-        |giving: &Giving| -> Vec<String> { giving.extra_prefixes.iter().map(ToString::to_string).collect() };
+    let shown = |assignment: &AssignPlan| -> Vec<String> {
+        assignment.extra_prefixes.iter().map(ToString::to_string).collect()
+    };
     let mut state = state();
     state.set_namespace(
         &"default".into(),
         NetworkingMetadata { annotations: [EXTRA].map(owned).into(), ..NetworkingMetadata::default() },
     );
-    assert!(shown(&giving(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])))).is_empty());
-    let given = giving(plan(&mut state, "q", pod("n1", "ReplicaSet", &[EXTRA])));
+    assert!(shown(&assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])))).is_empty());
+    let given = assignment(plan(&mut state, "q", pod("n1", "ReplicaSet", &[EXTRA])));
     assert_eq!(shown(&given), ["10.9.0.0/16", "fd00:9::/64"]);
     answered(&mut state, "q", &given);
     // An annotation of a running pod changes nothing.
@@ -212,7 +213,7 @@ fn refusal_names_the_fix() {
 fn waiting_pod_gets_the_next_free_address() {
     let mut state = state();
     for name in ["a", "b", "c"] {
-        let given = giving(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
+        let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
         answered(&mut state, name, &given);
     }
     // The pair is one decision: nothing is set aside in the family with free addresses.
@@ -238,7 +239,7 @@ fn waiting_pod_gets_the_next_free_address() {
     state.remove_instance(&instance("10.0.0.2".parse().unwrap()), 2);
     assert!(queues.pods.depth() >= before);
     assert!(!state.term.as_ref().unwrap().waiting.contains(&key("both")), "it is queued and waits no more");
-    let given = giving(state.plan_pod(&key("both"), &policy(), 1));
+    let given = assignment(state.plan_pod(&key("both"), &policy(), 1));
     assert_eq!(addresses(&given), ["10.0.0.2/24", "fd00::1/112"]);
 }
 
@@ -259,7 +260,7 @@ fn older_of_two_networks_for_a_node_is_served() {
         (pod("n1", "ReplicaSet", &[]), "rack"),
         (pod("n2", "ReplicaSet", &[(annotation::NETWORK_TYPE, "Overlay")]), "over"),
     ] {
-        assert_eq!(giving(plan(&mut state, "p", pod)).network.name(), network);
+        assert_eq!(assignment(plan(&mut state, "p", pod)).network.name(), network);
     }
 }
 
@@ -272,29 +273,29 @@ fn overlapping_subnet_is_served_once_the_other_is_gone() {
     let said = silent(&state).unwrap();
     assert!(said.contains("overlaps 10.0.0.1 to 10.0.0.3 of subnet rack-v4"), "{said}");
     for name in ["a", "b", "c"] {
-        let given = giving(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
+        let given = assignment(plan(&mut state, name, pod("n1", "ReplicaSet", &[])));
         answered(&mut state, name, &given);
     }
     assert!(plan(&mut state, "d", pod("n1", "ReplicaSet", &[])).is_err());
     state.remove_subnet(&"rack-v4".into());
     assert_eq!(silent(&state), None);
     assert!(state.term.as_ref().unwrap().waiting.is_empty(), "who waited is looked at again");
-    let given = giving(state.plan_pod(&key("d"), &policy(), 2));
+    let given = assignment(state.plan_pod(&key("d"), &policy(), 2));
     assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is in use still");
 }
 
 #[test]
 fn a_stateful_pod_gets_its_address_and_mac_back() {
     let mut state = state();
-    let first = giving(plan(&mut state, "web-0", pod("n1", "StatefulSet", &[])));
+    let first = assignment(plan(&mut state, "web-0", pod("n1", "StatefulSet", &[])));
     answered(&mut state, "web-0", &first);
     state.remove_pod(&key("web-0"));
     match state.plan_pod(&key("web-0"), &policy(), 2) {
-        Ok(Plan::Leave { keep, unblock: None }) => assert_eq!(keep.len(), 1),
+        Ok(Plan::Retain { keep, remove_finalizer: None }) => assert_eq!(keep.len(), 1),
         other => panic!("{other:?}"),
     }
     let again = PodRow { uid: "second".into(), ..pod("n1", "StatefulSet", &[]) };
-    let second = giving(plan(&mut state, "web-0", again));
+    let second = assignment(plan(&mut state, "web-0", again));
     assert_eq!(second.granted.mac, first.granted.mac);
     assert_eq!(addresses(&second), addresses(&first));
     assert!(second.granted.addresses[0].rebind, "its IPInstance is bound, no other one is made");
@@ -302,7 +303,7 @@ fn a_stateful_pod_gets_its_address_and_mac_back() {
 
 #[test]
 fn unanswered_write_is_repeated_or_settled() {
-    let unanswered = |state: &mut ControllerState, given: &Giving| {
+    let unanswered = |state: &mut ControllerState, given: &AssignPlan| {
         let unanswered = PendingCreate {
             pod_uid: Arc::clone(&given.pod.uid),
             network: Arc::clone(&given.network),
@@ -312,9 +313,9 @@ fn unanswered_write_is_repeated_or_settled() {
         state.term.as_mut().unwrap().pending_creates.insert(key("p"), unanswered);
     };
     let mut state = state();
-    let first = giving(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
+    let first = assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
     unanswered(&mut state, &first);
-    let second = giving(state.plan_pod(&key("p"), &policy(), 2));
+    let second = assignment(state.plan_pod(&key("p"), &policy(), 2));
     assert_eq!(
         second.granted, first.granted,
         "the same again: a create of the same name gives no second address"
@@ -332,7 +333,7 @@ fn reporting(node: &str, address: &str) -> PodRow {
 #[test]
 fn kubelet_cannot_claim_foreign_addresses() {
     let mut state = state();
-    let given = giving(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
+    let given = assignment(plan(&mut state, "p", pod("n1", "ReplicaSet", &[])));
     answered(&mut state, "p", &given);
     let at = instance("10.0.0.1".parse().unwrap());
     let row = state.cluster.instance(&at).unwrap().clone();
@@ -350,14 +351,14 @@ fn kubelet_cannot_claim_foreign_addresses() {
     assert!(refused.text.contains("an IPInstance of namespace default has it"), "{}", refused.text);
     let waits = PodRow { started: false, ..reporting("n1", "10.0.0.2") };
     assert!(plan(&mut state, "q", waits).unwrap_err().text.contains("not Running yet"));
-    assert_eq!(addresses(&giving(plan(&mut state, "q", reporting("n1", "10.0.0.2")))), ["10.0.0.2/24"]);
+    assert_eq!(addresses(&assignment(plan(&mut state, "q", reporting("n1", "10.0.0.2")))), ["10.0.0.2/24"]);
 }
 
 #[test]
 fn running_pod_keeps_its_address_after_etcd_restore() {
     let mut state = state();
     let running = |address: &str| reporting("n1", address);
-    let given = giving(plan(&mut state, "p", running("10.0.0.2")));
+    let given = assignment(plan(&mut state, "p", running("10.0.0.2")));
     assert_eq!(addresses(&given), ["10.0.0.2/24"]);
     assert!(!given.granted.addresses[0].rebind);
     // A pod of another plugin from before Trunkline is ignored.

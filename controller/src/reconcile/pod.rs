@@ -19,7 +19,7 @@ use trunkline_api::names::{annotation, finalizer, label};
 use trunkline_api::pod::ordinal;
 use trunkline_api::resources::{Address, Binding, IPInstanceSpec, IpVersion, ReferredObject, Stateful};
 
-use super::plan::{Existing, Giving, Plan};
+use super::plan::{AssignPlan, Existing, Plan};
 use super::{Context, WriteError, is_gone, random, reference};
 use crate::cluster::{InstanceRow, Key, Owner, PodRow, pod_label};
 use crate::events::reason;
@@ -52,15 +52,17 @@ pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
     };
     match plan {
         Plan::Nothing => ReconcileResult::Done,
-        Plan::GiveBack(instances) => {
+        Plan::Release(instances) => {
             let outcome = delete(&context, &instances).await;
             if outcome == ReconcileResult::Done && !instances.is_empty() {
                 record_release(&context, &key, pod.as_deref(), &instances);
             }
             outcome
         }
-        Plan::Leave { keep, unblock } => leave(&context, &key, keep, unblock, pod.as_deref()).await,
-        Plan::Give(giving) => give(&context, &key, *giving).await,
+        Plan::Retain { keep, remove_finalizer } => {
+            leave(&context, &key, keep, remove_finalizer, pod.as_deref()).await
+        }
+        Plan::Assign(assignment) => assign(&context, &key, *assignment).await,
         Plan::Settle(unanswered) => settle(&context, &key, unanswered).await,
     }
 }
@@ -109,7 +111,7 @@ async fn leave(
     context: &Context,
     key: &Key,
     keep: Vec<Existing>,
-    unblock: Option<Arc<str>>,
+    remove_finalizer: Option<Arc<str>>,
     pod: Option<&str>,
 ) -> ReconcileResult {
     let outcomes = join_all(keep.iter().map(|instance| reserve(context, instance))).await;
@@ -128,7 +130,7 @@ async fn leave(
             );
         }
     }
-    match unblock {
+    match remove_finalizer {
         Some(uid) => take_finalizer(context, key, &uid).await,
         None => ReconcileResult::Done,
     }
@@ -193,21 +195,22 @@ enum Written {
     Unknown(String),
 }
 
-async fn give(context: &Context, key: &Key, giving: Giving) -> ReconcileResult {
+async fn assign(context: &Context, key: &Key, assignment: AssignPlan) -> ReconcileResult {
     let began = Instant::now();
-    let pod = &giving.pod;
-    if delete(context, &giving.give_back).await == ReconcileResult::Done && !giving.give_back.is_empty() {
-        record_release(context, key, Some(&pod.uid), &giving.give_back);
+    let pod = &assignment.pod;
+    if delete(context, &assignment.release).await == ReconcileResult::Done && !assignment.release.is_empty() {
+        record_release(context, key, Some(&pod.uid), &assignment.release);
     }
-    let written =
-        join_all(giving.granted.addresses.iter().map(|assigned| give_one(context, key, &giving, assigned)))
-            .await;
+    let written = join_all(
+        assignment.granted.addresses.iter().map(|assigned| assign_one(context, key, &assignment, assigned)),
+    )
+    .await;
     let mut faults = Vec::new();
     let mut unanswered = Vec::new();
     {
         let mut state = context.shared.lock();
         let Some(term) = &mut state.term else { return ReconcileResult::Failed };
-        for (assigned, written) in giving.granted.addresses.iter().zip(written) {
+        for (assigned, written) in assignment.granted.addresses.iter().zip(written) {
             match written {
                 Written::Yes => {}
                 Written::No(text) => {
@@ -221,8 +224,9 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> ReconcileResult {
             }
         }
         if !unanswered.is_empty() {
-            let granted = crate::ipam::Granted { addresses: unanswered, mac: giving.granted.mac };
-            let (network, family) = (Arc::clone(&giving.network), giving.family);
+            let granted =
+                crate::ipam::AllocatedAddresses { addresses: unanswered, mac: assignment.granted.mac };
+            let (network, family) = (Arc::clone(&assignment.network), assignment.family);
             let unanswered = PendingCreate { pod_uid: Arc::clone(&pod.uid), network, granted, family };
             term.pending_creates.insert(key.clone(), unanswered);
         }
@@ -235,11 +239,11 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> ReconcileResult {
         }
         return ReconcileResult::Failed;
     }
-    let addresses = giving.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
+    let addresses = assignment.granted.addresses.iter().map(|assigned| assigned.address.addr().to_string());
     let addresses = addresses.collect::<Vec<_>>();
-    context.shared.metrics().allocated(giving.granted.addresses.len(), began.elapsed());
+    context.shared.metrics().allocated(assignment.granted.addresses.len(), began.elapsed());
     tracing::debug!(pod = %key, ?addresses, "addresses are given");
-    let text = format!("{} of Network {}", addresses.join(", "), giving.network.name());
+    let text = format!("{} of Network {}", addresses.join(", "), assignment.network.name());
     context.events.normal(about(key, Some(&pod.uid)), reason::ALLOCATED, text);
     if context.calico {
         return annotate(context, key, pod).await;
@@ -247,13 +251,13 @@ async fn give(context: &Context, key: &Key, giving: Giving) -> ReconcileResult {
     ReconcileResult::Done
 }
 
-async fn give_one(context: &Context, key: &Key, giving: &Giving, assigned: &Assigned) -> Written {
+async fn assign_one(context: &Context, key: &Key, assignment: &AssignPlan, assigned: &Assigned) -> Written {
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     let own = context.shared.lock().cluster.subnet(&assigned.subnet).and_then(|subnet| subnet.spec.net_id);
-    let object = ip_instance(key, giving, assigned, own.or(giving.network.spec.net_id));
+    let object = ip_instance(key, assignment, assigned, own.or(assignment.network.spec.net_id));
     let instance = Key::new(Arc::clone(&key.namespace), instance_name(assigned.address.addr()));
     let outcome = if assigned.rebind {
-        bind(context, &api, &instance, giving, &object).await
+        bind(context, &api, &instance, assignment, &object).await
     } else {
         context.write(api.create(&PostParams::default(), &object)).await
     };
@@ -267,7 +271,7 @@ async fn give_one(context: &Context, key: &Key, giving: &Giving, assigned: &Assi
             match context.write(api.get(&instance.name)).await {
                 Ok(there) => {
                     learn(context, &instance, &there);
-                    let own = there.spec.binding.pod_uid == *giving.pod.uid
+                    let own = there.spec.binding.pod_uid == *assignment.pod.uid
                         && there.metadata.deletion_timestamp.is_none();
                     if own {
                         Written::Yes
@@ -290,7 +294,7 @@ async fn bind(
     context: &Context,
     api: &Api<IPInstanceObject>,
     instance: &Key,
-    giving: &Giving,
+    assignment: &AssignPlan,
     object: &IPInstanceObject,
 ) -> Result<IPInstanceObject, WriteError> {
     let known = {
@@ -299,7 +303,7 @@ async fn bind(
     };
     let (uid, has_finalizer) = known.unzip();
     let mut annotations = json!(object.metadata.annotations);
-    if giving.extra_prefixes.is_empty() {
+    if assignment.extra_prefixes.is_empty() {
         // Remove the prefixes of the previous pod.
         annotations[annotation::EXTRA_PREFIXES] = Value::Null;
     }
@@ -323,7 +327,7 @@ async fn bind(
         patch["metadata"]["finalizers"] = finalizers.into();
         patch["metadata"]["resourceVersion"] = there.metadata.resource_version.into();
     }
-    if giving.pod.owner.is_none() {
+    if assignment.pod.owner.is_none() {
         // Its StatefulSet was deleted without it; the IPInstance still records the owner.
         remove(&mut patch, "metadata", "ownerReferences");
         if let Some(spec) = patch.get_mut("spec") {
@@ -403,8 +407,13 @@ async fn annotate(context: &Context, key: &Key, pod: &PodRow) -> ReconcileResult
 }
 
 /// The IPInstance of one address of a pod.
-fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u32>) -> IPInstanceObject {
-    let pod = &giving.pod;
+fn ip_instance(
+    key: &Key,
+    assignment: &AssignPlan,
+    assigned: &Assigned,
+    net_id: Option<u32>,
+) -> IPInstanceObject {
+    let pod = &assignment.pod;
     let node = pod.node.as_deref().unwrap_or_default();
     let itself = || Owner {
         api_version: "v1".into(),
@@ -412,18 +421,18 @@ fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u
         name: Arc::clone(&key.name),
         uid: Arc::clone(&pod.uid),
     };
-    let owner = pod.owner.clone().filter(|_| giving.stateful).unwrap_or_else(itself);
+    let owner = pod.owner.clone().filter(|_| assignment.stateful).unwrap_or_else(itself);
     let labels = [
         (label::VERSION, VERSION),
-        (label::NETWORK, giving.network.name()),
+        (label::NETWORK, assignment.network.name()),
         (label::SUBNET, &assigned.subnet),
         (label::NODE, node),
         (label::POD, &pod_label(&key.name)),
         (label::POD_UID, &pod.uid),
     ];
-    let mut annotations = BTreeMap::from([(annotation::IP_FAMILY.to_owned(), giving.family.to_string())]);
-    if !giving.extra_prefixes.is_empty() {
-        let prefixes: Vec<String> = giving.extra_prefixes.iter().map(ToString::to_string).collect();
+    let mut annotations = BTreeMap::from([(annotation::IP_FAMILY.to_owned(), assignment.family.to_string())]);
+    if !assignment.extra_prefixes.is_empty() {
+        let prefixes: Vec<String> = assignment.extra_prefixes.iter().map(ToString::to_string).collect();
         annotations.insert(annotation::EXTRA_PREFIXES.to_owned(), prefixes.join(","));
     }
     let metadata = ObjectMeta {
@@ -443,14 +452,14 @@ fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u
         ..ObjectMeta::default()
     };
     let spec = IPInstanceSpec {
-        network: giving.network.name().to_owned(),
+        network: assignment.network.name().to_owned(),
         subnet: assigned.subnet.to_string(),
         address: Address {
             version: if assigned.address.addr().is_ipv6() { IpVersion::V6 } else { IpVersion::V4 },
             ip: assigned.address.to_string(),
             gateway: assigned.gateway.map(|gateway| gateway.to_string()).unwrap_or_default(),
             net_id,
-            mac: giving.granted.mac.map(|octet| format!("{octet:02x}")).join(":"),
+            mac: assignment.granted.mac.map(|octet| format!("{octet:02x}")).join(":"),
         },
         binding: Binding {
             referred_object: ReferredObject {
@@ -461,7 +470,7 @@ fn ip_instance(key: &Key, giving: &Giving, assigned: &Assigned, net_id: Option<u
             node_name: node.to_owned(),
             pod_uid: pod.uid.to_string(),
             pod_name: key.name.to_string(),
-            stateful: giving
+            stateful: assignment
                 .stateful
                 .then(|| Stateful { index: ordinal(&key.name).and_then(|index| index.try_into().ok()) }),
         },

@@ -18,9 +18,9 @@ use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{NetworkType, Subnet};
 
 use super::{Context, ipinstance, pod, subnet};
-use crate::cluster::{InstanceRow, Key, Life, NetworkingMetadata, NodeRow, Owner, PodRow};
+use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
 use crate::events::Events;
-use crate::ipam::{Assigned, Granted, State};
+use crate::ipam::{AllocatedAddresses, Assigned, State};
 use crate::leader::Fence;
 use crate::metrics::Metrics;
 use crate::queue::ReconcileResult;
@@ -224,7 +224,7 @@ fn unanswered(leader: &Leader, rebind: bool) {
     leader.with(|state| {
         let network = Arc::clone(state.cluster.network("net").unwrap());
         let term = state.term.as_mut().unwrap();
-        let request = crate::ipam::Request {
+        let request = crate::ipam::AddressRequest {
             namespace: "default",
             network: "net",
             addresses: &["10.0.0.1".parse().unwrap()],
@@ -236,7 +236,7 @@ fn unanswered(leader: &Leader, rebind: bool) {
         let unanswered = PendingCreate {
             pod_uid: "p".into(),
             network,
-            granted: Granted { addresses: granted.addresses, mac: granted.mac },
+            granted: AllocatedAddresses { addresses: granted.addresses, mac: granted.mac },
             family: IpFamily::V4,
         };
         term.pending_creates.insert(key("web-0"), unanswered);
@@ -323,7 +323,7 @@ async fn retained_address_gets_the_next_pods_prefixes() {
                 host_network: false,
                 owner: Some(owner),
                 networking: NetworkingMetadata { annotations, ..NetworkingMetadata::default() },
-                life: Life::Alive,
+                life: PodLifecycle::Alive,
                 running: false,
                 started: false,
                 finalizer: false,

@@ -29,12 +29,12 @@ use trunkline_api::validate::{Fault, unsupported_subnet};
 use trunkline_daemon::connections::{Client, Source};
 use trunkline_daemon::logging::shown;
 
-use super::View;
-use super::facts::Reader;
+use super::ClusterReader;
+use super::facts::ApiReader;
 use super::log_limit::LogLimit;
 use super::metrics::{Metrics, ReviewResult};
 use super::rules::pod::{Missing, Mutation, NewPod};
-use super::rules::{Verdict, ipinstance, network, nodeinfo, pod, subnet};
+use super::rules::{RuleResult, ipinstance, network, nodeinfo, pod, subnet};
 use crate::selection::Policy;
 
 /// The kind of request.
@@ -75,15 +75,15 @@ impl ReviewError {
 
 /// The answer if nothing failed.
 #[derive(Debug, Default)]
-struct Answer {
+struct ReviewResponse {
     faults: Vec<Fault>,
     warnings: Vec<String>,
     patch: Vec<Value>,
 }
 
-impl From<Verdict> for Answer {
-    fn from(verdict: Verdict) -> Self {
-        Answer { faults: verdict.err().unwrap_or_default(), ..Answer::default() }
+impl From<RuleResult> for ReviewResponse {
+    fn from(verdict: RuleResult) -> Self {
+        ReviewResponse { faults: verdict.err().unwrap_or_default(), ..ReviewResponse::default() }
     }
 }
 
@@ -93,7 +93,7 @@ const READING: usize = 32;
 
 /// Reviews requests.
 pub(super) struct Reviewer<V> {
-    reader: Reader,
+    reader: ApiReader,
     view: Arc<V>,
     policy: Policy,
     metrics: Arc<Metrics>,
@@ -101,19 +101,19 @@ pub(super) struct Reviewer<V> {
     log: LogLimit,
 }
 
-impl<V: View> Reviewer<V> {
+impl<V: ClusterReader> Reviewer<V> {
     pub(super) fn new(client: kube::Client, view: Arc<V>, policy: Policy, metrics: Arc<Metrics>) -> Self {
         let (reading, log) = (Semaphore::new(READING), LogLimit::default());
-        Reviewer { reader: Reader::new(client), view, policy, metrics, reading, log }
+        Reviewer { reader: ApiReader::new(client), view, policy, metrics, reading, log }
     }
 
     /// The reader, as soon as this client may read from the API server.
-    async fn reader<'a>(&'a self, client: &'a Client) -> Reading<'a> {
+    async fn reader<'a>(&'a self, client: &'a Client) -> ReadPermit<'a> {
         // The client's own share first: a source that waits for it does not block the others. No
         // semaphore is ever closed.
         let own = client.work().acquire().await.ok();
         let one = self.reading.acquire().await.ok();
-        Reading { reader: &self.reader, _permits: [own, one] }
+        ReadPermit { reader: &self.reader, _permits: [own, one] }
     }
 
     /// Answers an AdmissionReview.
@@ -160,7 +160,7 @@ impl<V: View> Reviewer<V> {
         kind: ReviewKind,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         let is_ours = request.kind.group == GROUP;
         match (kind, request.kind.kind.as_str()) {
             (ReviewKind::Validate, "Network") if is_ours => self.network(request, client).await,
@@ -171,7 +171,7 @@ impl<V: View> Reviewer<V> {
                 self.pod(kind, request, client).await
             }
             // From a configuration with more rules than it should have.
-            _ => Ok(Answer::default()),
+            _ => Ok(ReviewResponse::default()),
         }
     }
 
@@ -179,7 +179,7 @@ impl<V: View> Reviewer<V> {
         &self,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         judge::<NetworkSpec, Network>(request, async |change| {
             let reader = self.reader(client).await;
             Ok(match change {
@@ -195,7 +195,7 @@ impl<V: View> Reviewer<V> {
         &self,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         let mut warning = None;
         let mut answer = judge::<SubnetSpec, Subnet>(request, async |change| {
             let reader = self.reader(client).await;
@@ -221,7 +221,7 @@ impl<V: View> Reviewer<V> {
         &self,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         judge::<IPInstanceSpec, IPInstance>(request, async |change| {
             let reader = self.reader(client).await;
             Ok(match change {
@@ -237,7 +237,7 @@ impl<V: View> Reviewer<V> {
         &self,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
+    ) -> Result<ReviewResponse, ReviewError> {
         judge::<NodeInfoSpec, NodeInfo>(request, async |change| match change {
             Change::Create(new) | Change::Update(_, new) => {
                 let reader = self.reader(client).await;
@@ -253,32 +253,36 @@ impl<V: View> Reviewer<V> {
         kind: ReviewKind,
         request: &AdmissionRequest<DynamicObject>,
         client: &Client,
-    ) -> Result<Answer, ReviewError> {
-        let Some(object) = &request.object else { return Ok(Answer::default()) };
+    ) -> Result<ReviewResponse, ReviewError> {
+        let Some(object) = &request.object else { return Ok(ReviewResponse::default()) };
         let object = value(object)?;
         let object: Pod =
             serde_json::from_value(object).map_err(|error| ReviewError::Unreadable(error.to_string()))?;
         let new = NewPod::of(object, request.namespace.as_deref().unwrap_or_default());
         self.await_names(&new, client).await?;
-        let judged = self.view.look(|cluster| match kind {
+        let judged = self.view.with_cluster(|cluster| match kind {
             ReviewKind::Validate => pod::validate(&new, cluster, &self.policy).map(|()| Mutation::default()),
             ReviewKind::Mutate => pod::mutate(&new, cluster, &self.policy),
         });
         Ok(match judged {
-            Ok(Mutation { patch, warnings }) => Answer { patch, warnings, ..Answer::default() },
-            Err(faults) => Answer { faults, ..Answer::default() },
+            Ok(Mutation { patch, warnings }) => {
+                ReviewResponse { patch, warnings, ..ReviewResponse::default() }
+            }
+            Err(faults) => ReviewResponse { faults, ..ReviewResponse::default() },
         })
     }
 }
 
-impl<V: View> Reviewer<V> {
+impl<V: ClusterReader> Reviewer<V> {
     /// Waits until the watches show an object that a pod names and the API server has.
     async fn await_names(&self, pod: &NewPod, client: &Client) -> Result<(), ReviewError> {
         let mut changes = self.view.changes();
         let mut known_there = None;
         loop {
             changes.mark_unchanged();
-            let Some(missing) = self.view.look(|cluster| pod::missing(pod, cluster)) else { return Ok(()) };
+            let Some(missing) = self.view.with_cluster(|cluster| pod::missing(pod, cluster)) else {
+                return Ok(());
+            };
             if known_there.as_ref() != Some(&missing) {
                 let is_there = match &missing {
                     Missing::Network(name) => self.reader(client).await.has_network(name).await?,
@@ -299,15 +303,15 @@ impl<V: View> Reviewer<V> {
 }
 
 /// Access to the reader, within the limits.
-struct Reading<'a> {
-    reader: &'a Reader,
+struct ReadPermit<'a> {
+    reader: &'a ApiReader,
     _permits: [Option<SemaphorePermit<'a>>; 2],
 }
 
-impl std::ops::Deref for Reading<'_> {
-    type Target = Reader;
+impl std::ops::Deref for ReadPermit<'_> {
+    type Target = ApiReader;
 
-    fn deref(&self) -> &Reader {
+    fn deref(&self) -> &ApiReader {
         self.reader
     }
 }
@@ -322,8 +326,8 @@ enum Change<'a, T> {
 /// Deserializes the request's objects and applies the rule.
 async fn judge<S, T>(
     request: &AdmissionRequest<DynamicObject>,
-    rule: impl AsyncFnOnce(Change<'_, T>) -> Result<Verdict, kube::Error>,
-) -> Result<Answer, ReviewError>
+    rule: impl AsyncFnOnce(Change<'_, T>) -> Result<RuleResult, kube::Error>,
+) -> Result<ReviewResponse, ReviewError>
 where
     S: Kind,
     T: From<Object<S>>,
@@ -332,7 +336,7 @@ where
     let after = request.object.as_ref().map(value).transpose()?;
     let spec = |value: &Option<Value>| value.as_ref().and_then(|value| value.get("spec").cloned());
     if request.operation == Operation::Update && spec(&before) == spec(&after) {
-        return Ok(Answer::default());
+        return Ok(ReviewResponse::default());
     }
     // The old object need not be readable: its replacement or deletion is judged without it.
     let is_delete = request.operation == Operation::Delete;
@@ -367,7 +371,7 @@ where
         (Operation::Delete, Some(old), _) => rule(Change::Delete(old)).await?,
         _ => Ok(()),
     };
-    Ok(Answer { warnings, ..verdict.into() })
+    Ok(ReviewResponse { warnings, ..verdict.into() })
 }
 
 fn read<S: Kind>(value: Value) -> Result<Lenient<S>, ReviewError> {
@@ -380,7 +384,7 @@ fn value(object: &DynamicObject) -> Result<Value, ReviewError> {
 
 fn respond(
     request: &AdmissionRequest<DynamicObject>,
-    answer: Answer,
+    answer: ReviewResponse,
 ) -> Result<AdmissionResponse, ReviewError> {
     let mut response = AdmissionResponse::from(request);
     if !answer.faults.is_empty() {
@@ -420,7 +424,7 @@ fn log(
     request: &AdmissionRequest<DynamicObject>,
     outcome: ReviewResult,
     took: Duration,
-    answer: &Result<Answer, ReviewError>,
+    answer: &Result<ReviewResponse, ReviewError>,
     source: Source,
     omitted: u64,
 ) {

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline_daemon::connections::{self, Connection, ConnectionLimiter, Limits, Tracked};
 
-use super::View;
+use super::ClusterReader;
 use super::certificates::Served;
 use super::review::{ReviewKind, Reviewer};
 
@@ -68,7 +68,7 @@ pub(super) fn tls(served: Arc<Served>, client_ca: Option<RootCertStore>) -> anyh
 }
 
 /// Serves until shutdown, then finishes the requests under way.
-pub(super) async fn serve<V: View>(
+pub(super) async fn serve<V: ClusterReader>(
     listener: TcpListener,
     limiter: Arc<ConnectionLimiter>,
     tls: ServerConfig,
@@ -93,7 +93,7 @@ pub(super) async fn serve<V: View>(
     let _ = tokio::time::timeout(FAREWELL, connections.wait()).await;
 }
 
-async fn converse<V: View>(
+async fn converse<V: ClusterReader>(
     connection: Connection,
     acceptor: TlsAcceptor,
     reviewer: Arc<Reviewer<V>>,
@@ -123,7 +123,7 @@ async fn converse<V: View>(
     };
 }
 
-async fn answer<V: View>(
+async fn answer<V: ClusterReader>(
     reviewer: Arc<Reviewer<V>>,
     request: Request<Incoming>,
     mut under_way: connections::Request,
@@ -142,7 +142,7 @@ async fn answer<V: View>(
     Ok(response.map(|body| under_way.track(body)))
 }
 
-async fn verdict<V: View>(
+async fn verdict<V: ClusterReader>(
     reviewer: &Reviewer<V>,
     kind: ReviewKind,
     request: Request<Incoming>,

@@ -31,7 +31,7 @@ use trunkline_api::pod::{IpFamily, Pools, Wishes, annotation_field, extra_prefix
 use trunkline_api::resources::{Network, NetworkType, Subnet};
 use trunkline_api::validate::Fault;
 
-use super::{Verdict, verdict};
+use super::{RuleResult, verdict};
 use crate::cluster::{Cluster, Key};
 use crate::selection::{Policy, Selection, select};
 
@@ -148,7 +148,7 @@ pub fn mutate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Result<Mutati
 }
 
 /// Whether a pod's request can be satisfied.
-pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Verdict {
+pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult {
     if pod.host_network {
         return Ok(());
     }
