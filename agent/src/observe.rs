@@ -20,7 +20,7 @@ use trunkline_api::control::{
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
-use trunkline_bgp::speaker::{Found, Listed, PeerStatus, RangeStatus, RouteFilter, State};
+use trunkline_bgp::speaker::{Listed, PeerStatus, RangeStatus, RouteFilter, SearchResult, State};
 use trunkline_bgp::types::{PeerKey, PeerKeyError};
 use trunkline_daemon::http::{self, Probe};
 
@@ -349,7 +349,7 @@ impl Observer {
         filter: RouteFilter,
         limit: usize,
         within: Duration,
-    ) -> Result<(Vec<Route>, Found), Failure> {
+    ) -> Result<(Vec<Route>, SearchResult), Failure> {
         let bgp = self.bgp().await?;
         let mut found = bgp.speaker.search(filter, limit, within).await.map_err(|_| stopping())?;
         let routes = std::mem::take(&mut found.routes);

@@ -706,7 +706,7 @@ pub struct ExplainedPath {
     /// The step of the decision that separated it from the best path, in words.
     pub step: Option<String>,
     /// What import policy said of it, if there is one.
-    pub import: Option<Ruling>,
+    pub import: Option<PolicyMatch>,
 }
 
 /// What a peer is told of a prefix.
@@ -722,13 +722,13 @@ pub struct ExplainedPeer {
     /// Why, in words; empty if there is nothing to say.
     pub reason: String,
     /// What export policy said of it, if it was asked.
-    pub export: Option<Ruling>,
+    pub export: Option<PolicyMatch>,
 }
 
 /// What a policy said of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ruling {
+pub struct PolicyMatch {
     /// Whether it accepts the path.
     pub accepted: bool,
     /// The rule that decided, counted from 1; none if no rule did and the policy's default holds.

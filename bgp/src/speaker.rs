@@ -38,7 +38,7 @@ pub use explain::{ExplainedPath, ExplainedPeer, Explanation};
 pub use io::{Action, Change, ConnId, Event, ListenKey, ListenRange, Refusal, SocketOptions, Stop};
 pub use listing::{Listed, Listing};
 pub use route::Route;
-pub use search::{Fate, Found, RouteFilter, Search, Source};
+pub use search::{PathStatus, RouteFilter, Search, SearchResult, Source};
 pub use status::{
     BfdStatus, DatedNotification, Failure, FamilyStatus, MessageCounts, PeerStatus, RangeStatus,
     SessionStatus, State, Traffic,

@@ -5,9 +5,9 @@
 mod rib_support;
 
 use rib_support::{Bench, net, path, session};
-use trunkline_bgp::policy::{Actions, Conditions, Policy, PrefixMatch, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Conditions, Policy, PolicyResult, PrefixMatch, Rule};
 use trunkline_bgp::rib::{
-    ExplainedExport, Filtered, NotAdvertised, Origination, Ruling, SelectionResult, Step,
+    ExplainedExport, Filtered, NotAdvertised, Origination, PolicyMatch, SelectionResult, Step,
 };
 use trunkline_bgp::types::{Community, Family, FamilySet, PeerId};
 use trunkline_bgp::wire::PathAttributes;
@@ -38,8 +38,8 @@ fn export(bench: &mut Bench, peer: u32) -> ExplainedExport {
     explained.remove(0)
 }
 
-fn ruling(accepted: bool, rule: Option<usize>) -> Option<Ruling> {
-    Some(Ruling { accepted, rule, name: None })
+fn ruling(accepted: bool, rule: Option<usize>) -> Option<PolicyMatch> {
+    Some(PolicyMatch { accepted, rule, name: None })
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn rejected_paths_report_the_rule_or_the_loop() {
         ..Rule::reject(Conditions { prefixes, ..Conditions::default() })
     };
     let first = Rule { set: Actions { med: Some(1), ..Actions::default() }, ..Rule::default() };
-    let policy = Policy { rules: vec![first, named], default: Verdict::Accept };
+    let policy = Policy { rules: vec![first, named], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());
     bench.rib.set_policy(PeerId(3), &Policy::reject_all(), &Policy::accept_all());
     bench.announce(1, PREFIX, &path(&[65001]));
@@ -110,7 +110,7 @@ fn rejected_paths_report_the_rule_or_the_loop() {
         let path = explained.iter().find(|path| path.entry.peer == Some(PeerId(peer))).unwrap();
         (path.selection.clone(), path.import.clone())
     };
-    let by_name = Ruling { accepted: false, rule: Some(2), name: Some("ours".to_owned()) };
+    let by_name = PolicyMatch { accepted: false, rule: Some(2), name: Some("ours".to_owned()) };
     assert_eq!(refused(1), (SelectionResult::Refused(Filtered::Policy), Some(by_name)));
     assert_eq!(refused(2), (SelectionResult::Refused(Filtered::AsLoop), None), "policy was not asked");
     assert_eq!(refused(3), (SelectionResult::Refused(Filtered::Policy), ruling(false, None)), "by default");

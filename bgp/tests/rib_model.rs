@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rib_support::*;
 use trunkline_bgp::config::{LocalAs, PathRules};
-use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PrefixMatch, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PolicyResult, PrefixMatch, Rule};
 use trunkline_bgp::rib::{Filtered, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, NextHop, PeerId, Role, Role::*};
 use trunkline_bgp::wire::PathAttributes;
@@ -152,7 +152,7 @@ fn policy(number: usize) -> Policy {
         0 => Policy::accept_all(),
         1 => Policy::reject_all(),
         2 => Policy::originated_only(),
-        3 => Policy { rules: vec![Rule::reject(long())], default: Verdict::Accept },
+        3 => Policy { rules: vec![Rule::reject(long())], default: PolicyResult::Accept },
         4 => Policy {
             rules: vec![
                 Rule {
@@ -170,14 +170,14 @@ fn policy(number: usize) -> Policy {
                 },
                 Rule::reject(tagged()),
             ],
-            default: Verdict::Accept,
+            default: PolicyResult::Accept,
         },
         _ => Policy {
             rules: vec![Rule {
                 set: Actions { prepend: 2, med: Some(77), ..Actions::default() },
                 ..Rule::accept(long())
             }],
-            default: Verdict::Accept,
+            default: PolicyResult::Accept,
         },
     }
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rib_support::{Bench, net, path};
 use trunkline_bgp::policy::{
-    Actions, AsPathMatch, Conditions, Edit, Members, Policy, PrefixMatch, PrefixSet, Rule, Verdict,
+    Actions, AsPathMatch, Conditions, Edit, Members, Policy, PolicyResult, PrefixMatch, PrefixSet, Rule,
 };
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination};
 use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, LargeCommunity, PeerId};
@@ -132,7 +132,7 @@ fn originated(originated: bool) -> Conditions {
 }
 
 fn only(when: Conditions) -> Policy {
-    Policy { rules: vec![Rule::accept(when)], default: Verdict::Reject }
+    Policy { rules: vec![Rule::accept(when)], default: PolicyResult::Reject }
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn list_edits_replace_then_remove_then_add() {
         extended_communities: Edit { remove: vec![target(1)], add: vec![target(3)], ..Edit::default() },
         ..Actions::default()
     };
-    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.announce(1, PREFIX, &announced());
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
@@ -192,7 +192,7 @@ fn list_edits_replace_then_remove_then_add() {
     assert_eq!(told.extended_communities, [target(2), target(3)]);
     let set =
         Actions { communities: Edit { replace: Some(Vec::new()), ..Edit::default() }, ..Actions::default() };
-    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
     assert!(bench.advertised_path(2, PREFIX).unwrap().1.communities.is_empty());
 }
@@ -208,7 +208,7 @@ fn non_transitive_communities_stay_within_the_as() {
     assert_eq!(told(&mut bench, 4), [target(1), bandwidth]);
     assert_eq!(told(&mut bench, 2), [target(1)]);
     let set = Actions { extended_communities: Edit::add([bandwidth]), ..Actions::default() };
-    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let policy = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &policy);
     assert_eq!(told(&mut bench, 2), [target(1), bandwidth]);
 }
@@ -225,7 +225,7 @@ fn one_attribute_set_follows_the_rules_of_each_prefix() {
     let tagged = Conditions { communities: vec![Community(11)].into(), ..Conditions::default() };
     let policy = Policy {
         rules: vec![tag("10.1.0.0/16", 11), tag("10.2.0.0/16", 12), Rule::reject(tagged)],
-        default: Verdict::Accept,
+        default: PolicyResult::Accept,
     };
     let mut bench = Bench::new(1, &[(1, true), (2, true)]);
     bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 use rib_support::*;
 use trunkline_bgp::config::{LocalAs, NextHopRule, PathRules, RemovePrivateAs};
-use trunkline_bgp::policy::{Actions, Edit, Policy, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Edit, Policy, PolicyResult, Rule};
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
 use trunkline_bgp::types::{Asn, Community, Family, FamilySet, PeerId, Role};
 use trunkline_bgp::wire::PathAttributes;
@@ -40,7 +40,7 @@ fn a_path_with_graceful_shutdown_is_used_last() {
     assert_eq!(bench.fib(PREFIX), [address(2)]);
 
     // Import policy's LOCAL_PREF does not keep the path in use; removing the community does.
-    let rule = |set| Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let rule = |set| Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     let preferred = Actions { local_pref: Some(500), ..Actions::default() };
     bench.rib.set_policy(PeerId(1), &rule(preferred.clone()), &Policy::accept_all());
     assert_eq!(bench.fib(PREFIX), [address(2)]);
@@ -302,7 +302,7 @@ fn private_as_numbers_are_removed_or_replaced() {
     let remove_private_as = Some(RemovePrivateAs::default());
     bench.rib.set_rules(PeerId(2), PathRules { remove_private_as, ..PathRules::default() });
     let set = Actions { prepend: 2, ..Actions::default() };
-    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &prepend);
     bench.announce(1, PREFIX, &path(&private));
     assert_eq!(bench.advertised_path(2, PREFIX).unwrap().1.as_path, path(&[65000, 65000, 65000]).as_path);
@@ -318,7 +318,7 @@ fn a_local_as_is_prepended_in_both_directions() {
     let as_path =
         |bench: &mut Bench, number, prefix| bench.advertised_path(number, prefix).unwrap().1.as_path;
     let set = Actions { prepend: 1, ..Actions::default() };
-    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: Verdict::Accept };
+    let prepend = Policy { rules: vec![Rule { set, ..Rule::default() }], default: PolicyResult::Accept };
     for (no_prepend, replace_as, told, passed_on, prepended) in [
         (false, false, vec![64999, 65000], vec![64999, 65001], vec![64999, 65000, 65000]),
         (true, false, vec![64999, 65000], vec![65001], vec![64999, 65000, 65000]),
@@ -401,7 +401,7 @@ fn a_policy_may_exclude_paths_from_long_lived_retention() {
     let mut bench = Bench::new(1, &[(1, true)]);
     let communities = Edit::add([Community::NO_LLGR]);
     let rule = Rule { set: Actions { communities, ..Actions::default() }, ..Rule::default() };
-    let import = Policy { rules: vec![rule], default: Verdict::Accept };
+    let import = Policy { rules: vec![rule], default: PolicyResult::Accept };
     for (import, outcome) in [(Policy::accept_all(), (1, 0)), (import, (0, 1))] {
         bench.rib.set_policy(PeerId(1), &import, &Policy::accept_all());
         bench.announce(1, PREFIX, &path(&[65001]));

@@ -6,7 +6,7 @@ mod rib_support;
 use std::net::Ipv4Addr;
 
 use rib_support::*;
-use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PrefixMatch, PrefixSet, Rule, Verdict};
+use trunkline_bgp::policy::{Actions, Conditions, Edit, Policy, PolicyResult, PrefixMatch, PrefixSet, Rule};
 use trunkline_bgp::rib::{Filtered, NotAdvertised, Origination, SessionFacts};
 use trunkline_bgp::types::{Community, Family, FamilySet, LargeCommunity, NextHop, PeerId};
 use trunkline_bgp::wire::{Origin, PathAttributes, UnknownAttribute};
@@ -247,7 +247,7 @@ fn prefix_matches() {
     }
 }
 
-fn prefix_rule(text: &str, ge: u8, verdict: Verdict) -> Rule {
+fn prefix_rule(text: &str, ge: u8, verdict: PolicyResult) -> Rule {
     let prefixes = vec![PrefixMatch { prefix: net(text), ge: Some(ge), le: None }].into();
     Rule { when: Conditions { prefixes, ..Conditions::default() }, verdict: Some(verdict), ..Rule::default() }
 }
@@ -279,8 +279,8 @@ fn a_new_import_policy_applies_to_kept_paths() {
         ..Rule::default()
     };
     let policy = Policy {
-        rules: vec![prefer, prefix_rule("10.2.0.0/15", 16, Verdict::Reject)],
-        default: Verdict::Accept,
+        rules: vec![prefer, prefix_rule("10.2.0.0/15", 16, PolicyResult::Reject)],
+        default: PolicyResult::Accept,
     };
     bench.rib.set_policy(PeerId(1), &policy, &Policy::accept_all());
     assert_eq!(bench.fib("10.1.0.0/24"), [address(1)]);
@@ -313,8 +313,8 @@ fn an_export_edit_sends_only_its_changes() {
     }
     assert_eq!(bench.told(2).len(), 20);
     // Other rules with the same result: rows are examined, nothing is sent.
-    let accept = Rule { verdict: Some(Verdict::Accept), ..Rule::default() };
-    let same = Policy { rules: vec![accept], default: Verdict::Reject };
+    let accept = Rule { verdict: Some(PolicyResult::Accept), ..Rule::default() };
+    let same = Policy { rules: vec![accept], default: PolicyResult::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &same);
     assert_eq!(bench.told(2).len(), 20);
     assert_eq!(bench.receivers[&2].announced, 20);
@@ -327,7 +327,7 @@ fn an_export_edit_sends_only_its_changes() {
 
     let set = Actions { prepend: 2, med: Some(4), ..Actions::default() };
     let prepending =
-        Policy { rules: vec![Rule { set, ..only_own.rules[0].clone() }], default: Verdict::Reject };
+        Policy { rules: vec![Rule { set, ..only_own.rules[0].clone() }], default: PolicyResult::Reject };
     bench.rib.set_policy(PeerId(2), &Policy::accept_all(), &prepending);
     let (_, told) = bench.advertised_path(2, "10.0.0.0/24").unwrap();
     assert_eq!((told.as_path, told.med), (path(&[65000, 65000, 65000]).as_path, Some(4)));
@@ -353,8 +353,8 @@ fn looped_paths_are_kept_but_not_used() {
     assert_eq!(bench.rib.counts(PeerId(1), V4).received, 2);
     assert_eq!(bench.rib.counts(PeerId(1), V4).accepted, 0);
     // A policy that accepts everything does not accept a loop.
-    let accept = Rule { verdict: Some(Verdict::Accept), ..Rule::default() };
-    let policy = Policy { rules: vec![accept], default: Verdict::Accept };
+    let accept = Rule { verdict: Some(PolicyResult::Accept), ..Rule::default() };
+    let policy = Policy { rules: vec![accept], default: PolicyResult::Accept };
     bench.rib.set_policy(PeerId(1), &policy, &policy);
     assert_eq!(reason(&bench, "10.1.0.0/16"), Some(Filtered::AsLoop));
     bench.announce(1, "10.1.0.0/16", &path(&[65001, 7]));

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use tokio::time::Instant;
 use trunkline_api::control::{
     AlternatePaths, BfdSession, BgpListener, BgpStatus, BmpStation, Dated, DatedNotification, GuardStatus,
-    Messages, Peer, PeerFamily, PeerRange, PeerSession, Route, Ruling,
+    Messages, Peer, PeerFamily, PeerRange, PeerSession, PolicyMatch, Route,
 };
 use trunkline_bgp::net::Monitor;
 use trunkline_bgp::rib;
@@ -273,8 +273,8 @@ fn messages(counts: &MessageCounts) -> Messages {
     }
 }
 
-pub(super) fn ruling(ruling: &rib::Ruling) -> Ruling {
-    Ruling { accepted: ruling.accepted, rule: ruling.rule, name: ruling.name.clone() }
+pub(super) fn ruling(ruling: &rib::PolicyMatch) -> PolicyMatch {
+    PolicyMatch { accepted: ruling.accepted, rule: ruling.rule, name: ruling.name.clone() }
 }
 
 pub(super) fn route(route: &speaker::Route) -> Route {

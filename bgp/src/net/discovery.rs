@@ -102,7 +102,7 @@ fn open(interface: InterfaceName, index: u32) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
     sockopt::receive_only(&socket, &[ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT])?;
     socket.bind_device(Some(interface.as_str().as_bytes()))?;
-    datagram::ask_for_details(&socket, true)?;
+    datagram::enable_control_messages(&socket, true)?;
     socket.set_multicast_hops_v6(255)?;
     socket.set_multicast_loop_v6(false)?;
     socket.set_multicast_if_v6(index)?;

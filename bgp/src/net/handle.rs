@@ -23,7 +23,7 @@ use crate::bmp::StationConfig;
 use crate::config::{PeerConfig, PeerRange};
 use crate::rib::Origination;
 use crate::speaker::{
-    Change, Explanation, Found, Listed, PeerStatus, RangeStatus, Route, RouteFilter, Search, Stop,
+    Change, Explanation, Listed, PeerStatus, RangeStatus, Route, RouteFilter, Search, SearchResult, Stop,
 };
 use crate::types::{PeerId, PeerKey};
 
@@ -209,13 +209,13 @@ impl SpeakerHandle {
     }
 
     /// The paths of the first `limit` prefixes that have what is looked for. Between pieces of the search the speaker goes on with its work;
-    /// after `within` the search ends where it is, and says so ([`Found::complete`]). Dropping the future ends it too.
+    /// after `within` the search ends where it is, and says so ([`SearchResult::complete`]). Dropping the future ends it too.
     pub async fn search(
         &self,
         filter: RouteFilter,
         limit: usize,
         within: Duration,
-    ) -> Result<Found, Stopped> {
+    ) -> Result<SearchResult, Stopped> {
         let mut search = Search::new(filter, limit);
         let ends = tokio::time::Instant::now() + within;
         loop {

@@ -160,7 +160,7 @@ impl Owner {
                 }
             };
             tokio::select! {
-                Some(report) = reported => self.hear_bfd(report, now()),
+                Some(report) = reported => self.handle_bfd(report, now()),
                 command = commands.recv() => match command {
                     Some(command) => command(&mut self, now()),
                     None => self.stop_speaker(Stop::Silent, now()),
@@ -303,7 +303,7 @@ impl Owner {
         self.waiting_for_advertised.push(sender);
     }
 
-    fn hear_bfd(&mut self, report: Report, now: Instant) {
+    fn handle_bfd(&mut self, report: Report, now: Instant) {
         let Report { peer, remote, down, status } = report;
         self.speaker.handle_bfd(peer, remote, down, status, now);
         self.act();
@@ -520,11 +520,11 @@ impl Owner {
         self.watches_swept_at = (self.watches.len() * 2).max(WATCHES_KEPT);
     }
 
-    pub(super) fn ask_route_changes(&mut self, max: usize, sender: oneshot::Sender<Vec<RouteChange>>) {
+    pub(super) fn request_route_changes(&mut self, max: usize, sender: oneshot::Sender<Vec<RouteChange>>) {
         self.route_changes.push_back((max, sender));
     }
 
-    pub(super) fn ask_station(
+    pub(super) fn request_station(
         &mut self,
         id: StationId,
         budget: usize,

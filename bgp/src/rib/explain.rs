@@ -17,7 +17,7 @@ use super::listing::{PathEntry, entry};
 use super::peer::Shared;
 use super::table::{Filtered, Path, Table};
 use super::transform::TransformId;
-use crate::policy::Verdict;
+use crate::policy::PolicyResult;
 use crate::types::{AddressFamily, Family, PeerId};
 
 /// The result of the decision for a path.
@@ -52,7 +52,7 @@ pub struct Comparison {
 
 /// The verdict of a policy on a path, with the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ruling {
+pub struct PolicyMatch {
     /// Whether the policy accepts the path.
     pub accepted: bool,
     /// The rule that decided, counted from 1; none if the policy's default decided.
@@ -69,7 +69,7 @@ pub struct ExplainedPath<'a> {
     /// The result of the decision.
     pub selection: SelectionResult,
     /// The verdict of import policy; none if the policy was not consulted.
-    pub import: Option<Ruling>,
+    pub import: Option<PolicyMatch>,
 }
 
 /// The result of export to one peer for one path of a prefix.
@@ -80,7 +80,7 @@ pub struct ExplainedExport {
     /// Why the path is not advertised to the peer.
     pub refused: Option<NotAdvertised>,
     /// The verdict of export policy; none if the policy was not consulted.
-    pub ruling: Option<Ruling>,
+    pub ruling: Option<PolicyMatch>,
     /// The peer has the path: with the attributes to advertise now or, for a refused path, with the
     /// earlier ones that will be withdrawn.
     pub told: bool,
@@ -251,11 +251,11 @@ fn ruling(
     prefix: IpNet,
     input: AttrId,
     originated: bool,
-) -> Option<Ruling> {
+) -> Option<PolicyMatch> {
     let (decision, name) =
         shared.transforms.decision(policy, &shared.attributes, prefix, input, originated)?;
-    Some(Ruling {
-        accepted: decision.verdict == Verdict::Accept,
+    Some(PolicyMatch {
+        accepted: decision.verdict == PolicyResult::Accept,
         rule: decision.rule.map(|rule| rule + 1),
         name: name.map(str::to_owned),
     })

@@ -43,7 +43,7 @@ use rustc_hash::FxHashSet;
 
 pub use adj_out::NotAdvertised;
 pub use decision::Step;
-pub use explain::{Comparison, ExplainedExport, ExplainedPath, Ruling, SelectionResult};
+pub use explain::{Comparison, ExplainedExport, ExplainedPath, PolicyMatch, SelectionResult};
 pub use facts::{Counts, FibPath, Origination, RibConfig, RibPeer, RouteChange, SessionFacts, UpdateResult};
 pub use listing::{AdvertisedRoute, PathEntry, RouteAttributes};
 pub use table::Filtered;
@@ -51,7 +51,7 @@ pub use table::Filtered;
 use adj_out::AdjOut;
 use attributes::AttrId;
 use peer::Shared;
-use table::{Table, Taken};
+use table::{ReceivedPath, Table};
 
 use crate::config::PathRules;
 use crate::policy::Policy;
@@ -516,8 +516,8 @@ fn announce<F: AddressFamily>(
     received: AttrId,
     refusal: Option<Filtered>,
 ) {
-    let taken: Taken = shared.take(peer, prefix, received, refusal);
-    table.announce(shared, peer, prefix, identifier, taken);
+    let received_path: ReceivedPath = shared.take(peer, prefix, received, refusal);
+    table.announce(shared, peer, prefix, identifier, received_path);
 }
 
 fn begin<F: AddressFamily>(table: &mut Table<F>, shared: &mut Shared, peer: PeerId) {

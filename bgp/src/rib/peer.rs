@@ -11,7 +11,7 @@ use super::adj_out::AdjOut;
 use super::attributes::{AttrId, AttributeTable};
 use super::facts::{Counts, RibConfig, RibPeer, SessionFacts};
 use super::row_set::RowSet;
-use super::table::{Filtered, Taken};
+use super::table::{Filtered, ReceivedPath};
 use super::transform::{Direction, TransformId, Transforms};
 use crate::config::{LocalAs, PathRules};
 use crate::policy::Policy;
@@ -371,7 +371,7 @@ impl Shared {
         prefix: impl Into<IpNet>,
         received: AttrId,
         refusal: Option<Filtered>,
-    ) -> Taken {
+    ) -> ReceivedPath {
         let used = match (refusal, self.peer(peer).map(|peer| peer.import)) {
             (Some(refusal), _) => Err(refusal),
             (None, None) => Ok(self.attributes.acquire(received)),
@@ -380,7 +380,7 @@ impl Shared {
                 .apply(import, &mut self.attributes, prefix, received, false)
                 .ok_or(Filtered::Policy),
         };
-        Taken { received: self.attributes.acquire(received), used }
+        ReceivedPath { received: self.attributes.acquire(received), used }
     }
 
     /// A row has another best path, or none any more: `best` is the peer that it is from.

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 
 use super::attributes::{AttrId, AttributeTable};
 use crate::config::{NextHopRule, PathRules, RemovePrivateAs};
-use crate::policy::{Decision, Policy, RuleMask, Verdict};
+use crate::policy::{Policy, PolicyDecision, PolicyResult, RuleMask};
 use crate::types::{Asn, Community, ExtendedCommunity, NextHop, Role};
 use crate::wire::PathAttributes;
 use crate::wire::attributes::{Attributes, begin_attribute, finish_attribute, table as codes};
@@ -149,7 +149,7 @@ impl Transform {
         let Direction::Import { in_front, external, rules, .. } = self.direction else { return false };
         self.policy.rules.is_empty()
             && in_front.is_none()
-            && self.policy.default == Verdict::Accept
+            && self.policy.default == PolicyResult::Accept
             && !rules.local_role.is_some_and(Role::adds_otc_on_ingress)
             && !(external && (rules.graceful_shutdown || table.digest(input).has_graceful_shutdown()))
     }
@@ -183,7 +183,7 @@ impl Transform {
         if rules != PathRules::default()
             || in_front.is_some()
             || !self.policy.rules.is_empty()
-            || self.policy.default == Verdict::Reject
+            || self.policy.default == PolicyResult::Reject
         {
             return None;
         }
@@ -223,15 +223,21 @@ impl Transform {
     }
 
     /// The verdict of the policy on a path, with the rule; nothing is cached.
-    fn decision(&self, table: &AttributeTable, prefix: IpNet, input: AttrId, originated: bool) -> Decision {
+    fn decision(
+        &self,
+        table: &AttributeTable,
+        prefix: IpNet,
+        input: AttrId,
+        originated: bool,
+    ) -> PolicyDecision {
         let mask = self.policy.rule_mask(&prefix);
         let mut decision = self.by_default();
         self.rewrite_by(table, &mask, input, originated, &mut decision);
         decision
     }
 
-    fn by_default(&self) -> Decision {
-        Decision { verdict: self.policy.default, rule: None }
+    fn by_default(&self) -> PolicyDecision {
+        PolicyDecision { verdict: self.policy.default, rule: None }
     }
 
     fn rewrite(
@@ -251,7 +257,7 @@ impl Transform {
         mask: &RuleMask,
         input: AttrId,
         originated: bool,
-        decision: &mut Decision,
+        decision: &mut PolicyDecision,
     ) -> Option<(Option<NextHop>, Vec<u8>)> {
         let parsed = PathAttributes::parse(table.block(input));
         debug_assert!(parsed.is_ok(), "what is interned was checked by the decoder: {parsed:?}");
@@ -283,7 +289,7 @@ impl Transform {
             attributes.extended_communities.retain(ExtendedCommunity::is_transitive);
         }
         *decision = self.policy.apply(mask, &mut attributes, next_hop, originated, prepended);
-        if decision.verdict == Verdict::Reject {
+        if decision.verdict == PolicyResult::Reject {
             return None;
         }
         match self.direction {
@@ -401,7 +407,7 @@ impl Transforms {
         prefix: IpNet,
         input: AttrId,
         originated: bool,
-    ) -> Option<(Decision, Option<&str>)> {
+    ) -> Option<(PolicyDecision, Option<&str>)> {
         let transform = self.0[id.0].as_ref()?;
         let decision = transform.decision(table, prefix, input, originated);
         let rule = decision.rule.and_then(|rule| transform.policy.rules.get(rule));

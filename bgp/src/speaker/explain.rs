@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::route::{Route, refused};
 use super::{Speaker, State};
-use crate::rib::{Comparison, NotAdvertised, Ruling, SelectionResult, Step};
+use crate::rib::{Comparison, NotAdvertised, PolicyMatch, SelectionResult, Step};
 use crate::types::{PeerId, PeerKey};
 
 /// The explanation of one prefix.
@@ -35,7 +35,7 @@ pub struct ExplainedPath {
     /// The step of the decision that separated the path from the best one.
     pub step: Option<Step>,
     /// The verdict of import policy.
-    pub import: Option<Ruling>,
+    pub import: Option<PolicyMatch>,
 }
 
 /// The export result for a peer.
@@ -51,7 +51,7 @@ pub struct ExplainedPeer {
     /// The reason in words; may be empty.
     pub reason: String,
     /// The verdict of export policy.
-    pub export: Option<Ruling>,
+    pub export: Option<PolicyMatch>,
 }
 
 impl Speaker {
@@ -151,7 +151,7 @@ impl Speaker {
 }
 
 /// `rule 2 (name)`, or the default.
-fn rule(ruling: &Ruling) -> String {
+fn rule(ruling: &PolicyMatch) -> String {
     match (ruling.rule, &ruling.name) {
         (None, _) => "by default: no rule decided".to_owned(),
         (Some(rule), None) => format!("rule {rule}"),
@@ -159,11 +159,11 @@ fn rule(ruling: &Ruling) -> String {
     }
 }
 
-fn accepted_by(ruling: &Ruling) -> String {
+fn accepted_by(ruling: &PolicyMatch) -> String {
     format!("export policy, {}", rule(ruling))
 }
 
-fn withheld(reason: NotAdvertised, ruling: Option<&Ruling>) -> String {
+fn withheld(reason: NotAdvertised, ruling: Option<&PolicyMatch>) -> String {
     match (reason, ruling) {
         (NotAdvertised::Policy, Some(ruling)) => format!("rejected by export policy, {}", rule(ruling)),
         (reason, _) => reason.to_string(),
