@@ -13,7 +13,7 @@ pub mod advice;
 
 use std::time::Duration;
 
-use trunkline_api::control::{CauseKind, CauseSide, Losses, PeerCause};
+use trunkline_api::control::{CauseKind, CauseSide, LossCount, PeerCause};
 use trunkline_bgp::speaker::{self, Cause, Failure, PeerStatus, Side, State};
 
 use crate::reconcile::Waiting;
@@ -29,7 +29,7 @@ pub struct Causes {
     /// Why the last attempt failed.
     pub last_attempt: Option<PeerCause>,
     /// How often the session was lost, by kind.
-    pub losses: Vec<Losses>,
+    pub losses: Vec<LossCount>,
 }
 
 /// The causes of a peer that the speaker has.
@@ -43,7 +43,7 @@ pub fn of(status: &PeerStatus) -> Causes {
         losses: status
             .losses
             .iter()
-            .map(|(kind, count)| Losses { kind: kind_of(*kind), count: *count })
+            .map(|(kind, count)| LossCount { kind: kind_of(*kind), count: *count })
             .collect(),
     }
 }

@@ -571,7 +571,7 @@ mod tests {
                 }),
                 last_attempt: None,
                 last_loss: None,
-                losses: vec![Losses { kind: CauseKind::Bfd, count: 2 }],
+                losses: vec![LossCount { kind: CauseKind::Bfd, count: 2 }],
                 last_down: None,
                 bfd: Some(BfdSession {
                     state: "Up".to_owned(),

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use trunkline_api::attach::{Bandwidth, Code, Failure};
 use trunkline_api::control::{
     AgentStatus, BgpStatus, DumpDone, Events, ExplainedPath, ExplainedPeer, Explanation, KernelStatus,
-    ManifestStatus, NetworkStatus, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table, Walk,
+    ManifestStatus, NetworkStatus, PacketPath, Peer, PodStatus, Route, StoreStatus, SubnetStatus, Table,
 };
 use trunkline_api::resources::NodePeer;
 use trunkline_bgp::net::{CommandError, RouteListing};
@@ -32,13 +32,13 @@ use crate::ipam::{Counts, Ipam, Phase, Summary};
 use crate::kernel::KernelHandle;
 use crate::kernel::nft::unassigned::Counters;
 use crate::metrics::{Metrics, ScrapeData};
+use crate::packet_path::{PathQuery, packet_path};
 use crate::plan::Mode;
 use crate::pods::show_mac;
 use crate::probe::Probes;
 use crate::reconcile::{BgpView, Reconcile, View};
 use crate::source::kube::Cluster;
 use crate::source::kube::writer::at as written_at;
-use crate::walk::{Question, walk};
 
 mod missing;
 mod operate;
@@ -496,7 +496,7 @@ impl Observer {
         container_id: &str,
         destination: IpAddr,
         source: Option<IpAddr>,
-    ) -> Result<Walk, Failure> {
+    ) -> Result<PacketPath, Failure> {
         let pods = self.pods().await?;
         let interfaces: BTreeMap<String, String> = pods
             .iter()
@@ -517,21 +517,21 @@ impl Observer {
             return Err(Failure::new(Code::InvalidContent, mixed));
         }
         let pods = pods.iter().map(|pod| (pod.host_ifname.clone(), pod.title())).collect();
-        let question = Question { destination, source, interfaces, pods };
-        let walked = self.devices.look(netns, move |host, pod| walk(host, pod, &question)).await;
-        let mut walk = walked.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-        let Some(source) = walk.source else { return Ok(walk) };
+        let question = PathQuery { destination, source, interfaces, pods };
+        let walked = self.devices.look(netns, move |host, pod| packet_path(host, pod, &question)).await;
+        let mut path = walked.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
+        let Some(source) = path.source else { return Ok(path) };
         let nat = self.kernel.nat().await.map_err(|_| stopping())?;
         let inside =
             |prefixes: &BTreeSet<IpNet>, address| prefixes.iter().any(|prefix| prefix.contains(&address));
-        walk.masqueraded = inside(&nat.sources, source) && !inside(&nat.inside, destination);
+        path.masqueraded = inside(&nat.sources, source) && !inside(&nat.inside, destination);
         if let Some(bgp) = self.view().await?.bgp {
             let prefix = IpNet::from(source);
             let explained = bgp.speaker.explain(prefix).await.map_err(|_| stopping())?;
             let told = explained.peers.iter().filter(|peer| peer.standing == "advertised");
-            walk.advertised_to = told.map(|peer| peer.peer.to_string()).collect();
+            path.advertised_to = told.map(|peer| peer.peer.to_string()).collect();
         }
-        Ok(walk)
+        Ok(path)
     }
 }
 

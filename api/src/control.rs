@@ -23,10 +23,10 @@ mod snapshot;
 mod way_out;
 
 pub use bgp::{BgpListener, BgpStatus, PeerRange};
-pub use cause::{CauseKind, CauseSide, Losses, PeerCause};
+pub use cause::{CauseKind, CauseSide, LossCount, PeerCause};
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
-pub use path::{Stage, Walk, WalkHop, WalkRoute, WalkRule};
+pub use path::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};
 pub use probe::{
     DuplicateIdentifier, ProbeCheck, ProbeFault, ProbeFaultKind, ProbeState, ProbeStatus, ProbedRouter,
 };
@@ -62,7 +62,7 @@ pub enum Query {
     Dump,
     /// The attached pods: `Reply<Vec<PodStatus>>`.
     Pods,
-    /// What becomes of a packet from a pod, whose network namespace comes with the request: `Reply<Walk>`.
+    /// What becomes of a packet from a pod, whose network namespace comes with the request: `Reply<PacketPath>`.
     Path {
         /// The container.
         container_id: String,
@@ -463,7 +463,7 @@ pub struct Peer {
     pub last_loss: Option<PeerCause>,
     /// How often the session left Established, by kind of cause.
     #[serde(default)]
-    pub losses: Vec<Losses>,
+    pub losses: Vec<LossCount>,
     /// Until the next own attempt to connect.
     pub next_attempt_seconds: Option<u64>,
     /// Administratively down.

@@ -7,10 +7,10 @@ pub mod client;
 pub mod completions;
 pub(crate) mod events;
 mod list;
+pub mod packet_path;
 mod probes;
 pub mod show;
 pub mod table;
-pub mod walk;
 pub mod watch;
 mod ways_out;
 
@@ -26,8 +26,8 @@ use ipnet::IpNet;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use trunkline_api::control::{
-    AgentStatus, Direction, DrainPhase, DrainStatus, DumpDone, Events, Explanation, Peer, PeerDone,
-    PodStatus, Query, Route, Table, Walk,
+    AgentStatus, Direction, DrainPhase, DrainStatus, DumpDone, Events, Explanation, PacketPath, Peer,
+    PeerDone, PodStatus, Query, Route, Table,
 };
 use trunkline_bgp::types::PeerKey;
 use trunkline_bgp::wire::Notification;
@@ -326,8 +326,8 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
                 (Some(destination), Some(pod)) => {
                     let (container_id, netns) = one(&pods, &pod, netns)?;
                     let question = Query::Path { container_id, destination, source: from };
-                    let walked: Walk = client::ask_into(&ask.socket, question, netns.as_fd())?;
-                    print(ask.output, &walked, walk::walk)
+                    let walked: PacketPath = client::ask_into(&ask.socket, question, netns.as_fd())?;
+                    print(ask.output, &walked, packet_path::show)
                 }
                 _ => print(ask.output, &pods, |pods| show::pods(pods)),
             }

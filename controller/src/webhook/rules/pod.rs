@@ -27,7 +27,9 @@ use trunkline_api::names::{
     ATTACHED, QUOTA_NONEMPTY, annotation,
     label::{self, BGP_NETWORK_ATTACHMENT, OVERLAY_NETWORK_ATTACHMENT, UNDERLAY_NETWORK_ATTACHMENT},
 };
-use trunkline_api::pod::{IpFamily, Pools, Wishes, annotation_field, extra_prefixes, refused_prefix};
+use trunkline_api::pod::{
+    AddressPreferences, IpFamily, Pools, annotation_field, extra_prefixes, refused_prefix,
+};
 use trunkline_api::resources::{Network, NetworkType, Subnet};
 use trunkline_api::validate::Fault;
 
@@ -88,8 +90,8 @@ impl NewPod {
         self.annotations.as_ref().unwrap_or(&NONE)
     }
 
-    fn wishes(&self) -> Result<Wishes, Vec<Fault>> {
-        Wishes::read("Pod", &self.name, self.annotations(), &self.labels)
+    fn preferences(&self) -> Result<AddressPreferences, Vec<Fault>> {
+        AddressPreferences::read("Pod", &self.name, self.annotations(), &self.labels)
     }
 
     fn fault(&self, annotation: &str, message: String) -> Fault {
@@ -157,7 +159,7 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
     let mut found = Vec::new();
     let held = cluster.instances_of_pod(&pod.key());
     let held: Vec<_> = held.into_iter().map(|(_, row)| row).filter(|row| !row.deleting).collect();
-    if !pod.wishes()?.is_empty() {
+    if !pod.preferences()?.is_empty() {
         for row in &held {
             let named =
                 |names: &[String], name: &str| names.is_empty() || names.iter().any(|other| other == name);
@@ -210,13 +212,14 @@ pub fn missing(pod: &NewPod, cluster: &Cluster) -> Option<Missing> {
     if pod.host_network {
         return None;
     }
-    let mut wishes = pod.wishes().ok()?;
-    if wishes.is_empty() {
+    let mut preferences = pod.preferences().ok()?;
+    if preferences.is_empty() {
         let Some(said) = cluster.namespace(&pod.namespace) else { return Some(Missing::Namespace) };
-        wishes = Wishes::read("Namespace", &pod.namespace, &said.annotations, &said.labels).ok()?;
+        preferences =
+            AddressPreferences::read("Namespace", &pod.namespace, &said.annotations, &said.labels).ok()?;
     }
-    let subnets = wishes.subnets.into_iter().find(|name| cluster.subnet(name).is_none());
-    let network = || wishes.network.filter(|name| cluster.network(name).is_none()).map(Missing::Network);
+    let subnets = preferences.subnets.into_iter().find(|name| cluster.subnet(name).is_none());
+    let network = || preferences.network.filter(|name| cluster.network(name).is_none()).map(Missing::Network);
     subnets.map(Missing::Subnet).or_else(network)
 }
 
