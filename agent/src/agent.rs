@@ -47,6 +47,7 @@ use crate::drain::{self, Drain};
 use crate::history::{self, History};
 use crate::ipam::{Ipam, Started};
 use crate::kernel::{KernelConfig, KernelHandle};
+use crate::link_check::LinkChecker;
 use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::page::{Page, Served};
@@ -61,7 +62,6 @@ use crate::source::folder::Context as FolderContext;
 use crate::source::kube::SourceKind;
 use crate::source::watch::FolderSource;
 use crate::telemetry::{self, Telemetry};
-use crate::wire::Wire;
 
 /// Attachments at once. The kernel does most of it one by one.
 const ATTACH_THREADS: usize = 8;
@@ -206,7 +206,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         ipam: ipam.clone(),
         devices,
         reconcile: reconcile.clone(),
-        wire: Wire::new(config.wire_times()),
+        link_checker: LinkChecker::new(config.link_check_timeouts()),
         metrics: metrics.clone(),
         tracer: telemetry.tracer(),
         readiness_timeout: config.readiness_timeout(),

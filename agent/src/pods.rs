@@ -1,6 +1,6 @@
 //! The attach flow: from the runtime's request to a pod that the fabric knows, and back.
 //!
-//! **ADD**: addresses are taken (from this node's pools, or from the pod's IPInstances once they are there: [`Addresses`]) and on disk → in a VLAN: its router answers, and nobody else has them ([`crate::wire`]) → device in the pod's
+//! **ADD**: addresses are taken (from this node's pools, or from the pod's IPInstances once they are there: [`Addresses`]) and on disk → in a VLAN: its router answers, and nobody else has them ([`crate::link_check`]) → device in the pod's
 //! namespace → neighbours and host route → in a VLAN: announced → prefixes originated → told to an established peer → answer. **DEL** goes the other way: withdrawn, routes, device, and the
 //! addresses come free last. So whatever moment the process is killed at, the store knows at least what the kernel
 //! has, and every step can be done again:
@@ -42,11 +42,11 @@ use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, G
 use crate::attach::workers::DeviceWorkers;
 use crate::causes;
 use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
+use crate::link_check::{LinkCheck, LinkCheckError, LinkChecker, VerifiedAddress};
 use crate::metrics::Metrics;
-use crate::plan::{self, Joined, OnLink, Place, Pod};
+use crate::plan::{self, AttachTarget, LinkParameters, OnLink, Pod};
 use crate::reconcile::{Gate, PodError, Reconcile};
 use crate::telemetry::trace::{Steps, Tracer};
-use crate::wire::{Free, Wire, WireCheck, WireError};
 
 /// The answer must be on its way before the client's own deadline.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -63,7 +63,7 @@ pub struct Pods {
     /// Routes and advertisements.
     pub reconcile: Reconcile,
     /// What is asked and said on VLANs.
-    pub wire: Wire,
+    pub link_checker: LinkChecker,
     /// Durations.
     pub metrics: Metrics,
     /// What becomes of each step, where somebody is told.
@@ -242,15 +242,18 @@ impl Pods {
         steps: &mut Steps,
     ) -> Result<Attachment, Failure> {
         let mut abandoned = pin!(abandoned);
-        let mut joined = steps.time("plan", self.reconcile.join(place(record))).await.map_err(pod_failure)?;
-        let free = self.free(std::mem::take(&mut joined.wire), deadline, abandoned.as_mut(), steps).await?;
-        let spec = spec(record, joined);
+        let mut parameters =
+            steps.time("plan", self.reconcile.join(target(record))).await.map_err(pod_failure)?;
+        let free = self
+            .free(std::mem::take(&mut parameters.link_checks), deadline, abandoned.as_mut(), steps)
+            .await?;
+        let spec = spec(record, parameters);
         let made = steps.time("link", self.devices.attach(netns, spec.clone())).await;
         let device = made.map_err(device_failure)?;
         let added = steps.time("kernel", self.reconcile.add_pod(pod(record, &device))).await;
         let gate = added.map_err(pod_failure)?;
         for address in &free {
-            steps.time("announcement", address.announce()).await.map_err(wire_failure)?;
+            steps.time("announcement", address.announce()).await.map_err(link_check_failure)?;
         }
         let gated = !gate.prefixes.is_empty();
         self.told(gate, &record.network, deadline, abandoned, steps).await?;
@@ -272,22 +275,23 @@ impl Pods {
     /// answers for them yet.
     async fn free(
         &self,
-        checks: Vec<WireCheck>,
+        checks: Vec<LinkCheck>,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
         steps: &mut Steps,
-    ) -> Result<Vec<Free>, Failure> {
+    ) -> Result<Vec<VerifiedAddress>, Failure> {
         if checks.is_empty() {
             return Ok(Vec::new());
         }
         let addresses: Vec<String> = checks.iter().map(|check| check.address.to_string()).collect();
-        let mut asked: JoinSet<(IpAddr, Instant, Duration, Result<Free, WireError>)> = JoinSet::new();
+        let mut asked: JoinSet<(IpAddr, Instant, Duration, Result<VerifiedAddress, LinkCheckError>)> =
+            JoinSet::new();
         for check in checks {
-            let (wire, metrics) = (self.wire.clone(), self.metrics.clone());
+            let (link_checker, metrics) = (self.link_checker.clone(), self.metrics.clone());
             asked.spawn(async move {
                 let began = Instant::now();
-                let outcome = wire.check(&check).await;
-                let word = outcome.as_ref().map_or_else(WireError::outcome, |_| "ok");
+                let outcome = link_checker.check(&check).await;
+                let word = outcome.as_ref().map_or_else(LinkCheckError::outcome, |_| "ok");
                 let took = began.elapsed();
                 metrics.wire_check(check.address.is_ipv4(), word, took);
                 (check.address, began, took, outcome)
@@ -301,7 +305,7 @@ impl Pods {
                     Ok((address, began, took, outcome)) => {
                         steps.step("wire check", began, took, outcome.as_ref().err());
                         steps.of_step("trunkline.addresses", || vec![address.to_string()]);
-                        free.push(outcome.map_err(wire_failure)?);
+                        free.push(outcome.map_err(link_check_failure)?);
                     }
                     Err(error) => return later(format!("a check on the wire has ended: {error}")),
                 }
@@ -479,8 +483,8 @@ impl Pods {
         let mut said: Vec<IpAddr> = request.addresses.iter().map(IpNet::addr).collect();
         let missing: Vec<String> = ours
             .filter(|address| {
-                let place = said.iter().position(|said| said == address);
-                place.map(|place| said.swap_remove(place)).is_none()
+                let index = said.iter().position(|said| said == address);
+                index.map(|index| said.swap_remove(index)).is_none()
             })
             .map(|address| address.to_string())
             .collect();
@@ -496,12 +500,12 @@ impl Pods {
         let netns = netns.ok_or_else(|| {
             Failure::new(Code::UnknownContainer, "the network namespace of the container is gone")
         })?;
-        let joined = self.reconcile.join(place(&record)).await.map_err(|error| match error {
+        let parameters = self.reconcile.join(target(&record)).await.map_err(|error| match error {
             PodError::Waits(reason) => Failure::new(Code::CheckFailed, reason),
             error => pod_failure(error),
         })?;
-        let joined = Joined { mtu: record.mtu, ..joined };
-        match self.devices.check(netns, spec(&record, joined)).await {
+        let parameters = LinkParameters { mtu: record.mtu, ..parameters };
+        match self.devices.check(netns, spec(&record, parameters)).await {
             Ok(_) => Ok(Done {}),
             Err(error @ DeviceError::Check(_)) => Err(Failure::new(Code::CheckFailed, error.to_string())),
             Err(error) => Err(device_failure(error)),
@@ -571,8 +575,8 @@ fn unsuited(record: &Record, named_mac: bool) -> Option<Failure> {
     ))
 }
 
-fn place(record: &Record) -> Place {
-    Place {
+fn target(record: &Record) -> AttachTarget {
+    AttachTarget {
         network: record.network.clone(),
         addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
         attachment: record.attachment,
@@ -580,16 +584,16 @@ fn place(record: &Record) -> Place {
 }
 
 /// The device that belongs to a record.
-pub fn spec(record: &Record, joined: Joined) -> DeviceSpec {
+pub fn spec(record: &Record, parameters: LinkParameters) -> DeviceSpec {
     DeviceSpec {
         container_id: record.key.container_id.clone(),
         ifname: record.key.ifname.clone(),
         addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
         mac: Some(record.mac),
-        mtu: joined.mtu,
+        mtu: parameters.mtu,
         bandwidth: record.bandwidth,
-        attachment: joined.attachment,
-        destinations: joined.destinations,
+        attachment: parameters.attachment,
+        destinations: parameters.destinations,
     }
 }
 
@@ -697,10 +701,10 @@ fn device_failure(error: DeviceError) -> Failure {
 }
 
 /// An address that somebody has is not given out again before all others of its subnet: the pool goes on from where it is.
-fn wire_failure(error: WireError) -> Failure {
+fn link_check_failure(error: LinkCheckError) -> Failure {
     let code = match &error {
-        WireError::InUse(..) => Code::AddressNotAvailable,
-        WireError::NoAnswer(..) | WireError::Link { .. } => Code::TryAgainLater,
+        LinkCheckError::InUse(..) => Code::AddressNotAvailable,
+        LinkCheckError::NoAnswer(..) | LinkCheckError::Link { .. } => Code::TryAgainLater,
     };
     Failure::new(code, error.to_string())
 }
@@ -730,12 +734,12 @@ pub struct AttachmentGuard {
 impl AttachmentLocks {
     /// Waits until no other request holds the lock of this attachment.
     pub async fn lock(&self, key: &AttachmentKey) -> AttachmentGuard {
-        let place = {
+        let lock = {
             let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(locks.entry(key.clone()).or_default())
         };
         let mut guard = AttachmentGuard { locks: self.clone(), key: key.clone(), held: None };
-        guard.held = Some(place.lock_owned().await);
+        guard.held = Some(lock.lock_owned().await);
         guard
     }
 }
@@ -745,7 +749,7 @@ impl Drop for AttachmentGuard {
         self.held = None;
         let mut locks = self.locks.locks.lock().unwrap_or_else(PoisonError::into_inner);
         // The map's own reference alone: no request holds the lock or waits for it.
-        if locks.get(&self.key).is_some_and(|place| Arc::strong_count(place) == 1) {
+        if locks.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             locks.remove(&self.key);
         }
     }

@@ -52,7 +52,7 @@ mod vxlan;
 pub mod way_out;
 
 pub use bgp::Learned;
-pub use join::{Attachment, Ipvlan, Joined, OnLink, Place, join};
+pub use join::{AttachTarget, Attachment, Ipvlan, LinkParameters, OnLink, join};
 pub use probes::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT, ProbePlan, ProbeSettings, ProbedRouter};
 pub(crate) use translated::mark_of;
 pub use types::*;

@@ -15,8 +15,8 @@ use super::packet::{self, CONTENT_V4, CONTENT_V6, Mac, Returned};
 use crate::bpf;
 use crate::kernel::netlink::lookup::read_neighbour_state;
 use crate::kernel::netlink::{Batch, Connection};
+use crate::link_check::bind_packet_socket;
 use crate::plan::PROBE_MAGIC;
-use crate::wire::bind_packet_socket;
 
 /// Octets that are read of a frame: what comes after the content is zeros.
 const LONGEST: usize = 128;

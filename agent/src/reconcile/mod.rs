@@ -39,7 +39,9 @@ use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
 
-use crate::plan::{Joined, Neighbour, NetworkPlan, Place, Plan, Pod, RefusedRange, WayOut, join};
+use crate::plan::{
+    AttachTarget, LinkParameters, Neighbour, NetworkPlan, Plan, Pod, RefusedRange, WayOut, join,
+};
 use crate::source::{Refused, Snapshot};
 
 pub use listening::Listening;
@@ -224,7 +226,7 @@ type Answer<T> = oneshot::Sender<T>;
 enum Request {
     Snapshot(Box<Snapshot>, Answer<Result<Arc<Snapshot>, Refused>>),
     Refused(Refused),
-    Join(Place, Answer<Result<Joined, PodError>>),
+    Join(AttachTarget, Answer<Result<LinkParameters, PodError>>),
     AddPod(Pod, Answer<Result<Gate, PodError>>),
     RemovePod(String, Answer<()>),
     View(Answer<View>),
@@ -279,10 +281,10 @@ impl Reconcile {
     }
 
     /// What the links of a pod need to know. The plan in force mostly has it, and nobody needs to be asked.
-    pub async fn join(&self, place: Place) -> Result<Joined, PodError> {
+    pub async fn join(&self, place: AttachTarget) -> Result<LinkParameters, PodError> {
         let plan = self.in_force.borrow().clone();
-        if let Some(Ok(joined)) = plan.map(|plan| join(&plan, &place)) {
-            return Ok(joined);
+        if let Some(Ok(parameters)) = plan.map(|plan| join(&plan, &place)) {
+            return Ok(parameters);
         }
         self.ask(|answer| Request::Join(place, answer)).await.ok_or(PodError::Stopped)?
     }

@@ -29,8 +29,8 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
-    GuardSettings, Intent, Joined, Mode, NodeIdentity, Offer, Place, Plan, Pod, PodPlan, ProbeSettings,
-    Session, Tunnels, join, plan, plan_pod,
+    AttachTarget, GuardSettings, Intent, LinkParameters, Mode, NodeIdentity, Offer, Plan, Pod, PodPlan,
+    ProbeSettings, Session, Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Refused, Snapshot};
 
@@ -641,7 +641,7 @@ impl Task {
         })
     }
 
-    async fn join(&mut self, place: &Place) -> Result<Joined, PodError> {
+    async fn join(&mut self, place: &AttachTarget) -> Result<LinkParameters, PodError> {
         self.mend_while(|plan| join(plan, place).is_err()).await;
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
         join(plan, place).map_err(PodError::Waits)
