@@ -127,7 +127,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let metrics = Metrics::new().context("making the metrics")?;
     let notifier = ChangeNotifier::default();
     let (history, run) = History::begin(&config.store);
-    let (reconcile, reconciling) = reconcile::spawn(reconcile::Start {
+    let (reconcile, reconciling) = reconcile::spawn(reconcile::ReconcileDependencies {
         node: node.clone(),
         router_id: config.router_id,
         service_cidrs: config.service_cidrs.clone(),
@@ -193,7 +193,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         history: history.clone(),
         drain: drain.clone(),
         probes,
-        started: crate::observe::Started::default(),
+        started: crate::observe::StartupState::default(),
     });
     tokio::spawn(history::repairs::follow(history.clone(), repairs));
     tokio::spawn(probe::identifiers::follow(Arc::clone(&observer), history.clone()));

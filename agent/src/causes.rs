@@ -16,8 +16,8 @@ use std::time::Duration;
 use trunkline_api::control::{CauseKind, CauseSide, LossCount, PeerCause};
 use trunkline_bgp::speaker::{self, Cause, Failure, PeerStatus, Side, State};
 
-use crate::reconcile::Waiting;
-use advice::{About, advice};
+use crate::reconcile::UndiscoveredPeer;
+use advice::{AdviceSubject, advice};
 
 /// What an operator sees of a peer's failures.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ pub struct Causes {
 
 /// The causes of a peer that the speaker has.
 pub fn of(status: &PeerStatus) -> Causes {
-    let about = About::of(status);
+    let about = AdviceSubject::of(status);
     let word = |failure: &Failure| said(failure, &about);
     Causes {
         cause: first(status).as_ref().map(word),
@@ -54,7 +54,7 @@ pub fn why(status: &PeerStatus) -> Option<String> {
 }
 
 /// An unnumbered peer that was not found yet.
-pub fn not_found(waiting: &Waiting) -> PeerCause {
+pub fn not_found(waiting: &UndiscoveredPeer) -> PeerCause {
     PeerCause {
         kind: CauseKind::Discovery,
         side: None,
@@ -120,7 +120,7 @@ fn proves_more(attempt: &Cause, loss: &Cause) -> bool {
     }
 }
 
-fn said(failure: &Failure, about: &About) -> PeerCause {
+fn said(failure: &Failure, about: &AdviceSubject) -> PeerCause {
     PeerCause {
         kind: kind_of(failure.cause.kind()),
         side: side_of(&failure.cause),

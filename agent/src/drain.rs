@@ -34,9 +34,9 @@ use trunkline_bgp::net::SpeakerHandle;
 
 use crate::history::History;
 use crate::ipam::Ipam;
-use crate::reconcile::{Left, Reconcile, Stage};
+use crate::reconcile::{DrainInput, DrainStage, Reconcile};
 pub use cordon::Cordon;
-use cordon::{Next, decide};
+use cordon::{CordonAction, decide};
 
 /// What the peers' operators read of a node that its cordon has drained.
 const CORDONED: &str = "drained in Kubernetes";
@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What stands in the store while a node is drained, or its cordon is overruled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Stored {
+struct StoredDrain {
     #[serde(default)]
     message: String,
     /// The sessions are down.
@@ -59,17 +59,17 @@ struct Stored {
     overruled: bool,
 }
 
-impl Stored {
+impl StoredDrain {
     /// What cannot be read was written by another version: the node is drained all the same.
-    fn read(text: &str) -> Stored {
+    fn read(text: &str) -> StoredDrain {
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> DrainStage {
         match (self.phase(), &self.message) {
-            (DrainPhase::Undrained, _) => Stage::There,
-            (DrainPhase::Drained, message) => Stage::Down { message: message.clone() },
-            _ => Stage::Announcing,
+            (DrainPhase::Undrained, _) => DrainStage::Active,
+            (DrainPhase::Drained, message) => DrainStage::Down { message: message.clone() },
+            _ => DrainStage::Announcing,
         }
     }
 
@@ -84,8 +84,8 @@ impl Stored {
 }
 
 /// The stage that a node starts in whose store says this.
-pub fn stage(stored: Option<&str>) -> Stage {
-    stored.map_or(Stage::There, |text| Stored::read(text).stage())
+pub fn stage(stored: Option<&str>) -> DrainStage {
+    stored.map_or(DrainStage::Active, |text| StoredDrain::read(text).stage())
 }
 
 /// What it works with.
@@ -105,12 +105,12 @@ pub struct Settings {
 /// The way to the task. Cheap to clone.
 #[derive(Clone)]
 pub struct Drain {
-    orders: mpsc::Sender<Order>,
+    commands: mpsc::Sender<DrainCommand>,
     state: watch::Receiver<DrainState>,
     task: AbortHandle,
 }
 
-enum Order {
+enum DrainCommand {
     Drain {
         message: String,
         answer: oneshot::Sender<Result<(), Failure>>,
@@ -178,40 +178,40 @@ impl DrainState {
 impl Drain {
     /// Starts the task. What was under way when the agent stopped goes on.
     pub fn spawn(settings: Settings) -> Drain {
-        let stored = settings.stored.as_deref().map(Stored::read);
-        let phase = stored.as_ref().map_or(DrainPhase::Undrained, Stored::phase);
-        let Stored { message, cause, overruled, .. } = stored.unwrap_or_default();
+        let stored = settings.stored.as_deref().map(StoredDrain::read);
+        let phase = stored.as_ref().map_or(DrainPhase::Undrained, StoredDrain::phase);
+        let StoredDrain { message, cause, overruled, .. } = stored.unwrap_or_default();
         let cause = (phase != DrainPhase::Undrained).then_some(cause);
         let begins = DrainState { is_overruled: overruled, ..DrainState::new(phase, cause, message) };
         let (state, reader) = watch::channel(begins);
-        let (orders, inbox) = mpsc::channel(8);
+        let (commands, inbox) = mpsc::channel(8);
         let Settings { settle, stored: _, reconcile, ipam, history } = settings;
         let task = Task { settle, reconcile, ipam, history, state };
         let task = tokio::spawn(task.run(inbox)).abort_handle();
-        Drain { orders, state: reader, task }
+        Drain { commands, state: reader, task }
     }
 
     /// Begins to leave the fabric. What is under way or done already stays so, and its text too; what a cordon has begun is the operator's from now on.
     pub async fn drain(&self, message: String) -> Result<DrainStatus, Failure> {
-        self.order(|answer| Order::Drain { message, answer }).await
+        self.order(|answer| DrainCommand::Drain { message, answer }).await
     }
 
     /// Says how the Node stands in Kubernetes; `None` if that is not known any more.
     pub async fn cordon(&self, cordon: Option<Cordon>) -> Result<DrainStatus, Failure> {
-        self.order(|answer| Order::Cordon { cordon, answer }).await
+        self.order(|answer| DrainCommand::Cordon { cordon, answer }).await
     }
 
     /// Comes back, whoever drained it.
     pub async fn undrain(&self) -> Result<DrainStatus, Failure> {
-        self.order(|answer| Order::Undrain { answer }).await
+        self.order(|answer| DrainCommand::Undrain { answer }).await
     }
 
     async fn order(
         &self,
-        order: impl FnOnce(oneshot::Sender<Result<(), Failure>>) -> Order,
+        order: impl FnOnce(oneshot::Sender<Result<(), Failure>>) -> DrainCommand,
     ) -> Result<DrainStatus, Failure> {
         let (answer, outcome) = oneshot::channel();
-        self.orders.send(order(answer)).await.map_err(|_| stopping())?;
+        self.commands.send(order(answer)).await.map_err(|_| stopping())?;
         outcome.await.map_err(|_| stopping())??;
         Ok(self.status())
     }
@@ -247,7 +247,7 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self, mut inbox: mpsc::Receiver<Order>) {
+    async fn run(mut self, mut inbox: mpsc::Receiver<DrainCommand>) {
         loop {
             let phase = self.state.borrow().phase;
             // An order ends a step wherever it is: every step may be begun again.
@@ -257,9 +257,13 @@ impl Task {
                 () = self.step(phase), if !phase.is_settled() => continue,
             };
             match order {
-                Some(Order::Drain { message, answer }) => drop(answer.send(self.drain(phase, message).await)),
-                Some(Order::Undrain { answer }) => drop(answer.send(self.undrain(phase).await)),
-                Some(Order::Cordon { cordon, answer }) => drop(answer.send(self.cordon(phase, cordon).await)),
+                Some(DrainCommand::Drain { message, answer }) => {
+                    drop(answer.send(self.drain(phase, message).await))
+                }
+                Some(DrainCommand::Undrain { answer }) => drop(answer.send(self.undrain(phase).await)),
+                Some(DrainCommand::Cordon { cordon, answer }) => {
+                    drop(answer.send(self.cordon(phase, cordon).await))
+                }
                 None => return,
             }
         }
@@ -273,8 +277,8 @@ impl Task {
             Some(DrainCause::Cordon) => {
                 let (down, cause) = (phase == DrainPhase::Drained, DrainCause::Operator);
                 let message = self.state.borrow().message.clone();
-                self.store(Some(&Stored { message, down, cause, overruled: false })).await?;
-                self.tell(
+                self.store(Some(&StoredDrain { message, down, cause, overruled: false })).await?;
+                self.record_event(
                     "this node, drained as it is cordoned in Kubernetes, stays so for an operator".to_owned(),
                 );
                 self.state.send_modify(|state| state.cause = Some(cause));
@@ -291,8 +295,10 @@ impl Task {
             return self.undo(overrules, "this node is brought back by an operator").await;
         }
         if overrules && !is_overruled {
-            self.store(Some(&Stored { overruled: true, ..Stored::default() })).await?;
-            self.tell("this node stays, for an operator, although it is cordoned in Kubernetes".to_owned());
+            self.store(Some(&StoredDrain { overruled: true, ..StoredDrain::default() })).await?;
+            self.record_event(
+                "this node stays, for an operator, although it is cordoned in Kubernetes".to_owned(),
+            );
             self.state.send_modify(|state| state.is_overruled = true);
         }
         Ok(())
@@ -303,15 +309,15 @@ impl Task {
         let Some(cordon) = cordon else { return Ok(()) };
         let DrainState { cause, is_overruled, .. } = *self.state.borrow();
         match decide(cordon, phase, cause, is_overruled) {
-            Next::Nothing => Ok(()),
-            Next::Drain => {
+            CordonAction::Nothing => Ok(()),
+            CordonAction::Drain => {
                 let why = "this node is drained: it is cordoned in Kubernetes, and its pods have gone";
                 self.begin(DrainCause::Cordon, CORDONED.to_owned(), why).await
             }
-            Next::Undrain => {
+            CordonAction::Undrain => {
                 self.undo(false, "this node is brought back: it is not cordoned in Kubernetes any more").await
             }
-            Next::Forget => {
+            CordonAction::Forget => {
                 self.store(None).await?;
                 self.state.send_modify(|state| state.is_overruled = false);
                 Ok(())
@@ -320,17 +326,17 @@ impl Task {
     }
 
     async fn begin(&mut self, cause: DrainCause, message: String, why: &str) -> Result<(), Failure> {
-        self.store(Some(&Stored { message: message.clone(), cause, ..Stored::default() })).await?;
-        self.tell(why.to_owned());
+        self.store(Some(&StoredDrain { message: message.clone(), cause, ..StoredDrain::default() })).await?;
+        self.record_event(why.to_owned());
         self.set_state(DrainState::new(DrainPhase::Announcing, Some(cause), message));
         Ok(())
     }
 
     async fn undo(&mut self, overrules: bool, why: &str) -> Result<(), Failure> {
-        let overruled = Stored { overruled: true, ..Stored::default() };
+        let overruled = StoredDrain { overruled: true, ..StoredDrain::default() };
         self.store(overrules.then_some(&overruled)).await?;
-        self.reconcile.leave(Stage::There).await.ok_or_else(stopping)?;
-        self.tell(why.to_owned());
+        self.reconcile.leave(DrainStage::Active).await.ok_or_else(stopping)?;
+        self.record_event(why.to_owned());
         let undrained = DrainState::new(DrainPhase::Undrained, None, String::new());
         self.set_state(DrainState { is_overruled: overrules, ..undrained });
         Ok(())
@@ -356,8 +362,8 @@ impl Task {
     }
 
     async fn announce(&mut self) -> Option<()> {
-        let left = self.reconcile.leave(Stage::Announcing).await?;
-        self.all_told(&left, "that this node leaves").await;
+        let left = self.reconcile.leave(DrainStage::Announcing).await?;
+        self.wait_advertised(&left, "that this node leaves").await;
         // Who began in the middle of a restart has no session yet, and nobody who could move away.
         // An order that changes nothing begins this step again, and the time does not.
         let until = self.state.borrow().settled_at.unwrap_or_else(|| Instant::now() + self.settle);
@@ -371,7 +377,7 @@ impl Task {
             state.prefixes = left.prefixes.len() as u64;
             state.alternatives = alternatives;
         });
-        self.tell(format!(
+        self.record_event(format!(
             "the fabric had {} s to move away; of {} prefixes of this node peers know another way to {alternatives}",
             self.settle.as_secs(),
             left.prefixes.len()
@@ -380,24 +386,25 @@ impl Task {
     }
 
     async fn withdraw(&mut self) -> Option<()> {
-        let left = self.reconcile.leave(Stage::Withdrawn).await?;
-        self.all_told(&left, "that nothing leads here any more").await;
+        let left = self.reconcile.leave(DrainStage::Withdrawn).await?;
+        self.wait_advertised(&left, "that nothing leads here any more").await;
         let (message, cause) = {
             let state = self.state.borrow();
             (state.message.clone(), state.cause.unwrap_or_default())
         };
-        self.reconcile.leave(Stage::Down { message: message.clone() }).await?;
-        if let Err(failure) = self.store(Some(&Stored { message, down: true, cause, overruled: false })).await
+        self.reconcile.leave(DrainStage::Down { message: message.clone() }).await?;
+        if let Err(failure) =
+            self.store(Some(&StoredDrain { message, down: true, cause, overruled: false })).await
         {
             // A restart then goes the whole way again.
             self.fault(failure.to_string());
         }
         self.next(DrainPhase::Drained, |_| {});
-        self.tell("this node is drained: no session is left".to_owned());
+        self.record_event("this node is drained: no session is left".to_owned());
         Some(())
     }
 
-    async fn all_told(&mut self, left: &Left, what: &str) {
+    async fn wait_advertised(&mut self, left: &DrainInput, what: &str) {
         let Some(speaker) = &left.speaker else { return };
         if timeout(PATIENCE, speaker.wait_all_advertised()).await.is_err() {
             self.fault(format!("not every peer had taken {what} after {} s", PATIENCE.as_secs()));
@@ -416,12 +423,12 @@ impl Task {
         self.state.send_modify(|state| state.faults.push(fault));
     }
 
-    fn tell(&self, text: String) {
+    fn record_event(&self, text: String) {
         tracing::info!("{text}");
         self.history.record(EventKind::Operator, None, None, text);
     }
 
-    async fn store(&self, stored: Option<&Stored>) -> Result<(), Failure> {
+    async fn store(&self, stored: Option<&StoredDrain>) -> Result<(), Failure> {
         let text = stored.map(serde_json::to_string).transpose();
         let text = text.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
         self.ipam.set_drain(text).await.map_err(|error| Failure::new(Code::Io, error.to_string()))
@@ -430,18 +437,18 @@ impl Task {
 
 /// How many of this node's prefixes some peer has another way to, whether this node would take it or not. A path through this
 /// node's own AS may lead straight back here, and does not count.
-async fn alternatives(speaker: &SpeakerHandle, left: &Left) -> u64 {
+async fn alternatives(speaker: &SpeakerHandle, left: &DrainInput) -> u64 {
     let mut known = 0;
     for prefix in &left.prefixes {
         let Ok(explained) = speaker.explain(*prefix).await else { break };
         let others = explained.paths.iter().map(|path| &path.route).filter(|route| route.peer.is_some());
-        known += u64::from(others.into_iter().any(|route| !goes_through(&route.as_path, left.local_as)));
+        known += u64::from(others.into_iter().any(|route| !as_path_contains(&route.as_path, left.local_as)));
     }
     known
 }
 
 /// Whether an AS_PATH as it is printed has an AS in it.
-fn goes_through(as_path: &str, asn: u32) -> bool {
+fn as_path_contains(as_path: &str, asn: u32) -> bool {
     as_path.split(|c: char| !c.is_ascii_digit()).any(|word| word.parse() == Ok(asn))
 }
 
@@ -457,20 +464,20 @@ mod tests {
             ("65001 651010 65002", false),
             ("", false),
         ] {
-            assert_eq!(goes_through(path, 65101), through, "{path}");
+            assert_eq!(as_path_contains(path, 65101), through, "{path}");
         }
     }
 
     #[test]
     fn what_is_stored_says_where_a_restart_begins() {
-        let text = |stored: &Stored| serde_json::to_string(stored).unwrap();
-        let mut stored = Stored { message: "new disk".to_owned(), ..Stored::default() };
-        assert_eq!(stage(None), Stage::There);
-        assert_eq!(stage(Some(&text(&stored))), Stage::Announcing);
+        let text = |stored: &StoredDrain| serde_json::to_string(stored).unwrap();
+        let mut stored = StoredDrain { message: "new disk".to_owned(), ..StoredDrain::default() };
+        assert_eq!(stage(None), DrainStage::Active);
+        assert_eq!(stage(Some(&text(&stored))), DrainStage::Announcing);
         stored.down = true;
-        assert_eq!(stage(Some(&text(&stored))), Stage::Down { message: "new disk".to_owned() });
-        assert_eq!(stage(Some("{\"later\": 1}")), Stage::Announcing, "drained all the same");
-        let overruled = Stored { overruled: true, ..Stored::default() };
-        assert_eq!(stage(Some(&text(&overruled))), Stage::There, "brought back");
+        assert_eq!(stage(Some(&text(&stored))), DrainStage::Down { message: "new disk".to_owned() });
+        assert_eq!(stage(Some("{\"later\": 1}")), DrainStage::Announcing, "drained all the same");
+        let overruled = StoredDrain { overruled: true, ..StoredDrain::default() };
+        assert_eq!(stage(Some(&text(&overruled))), DrainStage::Active, "brought back");
     }
 }

@@ -36,7 +36,7 @@ use crate::packet_path::{PathQuery, packet_path};
 use crate::plan::Mode;
 use crate::pods::show_mac;
 use crate::probe::Probes;
-use crate::reconcile::{BgpView, Reconcile, View};
+use crate::reconcile::{Reconcile, ReconcileStatus, SpeakerStatus};
 use crate::source::kube::Cluster;
 use crate::source::kube::writer::at as written_at;
 
@@ -47,7 +47,7 @@ mod snapshot;
 mod ways_out;
 mod words;
 
-pub use missing::Started;
+pub use missing::StartupState;
 use missing::missing;
 use words::{
     alternate_paths, bgp_status, guard, peer, route, ruling, stopped_bgp, stopped_peer, waiting_peer,
@@ -87,7 +87,7 @@ pub struct Observer {
     /// What probes show.
     pub probes: Probes,
     /// Whether it was ready in this run.
-    pub started: Started,
+    pub started: StartupState,
 }
 
 /// A table's routes on their way to whoever asked for them: see [`trunkline_bgp::speaker::Listing`].
@@ -104,7 +104,7 @@ impl Routes {
 }
 
 impl Observer {
-    async fn view(&self) -> Result<View, Failure> {
+    async fn view(&self) -> Result<ReconcileStatus, Failure> {
         self.reconcile.view().await.ok_or_else(stopping)
     }
 
@@ -112,7 +112,7 @@ impl Observer {
         self.ipam.summary().await.ok_or_else(stopping)
     }
 
-    async fn bgp(&self) -> Result<BgpView, Failure> {
+    async fn bgp(&self) -> Result<SpeakerStatus, Failure> {
         self.view().await?.bgp.ok_or_else(no_speaker)
     }
 
@@ -166,7 +166,7 @@ impl Observer {
 
     async fn agent_with(
         &self,
-        view: &View,
+        view: &ReconcileStatus,
         peers: &[PeerStatus],
         ranges: &[RangeStatus],
     ) -> Result<AgentStatus, Failure> {
@@ -277,7 +277,7 @@ impl Observer {
     }
 
     /// The sessions as the speaker has them, and what the plan says of them; none while no speaker runs.
-    pub async fn sessions(&self) -> Option<(Vec<PeerStatus>, BgpView)> {
+    pub async fn sessions(&self) -> Option<(Vec<PeerStatus>, SpeakerStatus)> {
         let view = self.view().await.ok()?;
         let peers = statuses(&view).await;
         Some((peers, view.bgp?))
@@ -385,7 +385,7 @@ impl Observer {
 
     /// The one peer that a text names: a link-local address may do without its interface where no other peer has it, and the
     /// interface of an unnumbered peer does too.
-    async fn only(&self, bgp: &BgpView, text: &str) -> Result<PeerKey, Failure> {
+    async fn only(&self, bgp: &SpeakerStatus, text: &str) -> Result<PeerKey, Failure> {
         let key = text.parse::<PeerKey>();
         let peers = bgp.speaker.peers().await.map_err(|_| stopping())?;
         let wanted = |status: &&PeerStatus| match &key {
@@ -605,7 +605,7 @@ fn failed(peer: PeerKey, error: &CommandError) -> Failure {
     }
 }
 
-async fn statuses(view: &View) -> Vec<PeerStatus> {
+async fn statuses(view: &ReconcileStatus) -> Vec<PeerStatus> {
     match &view.bgp {
         Some(bgp) => bgp.speaker.peers().await.unwrap_or_default(),
         None => Vec::new(),
@@ -613,7 +613,7 @@ async fn statuses(view: &View) -> Vec<PeerStatus> {
 }
 
 /// How many sessions are Established, also while no speaker runs although the node is in a BGP network. None where the node has no peers.
-fn established_peers(view: &View, peers: &[PeerStatus]) -> Option<usize> {
+fn established_peers(view: &ReconcileStatus, peers: &[PeerStatus]) -> Option<usize> {
     let in_bgp_network = || {
         let is_bgp = |mode| matches!(mode, Mode::Bgp | Mode::GlobalBgp);
         view.networks.values().any(|network| is_bgp(network.mode) && network.refused.is_none())
@@ -625,7 +625,7 @@ fn established_peers(view: &View, peers: &[PeerStatus]) -> Option<usize> {
     has_peers.then(|| peers.iter().filter(|peer| peer.state == State::Established).count())
 }
 
-async fn ranges(view: &View) -> Vec<RangeStatus> {
+async fn ranges(view: &ReconcileStatus) -> Vec<RangeStatus> {
     match &view.bgp {
         Some(bgp) => bgp.speaker.ranges().await.unwrap_or_default(),
         None => Vec::new(),
@@ -633,7 +633,7 @@ async fn ranges(view: &View) -> Vec<RangeStatus> {
 }
 
 fn networks(
-    view: &View,
+    view: &ReconcileStatus,
     summary: &Summary,
     dropped: Option<&Counters>,
     counts: impl Fn(&str) -> Counts,

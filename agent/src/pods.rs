@@ -37,7 +37,7 @@ use trunkline_api::attach::{
 use trunkline_api::resources::{self, AttachmentKind};
 use trunkline_bgp::net::SpeakerHandle;
 
-use crate::addresses::{Addresses, Chosen};
+use crate::addresses::{AddressChoice, Addresses};
 use crate::attach::device::{self, Device, DeviceError, DeviceSpec, GATEWAY_V4, GATEWAY_V6};
 use crate::attach::workers::DeviceWorkers;
 use crate::causes;
@@ -45,7 +45,7 @@ use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodNa
 use crate::link_check::{LinkCheck, LinkCheckError, LinkChecker, VerifiedAddress};
 use crate::metrics::Metrics;
 use crate::plan::{self, AttachTarget, LinkParameters, OnLink, Pod};
-use crate::reconcile::{Gate, PodError, Reconcile};
+use crate::reconcile::{PodError, ReadinessGate, Reconcile};
 use crate::telemetry::trace::{Steps, Tracer};
 
 /// The answer must be on its way before the client's own deadline.
@@ -194,7 +194,7 @@ impl Pods {
             self.metrics.address_wait(wanted.is_ok(), took);
         }
         steps.step("addresses", asked, took, wanted.as_ref().err());
-        let Chosen { wanted, mac, extra_prefixes } = wanted?;
+        let AddressChoice { wanted, mac, extra_prefixes } = wanted?;
         let reservation = Reservation {
             key: key.clone(),
             conf_name: request.conf_name,
@@ -225,7 +225,7 @@ impl Pods {
             return false;
         }
         let same = holder.pod.namespace == next.pod.namespace && holder.pod.name == next.pod.name;
-        let is_broken = |view: crate::reconcile::View| {
+        let is_broken = |view: crate::reconcile::ReconcileStatus| {
             view.broken.contains(&device::host_ifname(&holder.key.container_id, &holder.key.ifname))
         };
         same || self.reconcile.view().await.is_some_and(is_broken)
@@ -325,7 +325,7 @@ impl Pods {
     /// Waits until every prefix was told to an established peer.
     async fn told(
         &self,
-        gate: Gate,
+        gate: ReadinessGate,
         network: &str,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,

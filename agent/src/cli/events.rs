@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 
 use trunkline_api::control::{Event, Events, Query, Severity};
 
-use super::{Ask, Output, client};
+use super::{ClientArgs, Output, client};
 
 /// One line an event, oldest first.
 pub(crate) fn table(events: &Events) -> String {
@@ -37,7 +37,7 @@ fn line(event: &Event) -> String {
 }
 
 /// Prints what is kept, then what happens, until the agent or whoever reads goes away.
-pub(super) fn follow(ask: &Ask) -> anyhow::Result<()> {
+pub(super) fn follow(ask: &ClientArgs) -> anyhow::Result<()> {
     let mut kept: Events = client::ask(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
     let mut after = 0;
     loop {

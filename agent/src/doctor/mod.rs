@@ -35,7 +35,7 @@ use trunkline_api::control::{AgentStatus, Peer, PodStatus, Query};
 
 use crate::cli::{Output, client};
 use crate::config::Config;
-use crate::install::Place;
+use crate::install::InstallPaths;
 
 /// Where to look.
 #[derive(Clone, Debug, Args)]
@@ -48,7 +48,7 @@ pub struct Where {
     pub socket: Option<PathBuf>,
     /// Where plugin and configuration of the container runtime are.
     #[command(flatten)]
-    pub place: Place,
+    pub place: InstallPaths,
 }
 
 /// Where to look, and how to say what was found.

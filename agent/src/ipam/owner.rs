@@ -62,11 +62,11 @@ impl IpamError {
 
 /// Which addresses an attachment gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum AddressSource {
     /// Some of this node's pools.
-    Some(AddressRequest),
+    Local(AddressRequest),
     /// These, which somebody else has given out for this pod.
-    Given {
+    Assigned {
         /// The network's name.
         network: String,
         /// At most one of each family, IPv4 first.
@@ -82,7 +82,7 @@ pub struct Reservation {
     /// `name` of the CNI configuration.
     pub conf_name: String,
     /// Which addresses.
-    pub wanted: Wanted,
+    pub wanted: AddressSource,
     /// MAC address of the interface in the container.
     pub mac: [u8; 6],
     /// Its bandwidth limits.
@@ -353,8 +353,8 @@ impl Owner {
             return Ok(Ok(record.clone()));
         }
         let (network, addresses) = match &reservation.wanted {
-            Wanted::Some(request) => self.allocator.allocate(request)?,
-            Wanted::Given { network, addresses } => {
+            AddressSource::Local(request) => self.allocator.allocate(request)?,
+            AddressSource::Assigned { network, addresses } => {
                 self.allocator.admit(network)?;
                 if let Some((address, holder)) = self.holder(addresses) {
                     return Err(IpamError::Held { address, holder: Box::new(holder) });

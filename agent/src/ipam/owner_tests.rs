@@ -31,7 +31,7 @@ fn reservation(container_id: &str) -> Reservation {
     Reservation {
         key: key(container_id),
         conf_name: "pods".to_owned(),
-        wanted: Wanted::Some(AddressRequest::default()),
+        wanted: AddressSource::Local(AddressRequest::default()),
         mac: [2, 0, 0, 0, 0, 1],
         bandwidth: Bandwidth::default(),
         extra_prefixes: Default::default(),
@@ -223,7 +223,7 @@ fn what_is_given_from_outside_is_recorded_once() {
     let mut owner = Owner::new(store, contents);
     owner.handle(std::iter::once(Request::Configure(vec![network()], Vec::new())));
     let given = |container_id: &str, network: &str, address: &str| Reservation {
-        wanted: Wanted::Given {
+        wanted: AddressSource::Assigned {
             network: network.to_owned(),
             addresses: vec![Assigned {
                 subnet: "s".to_owned(),

@@ -249,7 +249,7 @@ impl KernelHandle {
         let (repairs, repaired) = watch::channel(Repairs::default());
         let owner = owner::Owner::open(
             config,
-            owner::Outlets {
+            owner::OwnerChannels {
                 host_changed,
                 device_gone,
                 limits_touched,

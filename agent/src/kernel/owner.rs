@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use trunkline_bgp::types::{Family, FamilySet};
 
 use self::reason::Reason;
-use self::repairs::{Repaired, Repairs};
+use self::repairs::{RepairKind, Repairs};
 use self::routes::WantedRoutes;
 use super::events::{Events, ReadResult};
 use super::netlink::objects;
@@ -41,9 +41,9 @@ use crate::plan::{
 };
 
 mod filter;
-mod hear;
 mod learned;
 mod links;
+mod notifications;
 mod reason;
 pub(super) mod repairs;
 mod routes;
@@ -53,7 +53,7 @@ mod ways_out;
 const BATCH: usize = 512;
 
 /// Where the owner's own words go.
-pub(super) struct Outlets {
+pub(super) struct OwnerChannels {
     pub(super) host_changed: watch::Sender<u64>,
     pub(super) device_gone: mpsc::UnboundedSender<String>,
     pub(super) limits_touched: mpsc::UnboundedSender<String>,
@@ -85,7 +85,7 @@ pub(super) struct Owner {
     guard: Guard,
     guard_fault: Option<String>,
     guard_repairs: u64,
-    outlets: Outlets,
+    channels: OwnerChannels,
     topology: Topology,
     used_tables: BTreeSet<u32>,
 
@@ -134,7 +134,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn open(config: KernelConfig, outlets: Outlets) -> Result<Owner, KernelError> {
+    pub(super) fn open(config: KernelConfig, channels: OwnerChannels) -> Result<Owner, KernelError> {
         let mut connection = Connection::open()?;
         // Listening starts before the scan, so that nothing falls between them.
         let events = Events::open(connection.port()).map_err(NetlinkError::Io)?;
@@ -151,7 +151,7 @@ impl Owner {
             guard: Guard::new(),
             guard_fault: None,
             guard_repairs: 0,
-            outlets,
+            channels,
             topology,
             used_tables,
             plan: KernelPlan::default(),
@@ -718,13 +718,13 @@ impl Owner {
             let wanted = Arc::clone(entry.wanted());
             if entry.installed() != actual.as_ref() {
                 let was_installed = self.routes.take_installed(&key).is_some();
-                self.repaired(Repaired::Route, u64::from(was_installed), key);
+                self.repaired(RepairKind::Route, u64::from(was_installed), key);
             }
             self.settle_to(key, Some(wanted))?;
         }
         self.found = there;
         for rule in self.rules.difference(&rules) {
-            self.repairs.add(Repaired::Rule, 1, format_args!("priority {}", rule.priority));
+            self.repairs.add(RepairKind::Rule, 1, format_args!("priority {}", rule.priority));
             self.batch.add_rule(rule);
             self.requests.push(Request::AddRule(rule.clone()));
         }
@@ -737,17 +737,17 @@ impl Owner {
         let unanswered: Vec<Proxy> =
             self.wanted_proxies().filter(|proxy| !neighbours.proxies.contains(proxy)).copied().collect();
         for (ifindex, address) in missing.iter().map(|neighbour| (neighbour.ifindex, neighbour.address)) {
-            self.repaired(Repaired::Neighbour, 1, format_args!("{address} on {}", self.link_name(ifindex)));
+            self.repaired(RepairKind::Neighbour, 1, format_args!("{address} on {}", self.link_name(ifindex)));
         }
         for proxy in &unanswered {
-            self.repaired(Repaired::Neighbour, 1, format_args!("{} (proxy)", proxy.address));
+            self.repaired(RepairKind::Neighbour, 1, format_args!("{} (proxy)", proxy.address));
         }
         missing.iter().for_each(|neighbour| self.put_neighbour(neighbour));
         unanswered.iter().for_each(|proxy| self.put_proxy(proxy));
         self.found_neighbours = neighbours;
         self.sweep_neighbours();
         let forwarding = self.settle_fdb()? as u64;
-        self.repaired(Repaired::Forwarding, forwarding, "found by a scan");
+        self.repaired(RepairKind::Forwarding, forwarding, "found by a scan");
         self.forwarding.repairs += forwarding;
         let pods: Vec<u32> = self.pod_names.keys().copied().collect();
         for index in pods {

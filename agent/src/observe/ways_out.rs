@@ -8,10 +8,10 @@ use trunkline_bgp::types::Family;
 
 use crate::kernel::KernelStatus;
 use crate::plan::Hop;
-use crate::reconcile::BgpView;
+use crate::reconcile::SpeakerStatus;
 
 /// Each family that has next hops, or peers that could be one.
-pub(super) fn ways_out(bgp: &BgpView, kernel: &KernelStatus) -> Vec<WayOut> {
+pub(super) fn ways_out(bgp: &SpeakerStatus, kernel: &KernelStatus) -> Vec<WayOut> {
     let found = Family::ALL.into_iter().filter_map(|family| way_out(bgp, kernel, family));
     found
         .filter(|way| !(way.wanted.is_empty() && way.installed.is_empty() && way.left_out.is_empty()))
@@ -20,7 +20,7 @@ pub(super) fn ways_out(bgp: &BgpView, kernel: &KernelStatus) -> Vec<WayOut> {
 
 /// Where pods' packets for a prefix go that BGP explains: by the default route, if it is that one, or if what the peers advertise is not
 /// imported. None of a prefix that this node originates.
-pub(super) fn of_prefix(bgp: &BgpView, kernel: &KernelStatus, explained: &Explained) -> Option<WayOut> {
+pub(super) fn of_prefix(bgp: &SpeakerStatus, kernel: &KernelStatus, explained: &Explained) -> Option<WayOut> {
     let originated = explained.paths.iter().any(|path| path.route.peer.is_none());
     let default = explained.prefix.prefix_len() == 0;
     let follows = default || !bgp.imports && !originated;
@@ -28,7 +28,7 @@ pub(super) fn of_prefix(bgp: &BgpView, kernel: &KernelStatus, explained: &Explai
 }
 
 /// One family.
-fn way_out(bgp: &BgpView, kernel: &KernelStatus, family: Family) -> Option<WayOut> {
+fn way_out(bgp: &SpeakerStatus, kernel: &KernelStatus, family: Family) -> Option<WayOut> {
     let (table, installed) = kernel.ways_out.get(&family)?;
     let installed = gateways(installed);
     let planned = bgp.ways_out.get(&family);

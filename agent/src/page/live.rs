@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_secs(15);
 
 /// Who watches, and what they are told.
 #[derive(Debug)]
-pub(super) struct Audience {
+pub(super) struct LiveClients {
     newest: watch::Sender<Option<Bytes>>,
     watching: AtomicUsize,
     /// Somebody has come.
@@ -44,9 +44,9 @@ pub(super) struct Audience {
     places: Arc<Semaphore>,
 }
 
-impl Default for Audience {
+impl Default for LiveClients {
     fn default() -> Self {
-        Audience {
+        LiveClients {
             newest: watch::Sender::new(None),
             watching: AtomicUsize::new(0),
             come: Notify::new(),
@@ -56,13 +56,13 @@ impl Default for Audience {
 }
 
 /// One who watches.
-struct Spectator {
-    audience: Arc<Audience>,
+struct LiveClient {
+    audience: Arc<LiveClients>,
     newest: watch::Receiver<Option<Bytes>>,
     _place: OwnedSemaphorePermit,
 }
 
-impl Drop for Spectator {
+impl Drop for LiveClient {
     fn drop(&mut self) {
         if self.audience.watching.fetch_sub(1, Ordering::AcqRel) == 1 {
             // What nobody watches grows old: the next one waits for a new one.
@@ -71,7 +71,7 @@ impl Drop for Spectator {
     }
 }
 
-impl Audience {
+impl LiveClients {
     /// The body of a stream; none if every place is taken.
     pub(super) fn join(self: &Arc<Self>) -> Option<Body> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
@@ -80,7 +80,7 @@ impl Audience {
         // What is there is shown at once.
         newest.mark_changed();
         self.come.notify_one();
-        let spectator = Spectator { audience: Arc::clone(self), newest, _place: place };
+        let spectator = LiveClient { audience: Arc::clone(self), newest, _place: place };
         let frames = stream::unfold(spectator, |mut spectator| async move {
             let frame = spectator.next().await?;
             Some((Ok::<_, Infallible>(Frame::data(frame)), spectator))
@@ -94,7 +94,7 @@ impl Audience {
     }
 }
 
-impl Spectator {
+impl LiveClient {
     async fn next(&mut self) -> Option<Bytes> {
         let due = Instant::now() + TICK;
         loop {
@@ -116,7 +116,7 @@ fn tick() -> Bytes {
 }
 
 /// The press. It ends with the process.
-pub(super) async fn press(observer: Arc<Observer>, notifier: ChangeNotifier, audience: Arc<Audience>) {
+pub(super) async fn press(observer: Arc<Observer>, notifier: ChangeNotifier, audience: Arc<LiveClients>) {
     let mut changes = notifier.subscribe();
     let mut trends = Trends::new(observer.began);
     loop {

@@ -41,7 +41,7 @@ pub use served::Served;
 
 use crate::change_notifier::ChangeNotifier;
 use crate::observe::Observer;
-use live::Audience;
+use live::LiveClients;
 
 /// Questions that are answered at a time.
 const QUESTIONS: usize = 2;
@@ -67,7 +67,7 @@ pub enum Access {
 pub struct Page {
     access: Access,
     observer: Arc<Observer>,
-    audience: Arc<Audience>,
+    audience: Arc<LiveClients>,
     changes: watch::Receiver<u64>,
     pods: Mutex<Option<(u64, Bytes)>>,
     permits: Semaphore,
@@ -77,7 +77,7 @@ pub struct Page {
 impl Page {
     /// Starts what keeps the page up to date.
     pub fn start(access: Access, observer: Arc<Observer>, notifier: &ChangeNotifier) -> Page {
-        let audience = Arc::new(Audience::default());
+        let audience = Arc::new(LiveClients::default());
         if access != Access::Nowhere {
             tokio::spawn(live::press(Arc::clone(&observer), notifier.clone(), Arc::clone(&audience)));
         }
@@ -191,10 +191,10 @@ impl Page {
         Ok(SearchPermit { _waiting: waiting, _permit: permit })
     }
 
-    async fn search(&self, filter: trunkline_bgp::speaker::RouteFilter) -> Result<Found, Failure> {
+    async fn search(&self, filter: trunkline_bgp::speaker::RouteFilter) -> Result<SearchResponse, Failure> {
         let (mut routes, found) = self.observer.search(filter, search::SHOWN, search::WITHIN).await?;
         routes.truncate(search::PATHS);
-        Ok(Found {
+        Ok(SearchResponse {
             routes,
             shown: found.shown,
             matched: found.matched,
@@ -230,7 +230,7 @@ struct SearchPermit<'a> {
 /// What a search came to.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Found {
+struct SearchResponse {
     routes: Vec<trunkline_api::control::Route>,
     shown: usize,
     matched: usize,

@@ -13,7 +13,7 @@ use trunkline_bgp::speaker::{self, PeerStatus, State};
 use super::trend::{Sample, Trend, Trends};
 use crate::causes;
 use crate::observe::Observer;
-use crate::reconcile::{BgpView, Waiting};
+use crate::reconcile::{SpeakerStatus, UndiscoveredPeer};
 
 /// Peers that are shown; `more` says how many others there are. Those that are down come first.
 const PEERS: usize = 256;
@@ -58,7 +58,7 @@ struct PeerRow {
     /// What went wrong last.
     error: Option<TimestampedText>,
     /// Why there is no Established session, and what to do.
-    cause: Option<Caused>,
+    cause: Option<LossCause>,
     /// Why the last attempt failed.
     attempt: Option<TimestampedText>,
     trend: Trend,
@@ -73,15 +73,15 @@ struct TimestampedText {
 
 /// Why there is no session, and what to do.
 #[derive(Debug, Serialize)]
-struct Caused {
+struct LossCause {
     kind: CauseKind,
     text: String,
     advice: String,
 }
 
-impl From<PeerCause> for Caused {
-    fn from(PeerCause { kind, text, advice, .. }: PeerCause) -> Caused {
-        Caused { kind, text, advice }
+impl From<PeerCause> for LossCause {
+    fn from(PeerCause { kind, text, advice, .. }: PeerCause) -> LossCause {
+        LossCause { kind, text, advice }
     }
 }
 
@@ -96,7 +96,10 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 /// Notes how the peers stand now, for their hour.
-pub(super) async fn note(observer: &Observer, trends: &mut Trends) -> Option<(Vec<PeerStatus>, BgpView)> {
+pub(super) async fn note(
+    observer: &Observer,
+    trends: &mut Trends,
+) -> Option<(Vec<PeerStatus>, SpeakerStatus)> {
     let sessions = observer.sessions().await;
     let statuses = sessions.iter().flat_map(|(statuses, _)| statuses);
     trends.note(Instant::now(), statuses.map(|status| (status.key().to_string(), sample(status))));
@@ -107,7 +110,7 @@ pub(super) async fn note(observer: &Observer, trends: &mut Trends) -> Option<(Ve
 pub(super) async fn document(
     observer: &Observer,
     trends: &Trends,
-    sessions: Option<(Vec<PeerStatus>, BgpView)>,
+    sessions: Option<(Vec<PeerStatus>, SpeakerStatus)>,
 ) -> Document {
     let (now, when) = (unix_now(), Instant::now());
     let mut peers = Vec::new();
@@ -145,7 +148,7 @@ fn sample(status: &PeerStatus) -> Sample {
     }
 }
 
-fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Instant) -> PeerRow {
+fn row(status: &PeerStatus, bgp: &SpeakerStatus, trends: &Trends, now: u64, when: Instant) -> PeerRow {
     let name = status.key().to_string();
     let sum = |count: fn(&speaker::FamilyStatus) -> usize| status.families.iter().map(count).sum::<usize>();
     let ago = |duration: Duration| now.saturating_sub(milliseconds(duration));
@@ -175,7 +178,7 @@ fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Inst
         bfd: status.bfd.as_ref().map(|bfd| bfd.status.state.to_string()),
         down: timestamped(&status.last_down),
         error: timestamped(&status.last_error),
-        cause: causes::of(status).cause.map(Caused::from),
+        cause: causes::of(status).cause.map(LossCause::from),
         attempt: timestamped(&status.last_attempt),
         trend: trends.trend(&name, when),
         name,
@@ -183,7 +186,7 @@ fn row(status: &PeerStatus, bgp: &BgpView, trends: &Trends, now: u64, when: Inst
 }
 
 /// An unnumbered peer that was not found yet.
-fn unfound(waiting: &Waiting, trends: &Trends, now: u64, when: Instant) -> PeerRow {
+fn unfound(waiting: &UndiscoveredPeer, trends: &Trends, now: u64, when: Instant) -> PeerRow {
     let row = idle(waiting.interface.to_string(), trends, when);
     PeerRow {
         remote_as: waiting.remote_as,
@@ -204,7 +207,7 @@ fn stopped(peer: &Peer, trends: &Trends, now: u64, when: Instant) -> PeerRow {
             .last_error
             .as_ref()
             .map(|error| TimestampedText { text: error.text.clone(), at: at(error.seconds_ago) }),
-        cause: peer.cause.clone().map(Caused::from),
+        cause: peer.cause.clone().map(LossCause::from),
         ..idle(peer.name(), trends, when)
     }
 }

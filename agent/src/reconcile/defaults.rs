@@ -12,7 +12,7 @@ use crate::plan::{Mode, Plan, RouteKey, WayOut, default_prefix};
 
 /// What was reported and is not over.
 #[derive(Debug, Default)]
-pub(super) struct Defaults {
+pub(super) struct LostDefaultRoutes {
     /// Networks that have lost a default route.
     lost: BTreeSet<(String, Family)>,
     /// Peers that are no next hops.
@@ -30,7 +30,7 @@ pub(super) struct Change {
     pub(super) text: String,
 }
 
-impl Defaults {
+impl LostDefaultRoutes {
     /// What a plan changes.
     pub(super) fn change(&mut self, before: Option<&Plan>, after: &Plan) -> Vec<Change> {
         let (had, has) = (before.map(defaults).unwrap_or_default(), defaults(after));
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn next_hops_that_leave_and_enter_are_events_once() {
         let (a, b) = ("192.0.2.1", "192.0.2.3");
-        let mut defaults = Defaults::default();
+        let mut defaults = LostDefaultRoutes::default();
         let mut before = None;
         let mut then = |basis, used: &[&str], out: &[(&str, Cause)]| {
             let after = plan(basis, used, out);

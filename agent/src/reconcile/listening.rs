@@ -18,7 +18,7 @@ use crate::port_owner::port_owner;
 
 /// An address where the speaker should accept connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listening {
+pub struct ListenAddress {
     /// The address.
     pub address: SocketAddr,
     /// Why the speaker accepts none, with what to do, and since when.
@@ -26,14 +26,14 @@ pub struct Listening {
 }
 
 /// Every configured address; the newest state.
-pub(super) type Listenings = watch::Receiver<Arc<[Listening]>>;
+pub(super) type ListenAddresses = watch::Receiver<Arc<[ListenAddress]>>;
 
 /// Follows the speaker's addresses until it stops.
 pub(super) fn follow(
     mut speaker: watch::Receiver<Arc<[ListenStatus]>>,
     history: History,
     notifier: ChangeNotifier,
-) -> Listenings {
+) -> ListenAddresses {
     // Without the owner's name at first: the start does not wait for it.
     let at_start = speaker.borrow().iter().map(|status| listening(status, None)).collect();
     let (sender, receiver) = watch::channel(at_start);
@@ -51,7 +51,7 @@ pub(super) fn follow(
                 let state = listening(status, owner);
                 let was = before.iter().find(|before| before.address == status.address);
                 if was.map_or(status.fault.is_some(), |was| was.fault != status.fault) {
-                    tell(&state, &history);
+                    record_event(&state, &history);
                 }
                 shown.push(state);
             }
@@ -63,7 +63,7 @@ pub(super) fn follow(
     receiver
 }
 
-fn tell(state: &Listening, history: &History) {
+fn record_event(state: &ListenAddress, history: &History) {
     let address = state.address;
     match &state.fault {
         Some((fault, _)) => {
@@ -84,9 +84,9 @@ async fn owner_of(port: u16) -> Option<String> {
     tokio::task::spawn_blocking(move || port_owner(port)).await.ok().flatten()
 }
 
-fn listening(status: &ListenStatus, owner: Option<String>) -> Listening {
+fn listening(status: &ListenStatus, owner: Option<String>) -> ListenAddress {
     let fault = status.fault.as_ref().map(|fault| (words(fault, owner), fault.since));
-    Listening { address: status.address, fault }
+    ListenAddress { address: status.address, fault }
 }
 
 /// What failed, who has the port, and what to do.

@@ -42,15 +42,15 @@ use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
 use crate::plan::{
     AttachTarget, LinkParameters, Neighbour, NetworkPlan, Plan, Pod, RefusedRange, WayOut, join,
 };
-use crate::source::{Refused, Snapshot};
+use crate::source::{Snapshot, SnapshotRefusal};
 
-pub use listening::Listening;
-pub use stage::Stage;
-pub use task::{Start, spawn};
+pub use listening::ListenAddress;
+pub use stage::DrainStage;
+pub use task::{ReconcileDependencies, spawn};
 
 /// What is known of the fabric when a pod is to be told to it.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct ReadinessGate {
     /// What has to be told before the pod is ready; empty if nothing has to be.
     pub prefixes: Vec<IpNet>,
     /// Who tells it.
@@ -59,7 +59,7 @@ pub struct Gate {
 
 /// The state of things, for `status` and for readiness.
 #[derive(Clone, Debug, Default)]
-pub struct View {
+pub struct ReconcileStatus {
     /// A snapshot is in force.
     pub applied: bool,
     /// Why the manifests as they are now are not in force.
@@ -69,9 +69,9 @@ pub struct View {
     /// What of the plan the kernel did not take, in words.
     pub kernel_faults: Vec<String>,
     /// How far this node has left the fabric.
-    pub stage: Stage,
+    pub stage: DrainStage,
     /// The speaker, while it runs.
-    pub bgp: Option<BgpView>,
+    pub bgp: Option<SpeakerStatus>,
     /// What the speaker should do while it does not run.
     pub stopped: Option<StoppedBgp>,
     /// The networks of this node.
@@ -79,12 +79,12 @@ pub struct View {
     /// Pods that have lost their device, by the host's end of it.
     pub broken: BTreeSet<String>,
     /// Pods that no record knows.
-    pub unrecorded: Vec<Unrecorded>,
+    pub unrecorded: Vec<UnrecordedPod>,
 }
 
 /// The speaker.
 #[derive(Clone, Debug)]
-pub struct BgpView {
+pub struct SpeakerStatus {
     /// It.
     pub speaker: SpeakerHandle,
     /// The ways to the monitoring stations.
@@ -104,7 +104,7 @@ pub struct BgpView {
     /// Peers without which a pod may be ready.
     pub optional: BTreeSet<PeerKey>,
     /// Unnumbered peers that are not found yet.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<UndiscoveredPeer>,
     /// Prefixes of whose dynamic neighbours, or of the other peers, one has to be there before a pod is ready.
     pub required_ranges: Vec<IpNet>,
     /// Prefixes that no dynamic neighbour is accepted from.
@@ -112,7 +112,7 @@ pub struct BgpView {
     /// Families whose first selection is done.
     pub converged: Vec<String>,
     /// Where incoming connections are accepted, and where they should be.
-    pub listening: Arc<[Listening]>,
+    pub listening: Arc<[ListenAddress]>,
 }
 
 /// The speaker's part of the plan while no speaker runs: the peers are configured, and down.
@@ -145,7 +145,7 @@ pub struct StoppedPeer {
 
 /// An unnumbered peer that is not found yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct UndiscoveredPeer {
     /// Where it should be.
     pub interface: InterfaceName,
     /// Its AS.
@@ -160,7 +160,7 @@ pub struct Waiting {
 
 /// A pod that is in the kernel although no record knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unrecorded {
+pub struct UnrecordedPod {
     /// The host's end of its link.
     pub host_ifname: String,
     /// Its index.
@@ -179,7 +179,7 @@ pub struct Unrecorded {
 
 /// What there is to leave.
 #[derive(Clone, Debug, Default)]
-pub struct Left {
+pub struct DrainInput {
     /// Who tells it.
     pub speaker: Option<SpeakerHandle>,
     /// What this node has to tell, whether it does or not.
@@ -224,13 +224,13 @@ pub struct Advertised {
 type Answer<T> = oneshot::Sender<T>;
 
 enum Request {
-    Snapshot(Box<Snapshot>, Answer<Result<Arc<Snapshot>, Refused>>),
-    Refused(Refused),
+    Snapshot(Box<Snapshot>, Answer<Result<Arc<Snapshot>, SnapshotRefusal>>),
+    Refused(SnapshotRefusal),
     Join(AttachTarget, Answer<Result<LinkParameters, PodError>>),
-    AddPod(Pod, Answer<Result<Gate, PodError>>),
+    AddPod(Pod, Answer<Result<ReadinessGate, PodError>>),
     RemovePod(String, Answer<()>),
-    View(Answer<View>),
-    Leave(Stage, Answer<Left>),
+    Status(Answer<ReconcileStatus>),
+    Leave(DrainStage, Answer<DrainInput>),
     Advertised(Answer<Advertised>),
     LeaveOut(BTreeSet<PeerKey>),
     Stop(Answer<()>),
@@ -246,17 +246,17 @@ pub struct Reconcile {
 
 impl Reconcile {
     /// Takes a snapshot over, or refuses it as a whole. What is in force after is returned.
-    pub async fn snapshot(&self, snapshot: Snapshot) -> Option<Result<Arc<Snapshot>, Refused>> {
+    pub async fn snapshot(&self, snapshot: Snapshot) -> Option<Result<Arc<Snapshot>, SnapshotRefusal>> {
         self.ask(|answer| Request::Snapshot(Box::new(snapshot), answer)).await
     }
 
     /// The manifests as they are now have faults.
-    pub async fn refused(&self, refused: Refused) {
+    pub async fn refused(&self, refused: SnapshotRefusal) {
         let _ = self.requests.send(Request::Refused(refused)).await;
     }
 
     /// One pod more: its routes are in the kernel and its prefixes originated when this is done. Idempotent.
-    pub async fn add_pod(&self, pod: Pod) -> Result<Gate, PodError> {
+    pub async fn add_pod(&self, pod: Pod) -> Result<ReadinessGate, PodError> {
         self.ask(|answer| Request::AddPod(pod, answer)).await.ok_or(PodError::Stopped)?
     }
 
@@ -290,13 +290,13 @@ impl Reconcile {
     }
 
     /// The state of things; `None` when the task has ended.
-    pub async fn view(&self) -> Option<View> {
-        self.ask(Request::View).await
+    pub async fn view(&self) -> Option<ReconcileStatus> {
+        self.ask(Request::Status).await
     }
 
     /// Leaves the fabric so far, or comes back. The speaker knows when this is done; that the peers do has to be waited for. `None` when
     /// the task has ended.
-    pub async fn leave(&self, stage: Stage) -> Option<Left> {
+    pub async fn leave(&self, stage: DrainStage) -> Option<DrainInput> {
         self.ask(|answer| Request::Leave(stage, answer)).await
     }
 

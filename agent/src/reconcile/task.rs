@@ -17,12 +17,15 @@ use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 
 use super::bgp::{AppliedBgp, host_links};
-use super::defaults::Defaults;
-use super::listening::Listenings;
+use super::defaults::LostDefaultRoutes;
+use super::listening::ListenAddresses;
 use super::offers::Offers;
 use super::pump::{PumpCommand, PumpEvent};
 use super::search::Search;
-use super::{BgpView, DRAINED, Gate, PodError, Reconcile, Request, Stage, Unrecorded, View};
+use super::{
+    DRAINED, DrainStage, PodError, ReadinessGate, Reconcile, ReconcileStatus, Request, SpeakerStatus,
+    UnrecordedPod,
+};
 use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
@@ -32,7 +35,7 @@ use crate::plan::{
     AttachTarget, GuardSettings, Intent, LinkParameters, Mode, NodeIdentity, Offer, Plan, Pod, PodPlan,
     ProbeSettings, Session, Tunnels, join, plan, plan_pod,
 };
-use crate::source::{Refused, Snapshot};
+use crate::source::{Snapshot, SnapshotRefusal};
 
 mod speaker;
 mod unrecorded;
@@ -46,7 +49,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What the task starts with.
-pub struct Start {
+pub struct ReconcileDependencies {
     /// Name of this node; its labels come with the snapshot.
     pub node: String,
     /// The BGP identifier, if it is configured.
@@ -82,20 +85,20 @@ pub struct Start {
     /// Pods of the last run whose devices are there.
     pub pods: Vec<Pod>,
     /// Pods that no record knows.
-    pub unrecorded: Vec<Unrecorded>,
+    pub unrecorded: Vec<UnrecordedPod>,
     /// Attached pods whose devices are gone, by the host's end.
     pub broken: BTreeSet<String>,
     /// How long what follows from the loss of a peer takes.
     pub metrics: Metrics,
-    /// Notified when something changes that [`View`] or the speaker shows.
+    /// Notified when something changes that [`ReconcileStatus`] or the speaker shows.
     pub notifier: ChangeNotifier,
     /// How far this node had left the fabric.
-    pub stage: Stage,
+    pub stage: DrainStage,
 }
 
 /// What is known of a session.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct SessionState {
     up: bool,
     /// It was up since this task began.
     was_up: bool,
@@ -116,7 +119,7 @@ struct RunningSpeaker {
     applied: AppliedBgp,
     monitors: Arc<[Monitor]>,
     events: Events,
-    listening: Listenings,
+    listening: ListenAddresses,
     pump_commands: mpsc::UnboundedSender<PumpCommand>,
     pump_events: mpsc::UnboundedReceiver<PumpEvent>,
 }
@@ -151,12 +154,12 @@ struct Task {
     plan: Option<Arc<Plan>>,
     pods: BTreeMap<String, Pod>,
     planned: BTreeMap<String, PodPlan>,
-    unrecorded: BTreeMap<String, Unrecorded>,
+    unrecorded: BTreeMap<String, UnrecordedPod>,
     broken: BTreeSet<String>,
-    stage: Stage,
+    stage: DrainStage,
     running: Option<RunningSpeaker>,
     search: Search,
-    sessions: BTreeMap<PeerKey, Known>,
+    sessions: BTreeMap<PeerKey, SessionState>,
     offers: Offers,
     converged: FamilySet,
     /// Converged, and the kernel still holds what the last run left; until when at most.
@@ -172,7 +175,7 @@ struct Task {
     populated: bool,
     kernel_faults: Vec<String>,
     notifier: ChangeNotifier,
-    defaults: Defaults,
+    defaults: LostDefaultRoutes,
     /// The plan, for whoever only reads it.
     in_force: watch::Sender<Option<Arc<Plan>>>,
     changed_sessions: watch::Sender<u64>,
@@ -186,11 +189,11 @@ struct Task {
 }
 
 /// Starts the task. It ends after [`Reconcile::stop`], or when it cannot do its work any more.
-pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
+pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
     let (requests, inbox) = mpsc::channel(256);
     let (in_force, reader) = watch::channel(None);
     let (changed_sessions, sessions) = watch::channel(0);
-    let Start {
+    let ReconcileDependencies {
         node,
         router_id,
         service_cidrs,
@@ -252,7 +255,7 @@ pub fn spawn(start: Start) -> (Reconcile, JoinHandle<()>) {
         populated: false,
         kernel_faults: Vec::new(),
         notifier,
-        defaults: Defaults::default(),
+        defaults: LostDefaultRoutes::default(),
         in_force,
         changed_sessions,
         links: Vec::new(),
@@ -302,7 +305,7 @@ impl Task {
                         return;
                     }
                     // Who only looks changes nothing.
-                    Some(Request::View(answer)) => {
+                    Some(Request::Status(answer)) => {
                         let _ = answer.send(self.view());
                         continue;
                     }
@@ -392,13 +395,13 @@ impl Task {
                 self.stale = true;
             }
             // Dealt with by the loop.
-            Request::View(_) | Request::Advertised(_) | Request::Stop(_) => {}
+            Request::Status(_) | Request::Advertised(_) | Request::Stop(_) => {}
         }
     }
 
     // ---- slow path
 
-    async fn take_over(&mut self, snapshot: Snapshot) -> Result<Arc<Snapshot>, Refused> {
+    async fn take_over(&mut self, snapshot: Snapshot) -> Result<Arc<Snapshot>, SnapshotRefusal> {
         if let Some(running) = self.snapshot.as_ref().filter(|running| ***running == snapshot) {
             return Ok(Arc::clone(running));
         }
@@ -429,8 +432,8 @@ impl Task {
     }
 
     /// A plan that has a place for every pod that is there, or why there is none.
-    async fn make_plan(&mut self, snapshot: &Snapshot) -> Result<Plan, Refused> {
-        let one = |fault: String| Refused { faults: vec![fault] };
+    async fn make_plan(&mut self, snapshot: &Snapshot) -> Result<Plan, SnapshotRefusal> {
+        let one = |fault: String| SnapshotRefusal { faults: vec![fault] };
         let mut host = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
         self.links = host_links(&host);
         host.former = self.offers.former(host.former);
@@ -454,7 +457,7 @@ impl Task {
             networks: snapshot.networks.clone(),
             subnets: snapshot.subnets.clone(),
             nodes: snapshot.nodes.clone(),
-            placed: snapshot.placed.clone(),
+            overlay_pods: snapshot.overlay_pods.clone(),
             tunnels: self.tunnels.clone(),
             guard: self.guard.clone(),
             probes: self.probes.clone(),
@@ -465,7 +468,7 @@ impl Task {
             vlan_interfaces: self.vlan_interfaces.clone(),
         };
         let plan = plan(&intent, &host)
-            .map_err(|errors| Refused { faults: errors.iter().map(ToString::to_string).collect() })?;
+            .map_err(|errors| SnapshotRefusal { faults: errors.iter().map(ToString::to_string).collect() })?;
         let mut homeless: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pod in self.pods.values() {
             if let Err((fault, address)) = home(&plan, pod) {
@@ -479,7 +482,7 @@ impl Task {
                     "{fault}: {number} attached pods, such as {first}, are there: delete them first, or put it back"
                 )
             };
-            return Err(Refused { faults: homeless.into_iter().map(told).collect() });
+            return Err(SnapshotRefusal { faults: homeless.into_iter().map(told).collect() });
         }
         Ok(plan)
     }
@@ -608,7 +611,7 @@ impl Task {
 
     // ---- fast path
 
-    async fn add_pod(&mut self, pod: Pod) -> Result<Gate, PodError> {
+    async fn add_pod(&mut self, pod: Pod) -> Result<ReadinessGate, PodError> {
         let plan = self.plan.as_ref().ok_or(PodError::NotStarted)?;
         if self.stage.withdraws() {
             return Err(PodError::Waits(DRAINED.to_owned()));
@@ -635,7 +638,7 @@ impl Task {
         self.unrecorded.remove(&pod.host_ifname);
         self.planned.insert(pod.host_ifname.clone(), pod_plan);
         self.pods.insert(pod.host_ifname.clone(), pod);
-        Ok(Gate {
+        Ok(ReadinessGate {
             prefixes: if gated { prefixes } else { Vec::new() },
             speaker: self.running.as_ref().map(|running| running.applied.handle.clone()),
         })
@@ -709,16 +712,16 @@ impl Task {
 
     // ---- the speaker
 
-    fn view(&self) -> View {
+    fn view(&self) -> ReconcileStatus {
         let bgp = self.running.as_ref().zip(self.plan.as_ref().and_then(|plan| plan.bgp.as_ref()));
-        View {
+        ReconcileStatus {
             applied: self.snapshot.is_some(),
             refused: self.refused.clone(),
             speaker_fault: self.speaker_fault.clone(),
             kernel_faults: self.kernel_faults.clone(),
             stage: self.stage.clone(),
             stopped: self.stopped(),
-            bgp: bgp.map(|(running, plan)| BgpView {
+            bgp: bgp.map(|(running, plan)| SpeakerStatus {
                 speaker: running.applied.handle.clone(),
                 monitors: Arc::clone(&running.monitors),
                 local_as: running.applied.local_as.0,

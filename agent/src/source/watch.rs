@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::folder::{self, Context};
-use super::{Refused, Snapshot};
+use super::{Snapshot, SnapshotRefusal};
 
 /// Nothing happened for this long: the edit is done.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -56,11 +56,13 @@ impl FolderSource {
     }
 
     /// A look at the folder as it is now.
-    pub async fn look(&mut self, context: Context) -> Result<Snapshot, Refused> {
+    pub async fn look(&mut self, context: Context) -> Result<Snapshot, SnapshotRefusal> {
         let folder = self.folder.clone();
         let outcome = match tokio::task::spawn_blocking(move || folder::read(&folder, &context)).await {
             Ok(outcome) => outcome,
-            Err(error) => Err(Refused { faults: vec![format!("the manifests could not be read: {error}")] }),
+            Err(error) => {
+                Err(SnapshotRefusal { faults: vec![format!("the manifests could not be read: {error}")] })
+            }
         };
         if let Ok(snapshot) = &outcome {
             self.files.clone_from(&snapshot.files);

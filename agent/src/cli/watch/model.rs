@@ -31,7 +31,7 @@ impl Tab {
 
 /// What covers the tab, if anything does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum Popup {
     Nothing,
     /// Everything about the row that is chosen, from this line on.
     Detail(usize),
@@ -99,7 +99,7 @@ pub(super) struct Entry {
 
 /// What the view found room for, which keys that turn pages go by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct VisibleRows {
     /// Rows of the table.
     pub(super) rows: usize,
     /// The last line that a detail can begin with.
@@ -110,11 +110,11 @@ pub(super) struct Room {
 pub(super) struct Model {
     pub(super) socket: String,
     pub(super) tab: Tab,
-    pub(super) over: Over,
+    pub(super) over: Popup,
     pub(super) filter: String,
     pub(super) unreachable: Option<AgentUnreachable>,
     /// Written by the view.
-    pub(super) room: Cell<Room>,
+    pub(super) room: Cell<VisibleRows>,
     typing: bool,
     snapshot: Option<Snapshot>,
     updated: Duration,
@@ -132,10 +132,10 @@ impl Model {
         Model {
             socket,
             tab: Tab::Peers,
-            over: Over::Nothing,
+            over: Popup::Nothing,
             filter: String::new(),
             unreachable: None,
-            room: Cell::new(Room { rows: 1, last_line: 0 }),
+            room: Cell::new(VisibleRows { rows: 1, last_line: 0 }),
             typing: false,
             snapshot: None,
             updated: Duration::ZERO,
@@ -221,39 +221,39 @@ impl Model {
             Action::Open if self.typing => self.typing = false,
             Action::Open => {
                 self.over = match self.over {
-                    Over::Nothing if !self.names().is_empty() => Over::Detail(0),
-                    _ => Over::Nothing,
+                    Popup::Nothing if !self.names().is_empty() => Popup::Detail(0),
+                    _ => Popup::Nothing,
                 }
             }
             // One thing after the other.
-            Action::Back if self.typing || self.over == Over::Nothing => {
+            Action::Back if self.typing || self.over == Popup::Nothing => {
                 self.typing = false;
                 self.filter.clear();
             }
-            Action::Back => self.over = Over::Nothing,
-            Action::Filter => (self.typing, self.over) = (true, Over::Nothing),
+            Action::Back => self.over = Popup::Nothing,
+            Action::Filter => (self.typing, self.over) = (true, Popup::Nothing),
             Action::Type(letter) => self.filter.push(letter),
             Action::Erase => drop(self.filter.pop()),
             Action::EraseAll => self.filter.clear(),
             Action::Help => {
-                self.over = if self.over == Over::Help { Over::Nothing } else { Over::Help };
+                self.over = if self.over == Popup::Help { Popup::Nothing } else { Popup::Help };
             }
         }
         ControlFlow::Continue(())
     }
 
     fn go(&mut self, tab: Tab) {
-        (self.tab, self.over, self.typing) = (tab, Over::Nothing, false);
+        (self.tab, self.over, self.typing) = (tab, Popup::Nothing, false);
     }
 
     fn step(&mut self, rows: isize) {
         match self.over {
-            Over::Detail(line) => {
+            Popup::Detail(line) => {
                 let line = line.saturating_add_signed(rows).min(self.room.get().last_line);
-                self.over = Over::Detail(line);
+                self.over = Popup::Detail(line);
             }
-            Over::Help => {}
-            Over::Nothing => {
+            Popup::Help => {}
+            Popup::Nothing => {
                 let names = self.names();
                 let row = self.row(&names).saturating_add_signed(rows).min(names.len().saturating_sub(1));
                 // Of events the newest stays looked at, whichever that is.

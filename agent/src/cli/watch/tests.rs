@@ -9,7 +9,7 @@ use ratatui::{TerminalOptions, Viewport, layout::Rect};
 use serde_json::{Value, json};
 use trunkline_api::control::{Events, Snapshot};
 
-use super::model::{Action, AgentUpdate, Model, Over, Tab};
+use super::model::{Action, AgentUpdate, Model, Popup, Tab};
 use super::view::{self, Palette};
 
 fn peer(address: &str, state: &str, change: Value) -> Value {
@@ -363,7 +363,7 @@ fn a_filter_leaves_the_rows_with_its_words() {
     typed(&mut model, "nobody");
     assert!(screen(&model, 80, 24).contains("nothing passes the filter"));
     act(&mut model, &[Action::Open]);
-    assert_eq!(model.over, Over::Nothing, "there is no row to open");
+    assert_eq!(model.over, Popup::Nothing, "there is no row to open");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use trunkline_api::control::{
     AgentStatus, DrainPhase, NetworkStatus, Peer, PeerFamily, PodStatus, SubnetStatus,
 };
 
-use super::model::{Entry, Model, Over, PeerHealth, Room, Tab, peer_health, since, state};
+use super::model::{Entry, Model, PeerHealth, Popup, Tab, VisibleRows, peer_health, since, state};
 use super::text::{Grid, fit, number, plain, words, wrap};
 use crate::cli::show;
 use crate::cli::table::duration;
@@ -129,12 +129,12 @@ pub(super) fn draw(model: &Model, palette: &Palette, frame: &mut Frame<'_>) {
     header(model, palette, &mut page);
     footer(model, palette, &mut page);
     match model.over {
-        Over::Help => detail::help(&mut page),
-        Over::Detail(line) => {
+        Popup::Help => detail::help(&mut page),
+        Popup::Detail(line) => {
             let last_line = detail::detail(model, line, palette, &mut page);
-            model.room.set(Room { rows: page.rows(), last_line });
+            model.room.set(VisibleRows { rows: page.rows(), last_line });
         }
-        Over::Nothing => match model.tab {
+        Popup::Nothing => match model.tab {
             Tab::Peers => peers(model, palette, &mut page),
             Tab::Pods => pods(model, palette, &mut page),
             Tab::Events => {
@@ -275,7 +275,7 @@ fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
             .last_line(&format!("/{}_   Enter keeps the filter, Esc drops it", model.filter), palette.head);
     }
     let keys = match model.over {
-        Over::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter everything  / filter",
+        Popup::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter everything  / filter",
         _ => "q quit  ? help  Esc back  j k ↑ ↓ scroll",
     };
     match model.filter.as_str() {
@@ -295,7 +295,7 @@ fn table(
 ) {
     page.line(head, palette.head);
     let rows = page.rows();
-    model.room.set(Room { rows, last_line: 0 });
+    model.room.set(VisibleRows { rows, last_line: 0 });
     if lines.is_empty() {
         let text = if model.filter.is_empty() { none } else { "nothing passes the filter: Esc drops it" };
         return page.line(&format!("  {text}"), palette.faint);

@@ -66,7 +66,7 @@ impl Owner {
         if before != self.link_faults {
             self.host_changed();
         }
-        changed.into_iter().try_for_each(|info| self.hear_link(info))
+        changed.into_iter().try_for_each(|info| self.handle_link(info))
     }
 
     /// Makes a link. As it is then; an error in words.
@@ -184,7 +184,7 @@ impl Owner {
         outcome.map_err(|refusal| format!("{} cannot be deleted: {refusal}", link.name))?;
         tracing::info!(link = link.name, "link deleted: nothing needs it any more");
         self.changed += 1;
-        self.hear_link_gone(link.index).map_err(|error| error.to_string())
+        self.handle_link_gone(link.index).map_err(|error| error.to_string())
     }
 
     fn ask(&mut self, batch: &mut Batch) -> Result<BatchResult, String> {

@@ -9,10 +9,10 @@ use trunkline_bgp::config::SpeakerConfig;
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet};
 
-use super::{FIRST_PAUSE, Known, LAST_PAUSE, Restart, RunningSpeaker, Task};
+use super::{FIRST_PAUSE, LAST_PAUSE, Restart, RunningSpeaker, SessionState, Task};
 use crate::reconcile::bgp::{AppliedBgp, Prefixes};
 use crate::reconcile::pump::{self, PumpCommand};
-use crate::reconcile::{Advertised, Left, Stage, StoppedBgp, StoppedPeer, listening};
+use crate::reconcile::{Advertised, DrainInput, DrainStage, StoppedBgp, StoppedPeer, listening};
 
 impl Task {
     /// Starts, stops, replaces the speaker, and tells it what differs.
@@ -111,12 +111,12 @@ impl Task {
         self.running = None;
         for known in self.sessions.values_mut() {
             let retained = if known.up { known.families } else { known.retained };
-            *known = Known {
+            *known = SessionState {
                 retained,
                 former: true,
                 local: known.local,
                 next_hops: std::mem::take(&mut known.next_hops),
-                ..Known::default()
+                ..SessionState::default()
             };
         }
         self.offers.speaker_ended();
@@ -173,11 +173,11 @@ impl Task {
     }
 
     /// Leaves the fabric so far, or comes back.
-    pub(super) async fn leave(&mut self, stage: Stage) -> Left {
+    pub(super) async fn leave(&mut self, stage: DrainStage) -> DrainInput {
         self.stage = stage;
         self.drive_speaker().await;
         let bgp = self.plan.as_ref().and_then(|plan| plan.bgp.as_ref());
-        Left {
+        DrainInput {
             speaker: self.running.as_ref().map(|running| running.applied.handle.clone()),
             prefixes: bgp.map(|bgp| self.prefixes(&bgp.originate).into_keys().collect()).unwrap_or_default(),
             local_as: self.running.as_ref().map_or(0, |running| running.applied.local_as.0),
@@ -227,13 +227,13 @@ impl Task {
                 let names: Vec<String> = families.iter().map(|family| family.to_string()).collect();
                 tracing::info!(peer = %address, %remote_as, families = names.join(","), "session established");
                 let known = self.sessions.entry(address).or_default();
-                *known = Known {
+                *known = SessionState {
                     up: true,
                     was_up: true,
                     local: Some(local.ip()),
                     families,
                     next_hops: std::mem::take(&mut known.next_hops),
-                    ..Known::default()
+                    ..SessionState::default()
                 };
                 self.offers.session_up(address);
                 self.stale = true;
@@ -312,7 +312,7 @@ impl Task {
         let Some(running) = &self.running else { return };
         let overdue = self.held_until.is_some_and(|until| until <= Instant::now());
         for family in self.held.iter() {
-            let waits = |known: &Known| {
+            let waits = |known: &SessionState| {
                 known.up && known.families.contains(family) && !known.complete.contains(family)
             };
             if overdue || !self.sessions.values().any(waits) {

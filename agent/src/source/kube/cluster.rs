@@ -20,7 +20,7 @@ use trunkline_api::control::ClusterStatus;
 
 use super::config::Connection;
 use super::health::Health;
-use super::instances::{Found, Given, Index, ObjectName, is_dual};
+use super::instances::{Index, ObjectName, PodAddressLookup, PodAddresses, is_dual};
 use super::writer::InstanceUpdate;
 use crate::ipam::{Counts, PodName, Record};
 
@@ -133,7 +133,7 @@ impl Cluster {
         pod: &PodName,
         deadline: Instant,
         abandoned: impl Future<Output = ()>,
-    ) -> Result<Given, Failure> {
+    ) -> Result<PodAddresses, Failure> {
         if pod.name.is_empty() || pod.namespace.is_empty() {
             return Err(Failure::new(
                 Code::InvalidEnvironment,
@@ -147,10 +147,12 @@ impl Cluster {
             changed.mark_unchanged();
             let found = self.state().index.find(pod, asked);
             let missing = match found {
-                Found::Whole(given) => return Ok(given),
-                Found::Wrong(words) => return Err(Failure::new(Code::InvalidConfiguration, words)),
-                Found::Missing(words) => words,
-                Found::Unsure(_) => {
+                PodAddressLookup::Complete(given) => return Ok(given),
+                PodAddressLookup::Conflicting(words) => {
+                    return Err(Failure::new(Code::InvalidConfiguration, words));
+                }
+                PodAddressLookup::Missing(words) => words,
+                PodAddressLookup::MaybeIncomplete(_) => {
                     asked = Some(self.is_dual(pod).await);
                     continue;
                 }

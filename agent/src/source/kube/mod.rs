@@ -96,7 +96,7 @@ impl Parts {
         let ClusterDependencies { node, cache, reconcile, ipam, metrics, observer, drain } = dependencies;
         let (uid, known_uid) = latest::channel(None);
         let (addresses, known_addresses) = latest::channel(None);
-        let sources = writer::Sources {
+        let sources = writer::WriterDependencies {
             updates,
             unwritten,
             plan: reconcile.plan(),
@@ -105,7 +105,7 @@ impl Parts {
             addresses: known_addresses,
         };
         let cordon = drain.map(|drain| cordon::follow(cluster.clone(), ipam.clone(), drain));
-        let start = task::Start {
+        let start = task::TaskDependencies {
             node: node.clone(),
             follow_cordon: cordon.is_some(),
             cache,

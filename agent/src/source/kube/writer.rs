@@ -33,7 +33,7 @@ use trunkline_api::resources::{IPInstanceSpec, NodeInfoSpec, NodePeer, Vtep};
 
 use super::cluster::{Cluster, QUESTION};
 use super::coalesce::Coalesce;
-use super::condition::{Next, Silence, Verdict, compare};
+use super::condition::{ConditionAction, NetworkCondition, SessionLossTimer, compare};
 use super::instances::ObjectName;
 use crate::ipam::Record;
 use crate::metrics::Metrics;
@@ -79,7 +79,7 @@ impl InstanceUpdate {
 }
 
 /// What of this node the writer is told.
-pub struct Sources {
+pub struct WriterDependencies {
     /// Wishes of pods.
     pub updates: mpsc::UnboundedReceiver<InstanceUpdate>,
     /// How many writes are still to be made.
@@ -108,17 +108,17 @@ struct Writer {
     peers: Option<Vec<NodePeer>>,
     /// When the peers are to be looked at.
     peers_at: Instant,
-    silence: Silence,
+    silence: SessionLossTimer,
     /// What the node's condition is to say, and what it was last found or made to say.
-    verdict: Option<Verdict>,
-    said: Option<Verdict>,
+    verdict: Option<NetworkCondition>,
+    said: Option<NetworkCondition>,
     /// Nothing is written before.
     not_before: Option<Instant>,
     delays: Option<ExponentialBackoff>,
 }
 
 /// Writes for as long as the agent runs.
-pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut sources: Sources) {
+pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut sources: WriterDependencies) {
     let metrics = observer.metrics.clone();
     let mut writer = Writer {
         cluster,
@@ -131,7 +131,7 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         vtep_delays: None,
         peers: None,
         peers_at: Instant::now() + PEERS_APART,
-        silence: Silence::default(),
+        silence: SessionLossTimer::default(),
         verdict: None,
         said: None,
         not_before: None,
@@ -304,7 +304,7 @@ impl Writer {
         let now = Instant::now();
         // Without a speaker there are none.
         let peers = self.observer.node_peers().await;
-        let (verdict, again) = self.silence.judge(serves, &peers, now);
+        let (verdict, again) = self.silence.evaluate(serves, &peers, now);
         if !serves {
             // The controller's word may have replaced what was said.
             self.said = None;
@@ -315,7 +315,7 @@ impl Writer {
     }
 
     /// Says in the Node's status whether its network can be used.
-    async fn write_condition(&mut self, verdict: Verdict) -> Result<(), String> {
+    async fn write_condition(&mut self, verdict: NetworkCondition) -> Result<(), String> {
         let nodes: Api<Node> = Api::all(self.cluster.connection().client.clone());
         let told = |error| format!("the condition of Node {}: {error}", self.node);
         let node = match timeout(QUESTION, nodes.get_opt(&self.node)).await {
@@ -329,12 +329,12 @@ impl Writer {
             Err(_) => return Err(told(no_answer())),
         };
         match compare(verdict, &node) {
-            Next::Nothing => {}
-            Next::Wait => {
+            ConditionAction::Nothing => {}
+            ConditionAction::Wait => {
                 (self.verdict, self.peers_at) = (None, Instant::now() + PEERS_APART);
                 return Ok(());
             }
-            Next::Write => {
+            ConditionAction::Write => {
                 let condition = json!({
                     "type": NETWORK_UNAVAILABLE, "status": verdict.status(),
                     "reason": verdict.reason(), "message": verdict.message(),
@@ -355,8 +355,10 @@ impl Writer {
                 }
                 settled(written).map_err(told)?;
                 match verdict {
-                    Verdict::Available => tracing::info!("this node's network is said to be available"),
-                    Verdict::NoSession => {
+                    NetworkCondition::Available => {
+                        tracing::info!("this node's network is said to be available")
+                    }
+                    NetworkCondition::NoSession => {
                         tracing::warn!("no BGP session is up: this node's network is said to be unavailable");
                         self.cluster.warn(verdict.reason(), verdict.message().to_owned());
                     }
