@@ -426,7 +426,7 @@ mod tests {
                     local_as: 65001,
                     graceful_shutdown: false,
                     disaggregated: None,
-                    ways_out: vec![WayOut {
+                    ways_out: vec![DefaultRouteStatus {
                         family: "ipv4-unicast".to_owned(),
                         table: 10_000,
                         basis: "advertised".to_owned(),

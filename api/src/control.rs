@@ -15,15 +15,16 @@ use crate::attach::{Bandwidth, full_name};
 
 mod bgp;
 mod cause;
+mod default_route;
 mod drain;
 mod history;
 mod path;
 mod probe;
 mod snapshot;
-mod way_out;
 
 pub use bgp::{BgpListener, BgpStatus, PeerRange};
 pub use cause::{CauseKind, CauseSide, LossCount, PeerCause};
+pub use default_route::{DefaultRouteStatus, ExcludedPeer};
 pub use drain::{CordonStatus, DrainCause, DrainPhase, DrainStatus};
 pub use history::{Event, EventKind, Events, Severity};
 pub use path::{PacketPath, PathHop, PathRoute, PathRule, RouteLookup};
@@ -31,7 +32,6 @@ pub use probe::{
     DuplicateIdentifier, ProbeCheck, ProbeFault, ProbeFaultKind, ProbeState, ProbeStatus, ProbedRouter,
 };
 pub use snapshot::Snapshot;
-pub use way_out::{LeftOut, WayOut};
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -689,7 +689,7 @@ pub struct Explanation {
     pub peers: Vec<ExplainedPeer>,
     /// Where pods' packets go: of a default route, and where no peer has `import` of any prefix that this node does not originate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub way_out: Option<WayOut>,
+    pub way_out: Option<DefaultRouteStatus>,
 }
 
 /// A path and what became of it.

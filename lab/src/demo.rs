@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::cni::{self, Sandbox};
 use crate::fabric::{Fabric, Place};
-use crate::link_faults::Suffered;
+use crate::link_faults::FaultImpact;
 use crate::pinger::{Flow, FlowResult, Pinger, some, unreachable};
 use crate::progress::{say, seconds, step, step_with, table};
 use crate::routes::RouteMonitor;
@@ -56,7 +56,7 @@ pub(crate) struct Summary {
     /// Lost when it came back.
     pub silent_tor_return_lost_packets: usize,
     /// Faults of one link between a node and a ToR: loss by kind of pod and by direction. Each fault stands for two seconds and more.
-    pub link_faults: Vec<Suffered>,
+    pub link_faults: Vec<FaultImpact>,
     /// From the start of DEL until both routes had left both spines.
     pub withdraw_ms: f64,
     pub attach_p50_ms: f64,
@@ -597,7 +597,7 @@ mod tests {
             spine_pod_routes_expected: 48,
             restart_sent_packets: 9000,
             kill_sent_packets: 9000,
-            link_faults: vec![Suffered::default(); LINK_FAULTS],
+            link_faults: vec![FaultImpact::default(); LINK_FAULTS],
             ..Summary::default()
         }
     }

@@ -35,6 +35,7 @@ use trunkline_bgp::types::{Community, Family};
 
 mod alternate;
 mod bgp;
+pub mod default_route;
 mod guard;
 mod hairpin;
 mod join;
@@ -49,15 +50,14 @@ pub mod types;
 mod unassigned;
 mod vlan;
 mod vxlan;
-pub mod way_out;
 
 pub use bgp::Learned;
+pub use default_route::{DefaultRouteSelection, PeerDefaultRoutes};
 pub use join::{AttachTarget, Attachment, Ipvlan, LinkParameters, OnLink, join};
 pub use probes::{PROBE_ECHO, PROBE_MAGIC, PROBE_PORT, ProbePlan, ProbeSettings, ProbedRouter};
 pub(crate) use translated::mark_of;
 pub use types::*;
 pub use unassigned::{SINK_ALIAS, SINK_NAME, UNASSIGNED_TABLE, UnassignedRules};
-pub use way_out::{Offer, WayOut};
 
 use crate::source::OverlayPods;
 

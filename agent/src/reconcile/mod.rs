@@ -22,8 +22,8 @@
 mod bgp;
 mod defaults;
 mod listening;
-mod offers;
 pub mod pump;
+mod received_defaults;
 mod search;
 mod stage;
 mod task;
@@ -40,7 +40,8 @@ use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
 
 use crate::plan::{
-    AttachTarget, LinkParameters, Neighbour, NetworkPlan, Plan, Pod, RefusedRange, WayOut, join,
+    AttachTarget, DefaultRouteSelection, LinkParameters, Neighbour, NetworkPlan, Plan, Pod, RefusedRange,
+    join,
 };
 use crate::source::{Snapshot, SnapshotRefusal};
 
@@ -98,7 +99,7 @@ pub struct SpeakerStatus {
     /// Why pods are advertised without NO_EXPORT: this peer is down.
     pub disaggregated: Option<String>,
     /// The default routes by peers whose routes are not imported.
-    pub ways_out: BTreeMap<Family, WayOut>,
+    pub ways_out: BTreeMap<Family, DefaultRouteSelection>,
     /// Routes of peers are imported.
     pub imports: bool,
     /// Peers without which a pod may be ready.

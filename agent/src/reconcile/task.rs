@@ -19,8 +19,8 @@ use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 use super::bgp::{AppliedBgp, host_links};
 use super::defaults::LostDefaultRoutes;
 use super::listening::ListenAddresses;
-use super::offers::Offers;
 use super::pump::{PumpCommand, PumpEvent};
+use super::received_defaults::ReceivedDefaultRoutes;
 use super::search::Search;
 use super::{
     DRAINED, DrainStage, PodError, ReadinessGate, Reconcile, ReconcileStatus, Request, SpeakerStatus,
@@ -32,8 +32,8 @@ use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
 use crate::metrics::Metrics;
 use crate::plan::{
-    AttachTarget, GuardSettings, Intent, LinkParameters, Mode, NodeIdentity, Offer, Plan, Pod, PodPlan,
-    ProbeSettings, Session, Tunnels, join, plan, plan_pod,
+    AttachTarget, GuardSettings, Intent, LinkParameters, Mode, NodeIdentity, PeerDefaultRoutes, Plan, Pod,
+    PodPlan, ProbeSettings, Session, Tunnels, join, plan, plan_pod,
 };
 use crate::source::{Snapshot, SnapshotRefusal};
 
@@ -160,7 +160,7 @@ struct Task {
     running: Option<RunningSpeaker>,
     search: Search,
     sessions: BTreeMap<PeerKey, SessionState>,
-    offers: Offers,
+    received_defaults: ReceivedDefaultRoutes,
     converged: FamilySet,
     /// Converged, and the kernel still holds what the last run left; until when at most.
     held: FamilySet,
@@ -244,7 +244,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         running: None,
         search: Search::new(),
         sessions: BTreeMap::new(),
-        offers: Offers::default(),
+        received_defaults: ReceivedDefaultRoutes::default(),
         converged: FamilySet::EMPTY,
         held: FamilySet::EMPTY,
         held_until: None,
@@ -436,7 +436,7 @@ impl Task {
         let one = |fault: String| SnapshotRefusal { faults: vec![fault] };
         let mut host = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
         self.links = host_links(&host);
-        host.former = self.offers.former(host.former);
+        host.former = self.received_defaults.former(host.former);
         host.sessions = self
             .sessions
             .iter()
@@ -446,7 +446,7 @@ impl Task {
                 established: known.up || !known.retained.is_empty(),
                 was_established: known.was_up,
                 next_hops: known.next_hops.clone(),
-                offer: Offer { complete: known.complete, ..self.offers.of(peer) },
+                offer: PeerDefaultRoutes { complete: known.complete, ..self.received_defaults.of(peer) },
             })
             .collect();
         host.converged = Family::ALL.into_iter().all(|family| self.converged.contains(family));

@@ -86,7 +86,7 @@ fn session(peer: &str, established: bool, v6: Option<&str>) -> Session {
         established,
         was_established: established,
         next_hops: next_hop.into_iter().collect(),
-        offer: Offer::default(),
+        offer: PeerDefaultRoutes::default(),
     }
 }
 

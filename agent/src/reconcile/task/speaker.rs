@@ -119,7 +119,7 @@ impl Task {
                 ..SessionState::default()
             };
         }
-        self.offers.speaker_ended();
+        self.received_defaults.speaker_ended();
         self.speaker.restarting = true;
         self.forget_convergence().await;
         self.changed_sessions.send_modify(|number| *number += 1);
@@ -209,7 +209,7 @@ impl Task {
         if let Some(running) = self.running.take() {
             running.applied.handle.stop(stop).await;
             self.sessions.clear();
-            self.offers.clear();
+            self.received_defaults.clear();
             self.forget_convergence().await;
         }
     }
@@ -235,7 +235,7 @@ impl Task {
                     next_hops: std::mem::take(&mut known.next_hops),
                     ..SessionState::default()
                 };
-                self.offers.session_up(address);
+                self.received_defaults.session_up(address);
                 self.stale = true;
             }
             Event::PeerDown { address, reason, retained, .. } => {
@@ -275,20 +275,20 @@ impl Task {
             Event::EndOfRib { address, family, .. } => {
                 tracing::debug!(peer = %address, %family, "End-of-RIB");
                 self.sessions.entry(address).or_default().complete.insert(family);
-                self.offers.end_of_rib(&address, family);
+                self.received_defaults.end_of_rib(&address, family);
                 self.stale = true;
                 self.drain();
             }
             Event::DefaultRoute { address, family, offered, .. } => {
                 tracing::info!(peer = %address, %family, offered, "default route");
                 let established = self.sessions.get(&address).is_some_and(|known| known.up);
-                self.offers.set(address, family, offered, established);
+                self.received_defaults.set(address, family, offered, established);
                 self.stale = true;
             }
             // Its entry stays: where its routes led is told once, and it may come again.
             Event::PeerGone { address, .. } => {
                 tracing::info!(peer = %address, "dynamic neighbour gone");
-                self.offers.forget(&address);
+                self.received_defaults.forget(&address);
             }
             Event::RangeFull { prefix, limit, refused } => {
                 tracing::warn!(%prefix, limit, %refused, "no more dynamic neighbours: the limit is reached");
@@ -333,7 +333,7 @@ impl Task {
             for known in self.sessions.values_mut().filter(|known| known.former) {
                 known.retained.remove(family);
             }
-            self.offers.converged(family);
+            self.received_defaults.converged(family);
             self.stale = true;
         }
     }
