@@ -326,7 +326,7 @@ async fn follow(
     let mut context = FolderContext { labels, running: None };
     let mut told: Vec<String> = Vec::new();
     loop {
-        let outcome = match source.look(context.clone()).await {
+        let outcome = match source.read(context.clone()).await {
             Ok(snapshot) => match reconcile.snapshot(snapshot).await {
                 Some(outcome) => outcome,
                 None => return,

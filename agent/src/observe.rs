@@ -40,18 +40,18 @@ use crate::reconcile::{Reconcile, ReconcileStatus, SpeakerStatus};
 use crate::source::kube::Cluster;
 use crate::source::kube::writer::at as written_at;
 
+mod conversions;
 mod missing;
 mod operate;
 mod retention;
 mod snapshot;
 mod ways_out;
-mod words;
 
-pub use missing::StartupState;
-use missing::missing;
-use words::{
+use conversions::{
     alternate_paths, bgp_status, guard, peer, route, ruling, stopped_bgp, stopped_peer, waiting_peer,
 };
+pub use missing::StartupState;
+use missing::missing;
 
 /// An owner that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);

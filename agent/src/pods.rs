@@ -256,7 +256,7 @@ impl Pods {
             steps.time("announcement", address.announce()).await.map_err(link_check_failure)?;
         }
         let gated = !gate.prefixes.is_empty();
-        self.told(gate, &record.network, deadline, abandoned, steps).await?;
+        self.wait_advertised(gate, &record.network, deadline, abandoned, steps).await?;
         if gated {
             self.metrics.advertised(&record.network, began.elapsed());
         }
@@ -323,7 +323,7 @@ impl Pods {
     }
 
     /// Waits until every prefix was told to an established peer.
-    async fn told(
+    async fn wait_advertised(
         &self,
         gate: ReadinessGate,
         network: &str,

@@ -245,7 +245,7 @@ pub enum Output {
 }
 
 /// Asks and prints. Nothing but the answer goes to standard output.
-pub fn ask(command: Command) -> anyhow::Result<()> {
+pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Agent { .. }
         | Command::InstallCni { .. }
@@ -256,16 +256,16 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             anyhow::bail!("no question to the agent")
         }
         Command::Status { probe: true, ask } => {
-            let status: AgentStatus = client::ask(&ask.socket, Query::Agent)?;
+            let status: AgentStatus = client::query(&ask.socket, Query::Agent)?;
             anyhow::ensure!(status.not_serving.is_empty(), "{}", status.not_serving.join("; "));
             Ok(())
         }
         Command::Status { probe: false, ask } => {
-            let status: AgentStatus = client::ask(&ask.socket, Query::Agent)?;
+            let status: AgentStatus = client::query(&ask.socket, Query::Agent)?;
             print(ask.output, &status, show::agent)
         }
         Command::Peers { act: Some(PeerCommand::Reset { peer, hard, message, ask }), .. } => {
-            let done: PeerDone = client::ask(&ask.socket, Query::ResetPeer { peer, hard, message })?;
+            let done: PeerDone = client::query(&ask.socket, Query::ResetPeer { peer, hard, message })?;
             print(ask.output, &done, show::peer_done)
         }
         Command::Peers { act: Some(PeerCommand::SoftRefresh { peer, way, ask }), .. } => {
@@ -273,11 +273,11 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
                 RefreshDirection::In => Direction::In,
                 RefreshDirection::Out => Direction::Out,
             };
-            let done: PeerDone = client::ask(&ask.socket, Query::RefreshPeer { peer, direction })?;
+            let done: PeerDone = client::query(&ask.socket, Query::RefreshPeer { peer, direction })?;
             print(ask.output, &done, show::peer_done)
         }
         Command::Peers { act: None, peer, ask } => {
-            let peers: Vec<Peer> = client::ask(&ask.socket, Query::Peers { address: peer.clone() })?;
+            let peers: Vec<Peer> = client::query(&ask.socket, Query::Peers { address: peer.clone() })?;
             match peer {
                 Some(_) => print(ask.output, &peers, |peers| peers.iter().map(show::peer).collect()),
                 None => print(ask.output, &peers, |peers| show::peers(peers)),
@@ -285,7 +285,7 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
         }
         Command::Routes { mrt: Some(file), ask, .. } => dump(&file, &ask),
         Command::Routes { explain: Some(prefix), ask, .. } => {
-            let explanation: Explanation = client::ask(&ask.socket, Query::Explain { prefix })?;
+            let explanation: Explanation = client::query(&ask.socket, Query::Explain { prefix })?;
             print(ask.output, &explanation, show::explanation)
         }
         Command::Routes { received, advertised, mrt: None, explain: None, ask } => {
@@ -294,15 +294,15 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
                 (None, Some(peer)) => Table::Advertised { peer: peer.to_string() },
                 (None, None) => Table::Best,
             };
-            let mut routes: Vec<Route> = client::ask(&ask.socket, Query::Routes { table })?;
+            let mut routes: Vec<Route> = client::query(&ask.socket, Query::Routes { table })?;
             // They come in the agent's order; those of one prefix stay in theirs.
             routes.sort_by_key(|route| route.prefix);
             print(ask.output, &routes, |routes| show::routes(routes))
         }
         Command::Drain { wait, message, ask } => {
-            let mut status: DrainStatus = client::ask(&ask.socket, Query::Drain { message })?;
+            let mut status: DrainStatus = client::query(&ask.socket, Query::Drain { message })?;
             if wait {
-                status = client::ask_when(&ask.socket, Query::DrainStatus { wait })?;
+                status = client::query_when(&ask.socket, Query::DrainStatus { wait })?;
                 if status.phase != DrainPhase::Drained {
                     anyhow::bail!("somebody else has brought this node back meanwhile (`trunkline undrain`)")
                 }
@@ -310,23 +310,24 @@ pub fn ask(command: Command) -> anyhow::Result<()> {
             print(ask.output, &status, show::drain)
         }
         Command::Undrain(ask) => {
-            let status: DrainStatus = client::ask(&ask.socket, Query::Undrain)?;
+            let status: DrainStatus = client::query(&ask.socket, Query::Undrain)?;
             print(ask.output, &status, show::drain)
         }
         Command::Events { follow: true, ask } => events::follow(&ask),
         Command::Events { follow: false, ask } => {
-            let kept: Events = client::ask(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
+            let kept: Events =
+                client::query(&ask.socket, Query::Events { after: 0, run: None, wait: false })?;
             print(ask.output, &kept, events::table)
         }
         Command::Watch { socket } => watch::watch(&socket),
         Command::Pods { pod, path, from, netns, ask } => {
-            let mut pods: Vec<PodStatus> = client::ask(&ask.socket, Query::Pods)?;
+            let mut pods: Vec<PodStatus> = client::query(&ask.socket, Query::Pods)?;
             pods.retain(|status| pod.as_ref().is_none_or(|pod| names(pod, status)));
             match (path, pod) {
                 (Some(destination), Some(pod)) => {
                     let (container_id, netns) = one(&pods, &pod, netns)?;
                     let question = Query::Path { container_id, destination, source: from };
-                    let walked: PacketPath = client::ask_into(&ask.socket, question, netns.as_fd())?;
+                    let walked: PacketPath = client::query_into(&ask.socket, question, netns.as_fd())?;
                     print(ask.output, &walked, packet_path::show)
                 }
                 _ => print(ask.output, &pods, |pods| show::pods(pods)),
@@ -405,10 +406,10 @@ fn message(text: &str) -> Result<String, String> {
 fn dump(path: &Path, ask: &ClientArgs) -> anyhow::Result<()> {
     let stdout = path.as_os_str() == "-";
     let done: DumpDone = if stdout {
-        client::ask_into(&ask.socket, Query::Dump, io::stdout().as_fd())?
+        client::query_into(&ask.socket, Query::Dump, io::stdout().as_fd())?
     } else {
         let file = File::create(path).with_context(|| format!("{} cannot be made", path.display()))?;
-        client::ask_into(&ask.socket, Query::Dump, file.as_fd())?
+        client::query_into(&ask.socket, Query::Dump, file.as_fd())?
     };
     if !stdout {
         return print(ask.output, &done, |done| show::dump(path, done));

@@ -26,7 +26,7 @@ const OTHERS: &[(&str, &str)] = &[
 /// Looks at the runtime's folders, at hybridnet's daemon, and for other networks' links.
 pub(super) fn check(place: &InstallPaths, config: Option<&Config>) -> Vec<Finding> {
     let mut findings = runtime(place, config.is_some_and(|config| config.source == SourceKind::Kube));
-    if let Err(error) = hybridnet::refuse_beside() {
+    if let Err(error) = hybridnet::refuse_if_running() {
         let fix = "take the node out of the DaemonSet hybridnet-daemon: docs/migrate-from-hybridnet.md";
         findings.push(Finding::error("hybridnet", error.to_string(), fix));
     }

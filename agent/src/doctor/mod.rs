@@ -126,7 +126,7 @@ impl Where {
                 None
             }
         };
-        let agent = match ask(&self.socket(config.as_ref()), patience) {
+        let agent = match query_agent(&self.socket(config.as_ref()), patience) {
             Ok(agent) => {
                 findings.extend(about::agent(&agent));
                 findings.extend(probes::check(&agent.status));
@@ -151,11 +151,11 @@ impl Where {
     }
 }
 
-fn ask(socket: &std::path::Path, patience: Duration) -> anyhow::Result<Agent> {
+fn query_agent(socket: &std::path::Path, patience: Duration) -> anyhow::Result<Agent> {
     Ok(Agent {
-        status: client::ask_within(socket, Query::Agent, patience)?,
-        peers: client::ask_within(socket, Query::Peers { address: None }, patience)?,
-        pods: client::ask_within(socket, Query::Pods, patience)?,
+        status: client::query_within(socket, Query::Agent, patience)?,
+        peers: client::query_within(socket, Query::Peers { address: None }, patience)?,
+        pods: client::query_within(socket, Query::Pods, patience)?,
     })
 }
 

@@ -162,7 +162,9 @@ impl Ipam {
 
     /// The record of this attachment, made now if there is none (`true`).
     pub async fn reserve(&self, reservation: Reservation) -> Result<(Record, bool), IpamError> {
-        self.ask(|answer| Request::Reserve(Box::new(reservation), answer)).await.ok_or(IpamError::Stopped)?
+        self.request(|answer| Request::Reserve(Box::new(reservation), answer))
+            .await
+            .ok_or(IpamError::Stopped)?
     }
 
     /// The device is complete, with this MTU. Asked when this is called, in front of every later request, whenever the
@@ -180,22 +182,22 @@ impl Ipam {
 
     /// The device is complete after all: the record is of an ADD whose process was killed after its last step.
     pub async fn promote(&self, key: AttachmentKey) -> Result<(), IpamError> {
-        self.ask(|answer| Request::Promote(key, answer)).await.ok_or(IpamError::Stopped)?
+        self.request(|answer| Request::Promote(key, answer)).await.ok_or(IpamError::Stopped)?
     }
 
     /// Takes the addresses back and forgets the attachment; `None` if there was none.
     pub async fn release(&self, key: AttachmentKey) -> Result<Option<Record>, IpamError> {
-        self.ask(|answer| Request::Release(key, answer)).await.ok_or(IpamError::Stopped)?
+        self.request(|answer| Request::Release(key, answer)).await.ok_or(IpamError::Stopped)?
     }
 
     /// The record of an attachment.
     pub async fn get(&self, key: AttachmentKey) -> Option<Record> {
-        self.ask(|answer| Request::Get(key, answer)).await.flatten()
+        self.request(|answer| Request::Get(key, answer)).await.flatten()
     }
 
     /// Keeps over a restart that this node is drained, or that it is no more.
     pub async fn set_drain(&self, drain: Option<String>) -> Result<(), IpamError> {
-        self.ask(|answer| Request::SetDrain(drain, answer)).await.ok_or(IpamError::Stopped)?
+        self.request(|answer| Request::SetDrain(drain, answer)).await.ok_or(IpamError::Stopped)?
     }
 
     /// Takes over what networks and subnets say now. Records stay as they are.
@@ -211,10 +213,10 @@ impl Ipam {
 
     /// Everything at a glance; `None` when the thread has ended.
     pub async fn summary(&self) -> Option<Summary> {
-        self.ask(Request::Summary).await
+        self.request(Request::Summary).await
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
+    async fn request<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
         let (answer, reply) = oneshot::channel();
         self.requests.send(request(answer)).ok()?;
         reply.await.ok()

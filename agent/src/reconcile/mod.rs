@@ -248,7 +248,7 @@ pub struct Reconcile {
 impl Reconcile {
     /// Takes a snapshot over, or refuses it as a whole. What is in force after is returned.
     pub async fn snapshot(&self, snapshot: Snapshot) -> Option<Result<Arc<Snapshot>, SnapshotRefusal>> {
-        self.ask(|answer| Request::Snapshot(Box::new(snapshot), answer)).await
+        self.request(|answer| Request::Snapshot(Box::new(snapshot), answer)).await
     }
 
     /// The manifests as they are now have faults.
@@ -258,12 +258,12 @@ impl Reconcile {
 
     /// One pod more: its routes are in the kernel and its prefixes originated when this is done. Idempotent.
     pub async fn add_pod(&self, pod: Pod) -> Result<ReadinessGate, PodError> {
-        self.ask(|answer| Request::AddPod(pod, answer)).await.ok_or(PodError::Stopped)?
+        self.request(|answer| Request::AddPod(pod, answer)).await.ok_or(PodError::Stopped)?
     }
 
     /// One pod less: withdrawn, and its routes gone. One that is not there is no error.
     pub async fn remove_pod(&self, host_ifname: String) {
-        self.ask(|answer| Request::RemovePod(host_ifname, answer)).await;
+        self.request(|answer| Request::RemovePod(host_ifname, answer)).await;
     }
 
     /// Whether a plan is in force.
@@ -287,23 +287,23 @@ impl Reconcile {
         if let Some(Ok(parameters)) = plan.map(|plan| join(&plan, &place)) {
             return Ok(parameters);
         }
-        self.ask(|answer| Request::Join(place, answer)).await.ok_or(PodError::Stopped)?
+        self.request(|answer| Request::Join(place, answer)).await.ok_or(PodError::Stopped)?
     }
 
     /// The state of things; `None` when the task has ended.
     pub async fn view(&self) -> Option<ReconcileStatus> {
-        self.ask(Request::Status).await
+        self.request(Request::Status).await
     }
 
     /// Leaves the fabric so far, or comes back. The speaker knows when this is done; that the peers do has to be waited for. `None` when
     /// the task has ended.
     pub async fn leave(&self, stage: DrainStage) -> Option<DrainInput> {
-        self.ask(|answer| Request::Leave(stage, answer)).await
+        self.request(|answer| Request::Leave(stage, answer)).await
     }
 
     /// The pods' addresses that this node advertises; `None` when the task has ended.
     pub async fn advertised(&self) -> Option<Advertised> {
-        self.ask(Request::Advertised).await
+        self.request(Request::Advertised).await
     }
 
     /// Sends no traffic to these peers from now on, while there are others.
@@ -313,10 +313,10 @@ impl Reconcile {
 
     /// Stops the speaker silently and ends the task. The kernel stays as it is.
     pub async fn stop(&self) {
-        self.ask(Request::Stop).await;
+        self.request(Request::Stop).await;
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
+    async fn request<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
         let (answer, reply) = oneshot::channel();
         self.requests.send(request(answer)).await.ok()?;
         reply.await.ok()

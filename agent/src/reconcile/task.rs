@@ -509,7 +509,7 @@ impl Task {
             if let Ok(pod_plan) = plan_pod(&plan, pod) {
                 let before = self.planned.get(&pod.host_ifname).map(|before| &before.sources);
                 if before != Some(&pod_plan.sources) {
-                    tell_refused(&plan, pod);
+                    record_refused(&plan, pod);
                 }
                 planned.insert(pod.host_ifname.clone(), pod_plan);
             }
@@ -619,7 +619,7 @@ impl Task {
         let pod_plan = plan_pod(plan, &pod).map_err(|error| PodError::Plan(error.to_string()))?;
         self.kernel.add_pod(pod_plan.clone()).await.map_err(|error| PodError::Kernel(error.to_string()))?;
         if self.pods.get(&pod.host_ifname) != Some(&pod) {
-            tell_refused(plan, &pod);
+            record_refused(plan, &pod);
         }
         let bgp = plan.bgp.as_ref();
         let gated = bgp.is_some_and(|bgp| {
@@ -771,7 +771,7 @@ fn home(plan: &Plan, pod: &Pod) -> Result<(), (String, IpAddr)> {
 }
 
 /// Logs prefixes that a pod names and its network does not allow: they are left out.
-fn tell_refused(plan: &Plan, pod: &Pod) {
+fn record_refused(plan: &Plan, pod: &Pod) {
     let Some(network) = plan.networks.get(&pod.network) else { return };
     for refused in network.refused_prefixes(&pod.network, &pod.extra_prefixes) {
         let addresses: Vec<String> = pod.addresses.iter().map(IpAddr::to_string).collect();

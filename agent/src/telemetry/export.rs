@@ -91,7 +91,7 @@ impl Collector {
     }
 
     /// Tells it one batch; how much of it was not taken.
-    async fn tell(&self, to: &Uri, body: Bytes) -> Result<u64, ExportError> {
+    async fn post(&self, to: &Uri, body: Bytes) -> Result<u64, ExportError> {
         let later = |words: String| ExportError::Later(words, Duration::ZERO);
         let otlp = Arc::clone(&self.otlp);
         // Files, of which nobody knows where they are.
@@ -178,7 +178,7 @@ async fn deliver<S: Source>(
     let mut waits = policy.with_jitter().without_max_times().build();
     loop {
         let last = stop.is_cancelled();
-        match collector.tell(to, batch.body.clone()).await {
+        match collector.post(to, batch.body.clone()).await {
             Ok(rejected) => {
                 let rejected = rejected.min(batch.records);
                 metrics.otlp_request(S::SIGNAL, "ok");

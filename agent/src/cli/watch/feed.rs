@@ -52,7 +52,7 @@ fn state(socket: &Path, sender: &mpsc::Sender<LoopEvent>) {
     let (mut after, mut run) = (0, None);
     loop {
         let answer: anyhow::Result<Snapshot> =
-            client::ask_within(socket, Query::Watch { after, run }, PATIENCE);
+            client::query_within(socket, Query::Watch { after, run }, PATIENCE);
         let (answers, at) = (answer.is_ok(), format!("{:.0}", Timestamp::now()));
         let update = match answer {
             Ok(snapshot) => {
@@ -85,7 +85,7 @@ fn why(error: &anyhow::Error) -> String {
 fn events(socket: &Path, sender: &mpsc::Sender<LoopEvent>) {
     let (mut after, mut run) = (0, None);
     loop {
-        match client::ask_when::<Events>(socket, Query::Events { after, run, wait: true }) {
+        match client::query_when::<Events>(socket, Query::Events { after, run, wait: true }) {
             Ok(events) => {
                 after = events.events.last().map_or(after, |event| event.number);
                 run = Some(events.run);

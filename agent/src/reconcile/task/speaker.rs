@@ -215,7 +215,7 @@ impl Task {
     }
 
     pub(super) async fn handle_speaker_event(&mut self, event: Event) {
-        self.history.heard(&event);
+        self.history.record_speaker_event(&event);
         if matches!(
             event,
             Event::PeerUp { .. } | Event::PeerDown { .. } | Event::PeerError { .. } | Event::PeerGone { .. }

@@ -108,7 +108,7 @@ struct Task {
     running: Option<Arc<Snapshot>>,
     /// Why the last snapshot was refused as a whole.
     refused: Vec<String>,
-    told: Vec<String>,
+    reported: Vec<String>,
     /// Watches that come and go.
     watches: BTreeMap<String, AbortHandle>,
     /// What is on disk.
@@ -127,7 +127,7 @@ pub async fn follow(start: TaskDependencies) {
         overlay: BTreeMap::new(),
         running: None,
         refused: Vec::new(),
-        told: Vec::new(),
+        reported: Vec::new(),
         watches: BTreeMap::new(),
         remembered: None,
     };
@@ -330,7 +330,7 @@ impl Task {
             ObjectChange::Overlay(change) => take_overlay(change, &mut self.overlay, &self.start.node),
             ObjectChange::Instances(listed) => {
                 if listed {
-                    self.tell_again().await;
+                    self.resend_instances().await;
                 }
                 // What was deleted under pods goes with the last of them.
                 if !listed && !self.keeps_deleted() {
@@ -438,7 +438,7 @@ impl Task {
         if !self.is_whole() {
             if !self.node_known && self.start.cluster.health().was_listed(NODE) {
                 let node = &self.start.node;
-                self.tell(vec![format!(
+                self.record_faults(vec![format!(
                     "Node {node}: is not in the API server: write nodeName into the agent's configuration, or NODE_NAME into its environment"
                 )]);
             }
@@ -469,14 +469,14 @@ impl Task {
         }
         faults.extend(self.refused.iter().cloned());
         faults.extend(self.ignored.values().flatten().cloned());
-        self.tell(faults);
+        self.record_faults(faults);
         self.save().await;
         true
     }
 
     /// Tells what is wrong: each fault once, while it lasts.
-    fn tell(&mut self, faults: Vec<String>) {
-        let new: Vec<&String> = faults.iter().filter(|fault| !self.told.contains(fault)).collect();
+    fn record_faults(&mut self, faults: Vec<String>) {
+        let new: Vec<&String> = faults.iter().filter(|fault| !self.reported.contains(fault)).collect();
         for fault in &new {
             tracing::error!(%fault, "an object of the API server is not served as it is");
             self.start.cluster.warn("NotServed", (*fault).clone());
@@ -485,7 +485,7 @@ impl Task {
             self.start.metrics.manifests_refused();
         }
         self.start.cluster.state().faults.clone_from(&faults);
-        self.told = faults;
+        self.reported = faults;
     }
 
     /// Writes down what is in force, if that is news.
@@ -511,7 +511,7 @@ impl Task {
     }
 
     /// A restart forgets what was not written yet: what the statuses should say follows from the records.
-    async fn tell_again(&self) {
+    async fn resend_instances(&self) {
         let Some(summary) = self.start.ipam.summary().await else { return };
         for record in summary.records.iter().filter(|record| record.phase == Phase::Attached) {
             self.start.cluster.attached(record);

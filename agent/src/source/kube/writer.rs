@@ -184,7 +184,7 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
                     writer.write_condition(verdict).await
                 } else {
                     let plan = sources.plan.borrow().clone();
-                    writer.look_at_peers(plan.is_some_and(|plan| plan.served().next().is_some())).await
+                    writer.update_peers(plan.is_some_and(|plan| plan.served().next().is_some())).await
                 };
                 writer.after(outcome);
             }
@@ -239,7 +239,8 @@ impl Writer {
         }});
         let patch = Patch::Merge(&status);
         let params = PatchParams::default();
-        let written = self.ask("ipinstance", instances.patch_status(&name.1, &params, &patch)).await;
+        let written =
+            self.timed_request("ipinstance", instances.patch_status(&name.1, &params, &patch)).await;
         match settled(written) {
             // One that is gone has no status.
             Ok(()) => {
@@ -273,7 +274,7 @@ impl Writer {
         });
         let params = PatchParams::apply(MANAGER).force();
         let patch = Patch::Apply(&object);
-        let written = self.ask("vtep", self.nodes().patch(&self.node, &params, &patch)).await;
+        let written = self.timed_request("vtep", self.nodes().patch(&self.node, &params, &patch)).await;
         if let Ok(Err(kube::Error::Api(status))) = &written
             && status.code != 404
         {
@@ -300,7 +301,7 @@ impl Writer {
     }
 
     /// `serves`: networks, on this node.
-    async fn look_at_peers(&mut self, serves: bool) -> Result<(), String> {
+    async fn update_peers(&mut self, serves: bool) -> Result<(), String> {
         let now = Instant::now();
         // Without a speaker there are none.
         let peers = self.observer.node_peers().await;
@@ -380,7 +381,8 @@ impl Writer {
         });
         let params = PatchParams::apply(MANAGER).force();
         let patch = Patch::Apply(&status);
-        let written = self.ask("peers", self.nodes().patch_status(&self.node, &params, &patch)).await;
+        let written =
+            self.timed_request("peers", self.nodes().patch_status(&self.node, &params, &patch)).await;
         if let Ok(Err(kube::Error::Api(status))) = &written
             && status.code == 404
         {
@@ -401,7 +403,7 @@ impl Writer {
     }
 
     /// One request within its time, whose answer's time is counted.
-    async fn ask<T>(
+    async fn timed_request<T>(
         &self,
         what: &str,
         request: impl Future<Output = kube::Result<T>>,
