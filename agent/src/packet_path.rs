@@ -49,11 +49,11 @@ pub struct PathQuery {
 pub fn packet_path(
     host: &mut Connection,
     pod: &mut Connection,
-    question: &PathQuery,
+    query: &PathQuery,
 ) -> Result<PacketPath, DeviceError> {
-    let destination = question.destination;
+    let destination = query.destination;
     let mut path = PacketPath {
-        source: question.source,
+        source: query.source,
         destination,
         forth: Vec::new(),
         end: String::new(),
@@ -61,7 +61,7 @@ pub fn packet_path(
         back: Vec::new(),
         advertised_to: Vec::new(),
     };
-    let mut inside = NamespaceTables { place: "pod", connection: pod, question };
+    let mut inside = NamespaceTables { place: "pod", connection: pod, query };
     if path.source.is_none() {
         path.source = inside.chosen_source()?;
     }
@@ -73,7 +73,7 @@ pub fn packet_path(
     let Some(link) = way.link else {
         return end(path, format!("the pod itself: a {} route", kind_name(way.kind)));
     };
-    let mut node = NamespaceTables { place: "node", connection: host, question };
+    let mut node = NamespaceTables { place: "node", connection: host, query };
     if link.kind.as_deref() == Some("ipvlan") {
         let below = match link.peer {
             Some(index) => node.link(index)?.map(|link| link.name),
@@ -82,7 +82,7 @@ pub fn packet_path(
         let below = below.unwrap_or_else(|| "a link that is not in the node's namespace".to_owned());
         return end(path, format!("straight onto {below}, past the node's own routing"));
     }
-    let host_end = match question.interfaces.get(&link.name) {
+    let host_end = match query.interfaces.get(&link.name) {
         Some(name) => node.link_named(name)?,
         None => {
             return end(
@@ -102,7 +102,7 @@ pub fn packet_path(
     let ended = match (&way.link, way.kind) {
         (_, RouteType::Local) => "the node itself".to_owned(),
         (None, kind) => format!("the node drops it: a {} route", kind_name(kind)),
-        (Some(link), _) => match (question.pods.get(&link.name), way.gateway) {
+        (Some(link), _) => match (query.pods.get(&link.name), way.gateway) {
             (Some(pod), _) => format!("into pod {pod} by {}", link.name),
             (None, Some(gateway)) => format!("out by {} to {gateway}", link.name),
             (None, None) => format!("out by {} to {destination} itself", link.name),
@@ -131,7 +131,7 @@ pub fn packet_path(
 struct NamespaceTables<'a> {
     place: &'static str,
     connection: &'a mut Connection,
-    question: &'a PathQuery,
+    query: &'a PathQuery,
 }
 
 /// The packet that carries one through a tunnel.
@@ -151,7 +151,7 @@ struct ForwardingResult {
 
 impl NamespaceTables<'_> {
     fn chosen_source(&mut self) -> Result<Option<IpAddr>, DeviceError> {
-        let packet = Packet { destination: self.question.destination, source: None, iif: None };
+        let packet = Packet { destination: self.query.destination, source: None, iif: None };
         let mut batch = Batch::new();
         batch.look_up(&packet, false);
         Ok(found(&self.connection.run(&mut batch).step(STEP)?, 0).and_then(|found| found.source))
@@ -267,7 +267,7 @@ impl NamespaceTables<'_> {
         };
         let hop = PathHop {
             gateway: hop.gateway,
-            pod: self.question.pods.get(&link.name).filter(|_| self.place == "node").cloned(),
+            pod: self.query.pods.get(&link.name).filter(|_| self.place == "node").cloned(),
             link: about,
             mtu: link.mtu,
             mac: mac.map(|mac| show_mac(&mac)),

@@ -545,13 +545,13 @@ fn a_packet_s_walk_is_what_the_kernel_does_with_it() {
         let first = attach(runtime, &node, &one, &spec_one);
         let second = attach(runtime, &node, &two, &spec("two", &["10.1.0.2", "2001:db8::2"]));
         let path_to = |destination: &str| {
-            let question = PathQuery {
+            let query = PathQuery {
                 destination: destination.parse().unwrap(),
                 source: None,
                 interfaces: [("eth0".to_owned(), first.host_ifname.clone())].into(),
                 pods: [(second.host_ifname.clone(), "lab/two".to_owned())].into(),
             };
-            let look = move |host: &mut _, pod: &mut _| packet_path(host, pod, &question);
+            let look = move |host: &mut _, pod: &mut _| packet_path(host, pod, &query);
             runtime.block_on(node.workers.look(one.try_clone().unwrap(), look)).unwrap()
         };
 

@@ -57,16 +57,16 @@ impl Default for LiveClients {
 
 /// One who watches.
 struct LiveClient {
-    audience: Arc<LiveClients>,
+    clients: Arc<LiveClients>,
     newest: watch::Receiver<Option<Bytes>>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Drop for LiveClient {
     fn drop(&mut self) {
-        if self.audience.watching.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.clients.watching.fetch_sub(1, Ordering::AcqRel) == 1 {
             // What nobody watches grows old: the next one waits for a new one.
-            self.audience.newest.send_replace(None);
+            self.clients.newest.send_replace(None);
         }
     }
 }
@@ -80,10 +80,10 @@ impl LiveClients {
         // What is there is shown at once.
         newest.mark_changed();
         self.come.notify_one();
-        let spectator = LiveClient { audience: Arc::clone(self), newest, _place: place };
-        let frames = stream::unfold(spectator, |mut spectator| async move {
-            let frame = spectator.next().await?;
-            Some((Ok::<_, Infallible>(Frame::data(frame)), spectator))
+        let client = LiveClient { clients: Arc::clone(self), newest, _place: place };
+        let frames = stream::unfold(client, |mut client| async move {
+            let frame = client.next().await?;
+            Some((Ok::<_, Infallible>(Frame::data(frame)), client))
         });
         Some(StreamBody::new(frames).boxed_unsync())
     }
@@ -116,19 +116,19 @@ fn tick() -> Bytes {
 }
 
 /// The press. It ends with the process.
-pub(super) async fn press(observer: Arc<Observer>, notifier: ChangeNotifier, audience: Arc<LiveClients>) {
+pub(super) async fn press(observer: Arc<Observer>, notifier: ChangeNotifier, clients: Arc<LiveClients>) {
     let mut changes = notifier.subscribe();
     let mut trends = Trends::new(observer.began);
     loop {
         let began = Instant::now();
         changes.borrow_and_update();
         let sessions = state::note(&observer, &mut trends).await;
-        if audience.watching.load(Ordering::Acquire) > 0 {
+        if clients.watching.load(Ordering::Acquire) > 0 {
             let document = state::document(&observer, &trends, sessions).await;
             match serde_json::to_string(&document) {
                 Ok(text) => {
                     let frame = Bytes::from(format!("event: state\ndata: {text}\n\n"));
-                    audience.newest.send_replace(Some(frame));
+                    clients.newest.send_replace(Some(frame));
                 }
                 Err(error) => tracing::error!(%error, "the page's document cannot be written"),
             }
@@ -136,7 +136,7 @@ pub(super) async fn press(observer: Arc<Observer>, notifier: ChangeNotifier, aud
         sleep_until(began + PACE).await;
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },
-            () = audience.come.notified() => {}
+            () = clients.come.notified() => {}
         }
     }
 }

@@ -67,7 +67,7 @@ pub enum Access {
 pub struct Page {
     access: Access,
     observer: Arc<Observer>,
-    audience: Arc<LiveClients>,
+    clients: Arc<LiveClients>,
     changes: watch::Receiver<u64>,
     pods: Mutex<Option<(u64, Bytes)>>,
     permits: Semaphore,
@@ -77,14 +77,14 @@ pub struct Page {
 impl Page {
     /// Starts what keeps the page up to date.
     pub fn start(access: Access, observer: Arc<Observer>, notifier: &ChangeNotifier) -> Page {
-        let audience = Arc::new(LiveClients::default());
+        let clients = Arc::new(LiveClients::default());
         if access != Access::Nowhere {
-            tokio::spawn(live::press(Arc::clone(&observer), notifier.clone(), Arc::clone(&audience)));
+            tokio::spawn(live::press(Arc::clone(&observer), notifier.clone(), Arc::clone(&clients)));
         }
         Page {
             access,
             observer,
-            audience,
+            clients,
             changes: notifier.subscribe(),
             pods: Mutex::new(None),
             permits: Semaphore::new(QUESTIONS),
@@ -168,8 +168,8 @@ impl Page {
     fn live(&self, head: &Parts) -> Response<Body> {
         // A question about the stream (HEAD) takes no place of it.
         let body = match head.method {
-            Method::HEAD => self.audience.has_place().then(|| whole("")),
-            _ => self.audience.join(),
+            Method::HEAD => self.clients.has_place().then(|| whole("")),
+            _ => self.clients.join(),
         };
         let Some(body) = body else {
             let why =

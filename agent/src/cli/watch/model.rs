@@ -110,11 +110,11 @@ pub(super) struct VisibleRows {
 pub(super) struct Model {
     pub(super) socket: String,
     pub(super) tab: Tab,
-    pub(super) over: Popup,
+    pub(super) popup: Popup,
     pub(super) filter: String,
     pub(super) unreachable: Option<AgentUnreachable>,
     /// Written by the view.
-    pub(super) room: Cell<VisibleRows>,
+    pub(super) visible_rows: Cell<VisibleRows>,
     typing: bool,
     snapshot: Option<Snapshot>,
     updated: Duration,
@@ -132,10 +132,10 @@ impl Model {
         Model {
             socket,
             tab: Tab::Peers,
-            over: Popup::Nothing,
+            popup: Popup::Nothing,
             filter: String::new(),
             unreachable: None,
-            room: Cell::new(VisibleRows { rows: 1, last_line: 0 }),
+            visible_rows: Cell::new(VisibleRows { rows: 1, last_line: 0 }),
             typing: false,
             snapshot: None,
             updated: Duration::ZERO,
@@ -206,7 +206,7 @@ impl Model {
 
     /// Does what the operator wants. Break: he has enough.
     pub(super) fn act(&mut self, action: Action) -> ControlFlow<()> {
-        let page = self.room.get().rows.saturating_sub(1).max(1) as isize;
+        let page = self.visible_rows.get().rows.saturating_sub(1).max(1) as isize;
         match action {
             Action::Quit => return ControlFlow::Break(()),
             Action::Up => self.step(-1),
@@ -220,37 +220,37 @@ impl Model {
             Action::Go(tab) => self.go(tab),
             Action::Open if self.typing => self.typing = false,
             Action::Open => {
-                self.over = match self.over {
+                self.popup = match self.popup {
                     Popup::Nothing if !self.names().is_empty() => Popup::Detail(0),
                     _ => Popup::Nothing,
                 }
             }
             // One thing after the other.
-            Action::Back if self.typing || self.over == Popup::Nothing => {
+            Action::Back if self.typing || self.popup == Popup::Nothing => {
                 self.typing = false;
                 self.filter.clear();
             }
-            Action::Back => self.over = Popup::Nothing,
-            Action::Filter => (self.typing, self.over) = (true, Popup::Nothing),
+            Action::Back => self.popup = Popup::Nothing,
+            Action::Filter => (self.typing, self.popup) = (true, Popup::Nothing),
             Action::Type(letter) => self.filter.push(letter),
             Action::Erase => drop(self.filter.pop()),
             Action::EraseAll => self.filter.clear(),
             Action::Help => {
-                self.over = if self.over == Popup::Help { Popup::Nothing } else { Popup::Help };
+                self.popup = if self.popup == Popup::Help { Popup::Nothing } else { Popup::Help };
             }
         }
         ControlFlow::Continue(())
     }
 
     fn go(&mut self, tab: Tab) {
-        (self.tab, self.over, self.typing) = (tab, Popup::Nothing, false);
+        (self.tab, self.popup, self.typing) = (tab, Popup::Nothing, false);
     }
 
     fn step(&mut self, rows: isize) {
-        match self.over {
+        match self.popup {
             Popup::Detail(line) => {
-                let line = line.saturating_add_signed(rows).min(self.room.get().last_line);
-                self.over = Popup::Detail(line);
+                let line = line.saturating_add_signed(rows).min(self.visible_rows.get().last_line);
+                self.popup = Popup::Detail(line);
             }
             Popup::Help => {}
             Popup::Nothing => {

@@ -333,7 +333,7 @@ fn a_row_stays_chosen_when_others_move() {
     assert_eq!(model.peers()[0].name(), "10.0.0.20");
     // A page is what fits.
     act(&mut model, &[Action::First]);
-    let rows = model.room.get().rows;
+    let rows = model.visible_rows.get().rows;
     act(&mut model, &[Action::PageDown]);
     assert_eq!(model.chosen(), rows - 1);
     // Sessions that are meant to be down are not the first thing to see.
@@ -363,7 +363,7 @@ fn a_filter_leaves_the_rows_with_its_words() {
     typed(&mut model, "nobody");
     assert!(screen(&model, 80, 24).contains("nothing passes the filter"));
     act(&mut model, &[Action::Open]);
-    assert_eq!(model.over, Popup::Nothing, "there is no row to open");
+    assert_eq!(model.popup, Popup::Nothing, "there is no row to open");
 }
 
 #[test]

@@ -128,11 +128,11 @@ pub(super) fn draw(model: &Model, palette: &Palette, frame: &mut Frame<'_>) {
     }
     header(model, palette, &mut page);
     footer(model, palette, &mut page);
-    match model.over {
+    match model.popup {
         Popup::Help => detail::help(&mut page),
         Popup::Detail(line) => {
             let last_line = detail::detail(model, line, palette, &mut page);
-            model.room.set(VisibleRows { rows: page.rows(), last_line });
+            model.visible_rows.set(VisibleRows { rows: page.rows(), last_line });
         }
         Popup::Nothing => match model.tab {
             Tab::Peers => peers(model, palette, &mut page),
@@ -274,7 +274,7 @@ fn footer(model: &Model, palette: &Palette, page: &mut Page<'_>) {
         return page
             .last_line(&format!("/{}_   Enter keeps the filter, Esc drops it", model.filter), palette.head);
     }
-    let keys = match model.over {
+    let keys = match model.popup {
         Popup::Nothing => "q quit  ? help  Tab next view  j k ↑ ↓ choose  Enter everything  / filter",
         _ => "q quit  ? help  Esc back  j k ↑ ↓ scroll",
     };
@@ -295,7 +295,7 @@ fn table(
 ) {
     page.line(head, palette.head);
     let rows = page.rows();
-    model.room.set(VisibleRows { rows, last_line: 0 });
+    model.visible_rows.set(VisibleRows { rows, last_line: 0 });
     if lines.is_empty() {
         let text = if model.filter.is_empty() { none } else { "nothing passes the filter: Esc drops it" };
         return page.line(&format!("  {text}"), palette.faint);

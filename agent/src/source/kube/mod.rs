@@ -96,7 +96,7 @@ impl Parts {
         let ClusterDependencies { node, cache, reconcile, ipam, metrics, observer, drain } = dependencies;
         let (uid, known_uid) = latest::channel(None);
         let (addresses, known_addresses) = latest::channel(None);
-        let sources = writer::WriterDependencies {
+        let dependencies = writer::WriterDependencies {
             updates,
             unwritten,
             plan: reconcile.plan(),
@@ -124,7 +124,7 @@ impl Parts {
         };
         tokio::select! {
             () = task::follow(start) => {}
-            () = writer::run(cluster, node, observer, sources) => {}
+            () = writer::run(cluster, node, observer, dependencies) => {}
             () = cordon => {}
         }
     }

@@ -118,7 +118,12 @@ struct Writer {
 }
 
 /// Writes for as long as the agent runs.
-pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut sources: WriterDependencies) {
+pub async fn run(
+    cluster: Cluster,
+    node: String,
+    observer: Arc<Observer>,
+    mut dependencies: WriterDependencies,
+) {
     let metrics = observer.metrics.clone();
     let mut writer = Writer {
         cluster,
@@ -138,14 +143,14 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         delays: None,
     };
     loop {
-        sources.unwritten.send_if_modified(|known| {
+        dependencies.unwritten.send_if_modified(|known| {
             std::mem::replace(known, writer.instances.len()) != writer.instances.len()
         });
         // Before the node is known to be in the cluster there is nobody to belong to.
-        let ready = sources.uid.borrow().is_some();
+        let ready = dependencies.uid.borrow().is_some();
         // Without a plan it is not known whether there are tunnels.
-        let vtep = sources.plan.borrow_and_update().as_ref().map(|plan| plan.vtep.clone());
-        let vtep = vtep.and_then(|vtep| claimed(vtep, sources.addresses.borrow().as_deref()));
+        let vtep = dependencies.plan.borrow_and_update().as_ref().map(|plan| plan.vtep.clone());
+        let vtep = vtep.and_then(|vtep| claimed(vtep, dependencies.addresses.borrow().as_deref()));
         let vtep_pending = ready && vtep.is_some() && writer.vtep != vtep;
         let vtep_due = vtep_pending && writer.vtep_not_before.is_none();
         let condition_due = writer.verdict.filter(|verdict| writer.said != Some(*verdict));
@@ -158,24 +163,24 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
         let retry = writer.vtep_not_before.filter(|_| vtep_pending);
         tokio::select! {
             biased;
-            update = sources.updates.recv() => match update {
+            update = dependencies.updates.recv() => match update {
                 Some(InstanceUpdate::Attached(name, holder)) => writer.instances.put(name, holder),
                 Some(InstanceUpdate::Detached(sandbox)) => writer.instances.cancel(|_, holder| holder.sandbox == sandbox),
                 None => return,
             },
             // Networks may have come or gone.
-            Ok(()) = sources.plan.changed() => {
+            Ok(()) = dependencies.plan.changed() => {
                 writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
             }
-            Ok(()) = sources.uid.changed() => {}
+            Ok(()) = dependencies.uid.changed() => {}
             // What was refused may be accepted now.
-            Ok(()) = sources.addresses.changed() => writer.vtep_not_before = None,
+            Ok(()) = dependencies.addresses.changed() => writer.vtep_not_before = None,
             () = sleep_until(retry) => writer.vtep_not_before = None,
-            Ok(()) = sources.sessions.changed() => {
+            Ok(()) = dependencies.sessions.changed() => {
                 writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
             }
             () = sleep_until(next) => {
-                let uid = sources.uid.borrow().clone();
+                let uid = dependencies.uid.borrow().clone();
                 let outcome = if vtep_due {
                     writer.write_node(vtep.flatten(), uid.unwrap_or_default()).await
                 } else if let Some((name, holder)) = writer.instances.next() {
@@ -183,7 +188,7 @@ pub async fn run(cluster: Cluster, node: String, observer: Arc<Observer>, mut so
                 } else if let Some(verdict) = condition_due {
                     writer.write_condition(verdict).await
                 } else {
-                    let plan = sources.plan.borrow().clone();
+                    let plan = dependencies.plan.borrow().clone();
                     writer.update_peers(plan.is_some_and(|plan| plan.served().next().is_some())).await
                 };
                 writer.after(outcome);

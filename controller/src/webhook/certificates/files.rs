@@ -68,12 +68,12 @@ mod tests {
     use super::*;
 
     fn certificate(name: &str) -> StoredCertificates {
-        let terms = IssuePolicy {
+        let policy = IssuePolicy {
             names: vec![name.to_owned()],
             lifetime: Duration::from_secs(3600),
             overlap: Duration::from_secs(1),
         };
-        match step(None, &terms, false, Timestamp::now()).unwrap() {
+        match step(None, &policy, false, Timestamp::now()).unwrap() {
             Step::Write(kept) => *kept,
             other => panic!("{other:?}"),
         }

@@ -187,17 +187,17 @@ pub(super) enum Step {
 /// [`StoredCertificates::trusted`].
 pub(super) fn step(
     kept: Option<&StoredCertificates>,
-    terms: &IssuePolicy,
+    policy: &IssuePolicy,
     is_trusted: bool,
     now: Timestamp,
 ) -> Result<Step, rcgen::Error> {
-    let issue = |names: &[String]| Certificate::issue(names, terms.lifetime, now);
+    let issue = |names: &[String]| Certificate::issue(names, policy.lifetime, now);
     let write = |kept| Ok(Step::Write(Box::new(kept)));
     let Some(kept) = kept else {
-        return write(StoredCertificates { current: issue(&terms.names)?, next: None, previous_ca: None });
+        return write(StoredCertificates { current: issue(&policy.names)?, next: None, previous_ca: None });
     };
     let mut names = kept.current.names.clone();
-    names.extend(terms.names.iter().filter(|name| !kept.current.names.contains(name)).cloned());
+    names.extend(policy.names.iter().filter(|name| !kept.current.names.contains(name)).cloned());
     let is_broken = kept.current.expires <= now || names.len() > kept.current.names.len();
     match &kept.next {
         Some(next) if kept.current.expires <= now && next.expires > now => write(promoted(kept, next)),
@@ -207,12 +207,12 @@ pub(super) fn step(
             next: None,
             previous_ca: Some(kept.current.ca.clone()),
         }),
-        Some(next) if now < next.issued + terms.overlap => Ok(Step::Wait(next.issued + terms.overlap)),
+        Some(next) if now < next.issued + policy.overlap => Ok(Step::Wait(next.issued + policy.overlap)),
         Some(_) if !is_trusted => Ok(Step::AwaitTrust),
         Some(next) => write(promoted(kept, next)),
         None if now < kept.current.renewal() => Ok(Step::Wait(kept.current.renewal())),
         None => {
-            let next = Some(issue(&terms.names)?);
+            let next = Some(issue(&policy.names)?);
             write(StoredCertificates { current: kept.current.clone(), next, previous_ca: None })
         }
     }
@@ -228,7 +228,7 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    fn terms(names: &[&str]) -> IssuePolicy {
+    fn policy_for(names: &[&str]) -> IssuePolicy {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         IssuePolicy { names, lifetime: 90 * DAY, overlap: DAY }
     }
@@ -236,11 +236,11 @@ mod tests {
     #[track_caller]
     fn written(
         kept: Option<&StoredCertificates>,
-        terms: &IssuePolicy,
+        policy: &IssuePolicy,
         is_trusted: bool,
         now: Timestamp,
     ) -> StoredCertificates {
-        match step(kept, terms, is_trusted, now).unwrap() {
+        match step(kept, policy, is_trusted, now).unwrap() {
             Step::Write(kept) => *kept,
             other => panic!("{other:?}"),
         }
@@ -249,41 +249,41 @@ mod tests {
     #[test]
     fn rotation_proceeds_in_steps() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let terms = terms(&["hook.kube-system.svc", "127.0.0.1"]);
-        let first = written(None, &terms, false, start);
+        let policy = policy_for(&["hook.kube-system.svc", "127.0.0.1"]);
+        let first = written(None, &policy, false, start);
         assert_eq!(first.trusted(), first.current.ca);
         assert_eq!(
             StoredCertificates::read(&first.write()),
             Some(first.clone()),
             "the Secret gives back what went into it"
         );
-        let still = step(Some(&first), &terms, true, start + 59 * DAY).unwrap();
+        let still = step(Some(&first), &policy, true, start + 59 * DAY).unwrap();
         assert_eq!(still, Step::Wait(start + 60 * DAY));
 
         let at = start + 60 * DAY;
-        let second = written(Some(&first), &terms, true, at);
+        let second = written(Some(&first), &policy, true, at);
         assert_eq!(second.current, first.current, "served as before");
         let next = second.next.clone().unwrap();
         assert_eq!(second.trusted(), first.current.ca.clone() + &next.ca);
         assert_eq!(StoredCertificates::read(&second.write()), Some(second.clone()));
-        assert_eq!(step(Some(&second), &terms, true, at).unwrap(), Step::Wait(at + DAY));
-        assert_eq!(step(Some(&second), &terms, false, at + DAY).unwrap(), Step::AwaitTrust);
+        assert_eq!(step(Some(&second), &policy, true, at).unwrap(), Step::Wait(at + DAY));
+        assert_eq!(step(Some(&second), &policy, false, at + DAY).unwrap(), Step::AwaitTrust);
 
-        let third = written(Some(&second), &terms, true, at + DAY);
+        let third = written(Some(&second), &policy, true, at + DAY);
         assert_eq!(third.current, next);
         assert_eq!(third.trusted(), next.ca.clone() + &first.current.ca, "late replicas are still believed");
 
-        let fourth = written(Some(&third), &terms, true, at + 61 * DAY);
+        let fourth = written(Some(&third), &policy, true, at + 61 * DAY);
         assert!(!fourth.trusted().contains(&first.current.ca), "two at a time");
     }
 
     #[test]
     fn new_names_and_expiry_rotate_at_once() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let old = terms(&["a"]);
+        let old = policy_for(&["a"]);
         let first = written(None, &old, false, start);
         // Another name: at once, for both names, so that replicas with different flags agree.
-        let named = written(Some(&first), &terms(&["b"]), true, start);
+        let named = written(Some(&first), &policy_for(&["b"]), true, start);
         assert_eq!(named.current.names, ["a", "b"]);
         assert_eq!(named.previous_ca, Some(first.current.ca.clone()));
         assert_eq!(step(Some(&named), &old, true, start).unwrap(), Step::Wait(start + 60 * DAY));
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn debug_shows_no_key() {
-        let kept = written(None, &terms(&["a"]), false, Timestamp::UNIX_EPOCH + 9_999 * DAY);
+        let kept = written(None, &policy_for(&["a"]), false, Timestamp::UNIX_EPOCH + 9_999 * DAY);
         let shown = format!("{kept:?}");
         assert!(shown.contains("certificate for [\"a\"]") && !shown.contains("PRIVATE"), "{shown}");
     }

@@ -50,7 +50,7 @@ pub(in super::super) async fn keep(
     let mut keeper = Keeper {
         secrets: Api::namespaced(client.clone(), namespace),
         name: name.clone(),
-        terms: IssuePolicy { names: names.clone(), lifetime: *lifetime, overlap: *overlap },
+        policy: IssuePolicy { names: names.clone(), lifetime: *lifetime, overlap: *overlap },
         validating: Api::all(client.clone()),
         mutating: Api::all(client),
         served,
@@ -101,7 +101,7 @@ fn without_errors<K>(
 struct Keeper {
     secrets: Api<Secret>,
     name: String,
-    terms: IssuePolicy,
+    policy: IssuePolicy,
     validating: Api<ValidatingWebhookConfiguration>,
     mutating: Api<MutatingWebhookConfiguration>,
     served: Arc<Served>,
@@ -185,7 +185,7 @@ impl Keeper {
             let known = self.last.clone().filter(|kept| kept.current.expires > now);
             let restored = match known {
                 Some(kept) => kept,
-                None => match step(None, &self.terms, false, now)? {
+                None => match step(None, &self.policy, false, now)? {
                     Step::Write(kept) => *kept,
                     Step::Wait(_) | Step::AwaitTrust => return Ok(None),
                 },
@@ -199,7 +199,7 @@ impl Keeper {
             self.trust(&trusted).await?;
         }
         let now = Timestamp::now();
-        match step(Some(kept), &self.terms, is_trusted, now)? {
+        match step(Some(kept), &self.policy, is_trusted, now)? {
             Step::Wait(until) => Ok(Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())),
             Step::AwaitTrust => Ok(None),
             Step::Write(kept) => self.write(secret.as_ref(), &kept).await,
